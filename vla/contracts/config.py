@@ -1,0 +1,128 @@
+"""Configurations: frozen dataclasses to and from JSON, with plug-ins named by file.
+
+A plug-in's `Config` derives from `PluginConfig`; in JSON it carries "type" (the file name). The
+folder it may come from is written on the field that holds it, so a file read from disk can name a
+plug-in of that folder and nothing else.
+"""
+
+import dataclasses
+import types
+import typing
+from typing import Any
+
+from vla.contracts import registry
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PluginConfig:
+    """Base of every plug-in's `Config`; its module's file name is its registry key."""
+
+
+def plugin(package: str, name: str) -> Any:
+    """Return a dataclass field that holds the Config of a plug-in of `package`, `name` by default."""
+    return dataclasses.field(
+        default_factory=lambda: registry.load(package, name).Config(), metadata={"package": package}
+    )
+
+
+def type_name(config: PluginConfig) -> str:
+    """Return the registry key of a plug-in's configuration."""
+    return type(config).__module__.rsplit(".", 1)[-1]
+
+
+def to_json(value: Any) -> Any:
+    """Return `value` (dataclasses, tuples, dicts, scalars) as JSON types."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        if isinstance(value, PluginConfig):
+            return {"type": type_name(value), **fields}
+        return fields
+    if isinstance(value, dict):
+        return {str(k): to_json(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(v) for v in value]
+    return value
+
+
+def from_json(kind: Any, value: Any, where: str = "config", package: str | None = None) -> Any:
+    """Rebuild an instance of `kind` from what `to_json` returned.
+
+    Args:
+        kind: A dataclass, or the annotation of one of its fields.
+        value: JSON types.
+        where: Name of the value, for error messages.
+        package: Folder the plug-in must come from, if `value` is a plug-in's configuration.
+
+    Raises:
+        ValueError: a field is unknown, missing or of the wrong type.
+    """
+    if package is not None:
+        if not isinstance(value, dict) or "type" not in value:
+            raise ValueError(f"{where}: expected an object with a 'type' from {package}, got {value!r}")
+        kind = registry.load(package, value["type"]).Config
+        value = {k: v for k, v in value.items() if k != "type"}
+    if dataclasses.is_dataclass(kind):
+        return _dataclass_from_json(kind, value, where)
+    origin = typing.get_origin(kind)
+    if origin in (typing.Union, types.UnionType):
+        return _union_from_json(typing.get_args(kind), value, where)
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise ValueError(f"{where}: expected a list, got {value!r}")
+        args = typing.get_args(kind)
+        inner = args[:1] * len(value) if args[-1] is Ellipsis else args
+        if len(inner) != len(value):
+            raise ValueError(f"{where}: expected {len(inner)} values, got {len(value)}")
+        return tuple(
+            from_json(k, v, f"{where}[{i}]") for i, (k, v) in enumerate(zip(inner, value, strict=True))
+        )
+    if origin is dict:
+        key_kind, value_kind = typing.get_args(kind)
+        return {key_kind(k): from_json(value_kind, v, f"{where}.{k}") for k, v in value.items()}
+    if origin is typing.Literal:
+        if value not in typing.get_args(kind):
+            raise ValueError(f"{where}: expected one of {typing.get_args(kind)}, got {value!r}")
+        return value
+    return _scalar_from_json(kind, value, where)
+
+
+def _dataclass_from_json(kind: Any, value: Any, where: str) -> Any:
+    if not isinstance(value, dict):
+        raise ValueError(f"{where}: expected an object, got {value!r}")
+    fields = {f.name: f for f in dataclasses.fields(kind) if f.init}
+    unknown = sorted(set(value) - set(fields))
+    if unknown:
+        raise ValueError(f"{where}: unknown field {unknown[0]!r}; known are {', '.join(fields)}")
+    hints = typing.get_type_hints(kind)
+    given = {
+        name: from_json(hints[name], v, f"{where}.{name}", fields[name].metadata.get("package"))
+        for name, v in value.items()
+    }
+    try:
+        return kind(**given)
+    except TypeError as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+def _union_from_json(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
+    if value is None and type(None) in kinds:
+        return None
+    errors = []
+    for kind in kinds:
+        if kind is type(None):
+            continue
+        try:
+            return from_json(kind, value, where)
+        except ValueError as error:
+            errors.append(str(error))
+    raise ValueError("; ".join(errors))
+
+
+def _scalar_from_json(kind: Any, value: Any, where: str) -> Any:
+    if kind is Any:
+        return value
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(kind, type) or not isinstance(value, kind) or (kind is int and value is True):
+        raise ValueError(f"{where}: expected {getattr(kind, '__name__', kind)}, got {value!r}")
+    return value

@@ -1,0 +1,98 @@
+"""The interfaces that policies, environments, critics and algorithms satisfy; nothing inherits them."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from jaxtyping import Float32
+
+from vla.contracts.specs import EnvSpec
+from vla.contracts.types import (
+    ActionChunk,
+    Array,
+    DenoiseTrace,
+    EnvStep,
+    Observation,
+    PolicyState,
+    Progress,
+)
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Observations in, action chunks out; memory and noise are arguments, so replay is exact."""
+
+    def initial_state(self, batch: int) -> PolicyState:
+        """Return the empty memory of `batch` arms."""
+        ...
+
+    def act(
+        self, obs: Observation, state: PolicyState, noise: Float32[Array, "b s k u"]
+    ) -> tuple[ActionChunk, PolicyState]:
+        """Decide once. Rows with `obs.time_s == 0` start an episode: their memory is emptied first.
+
+        `noise` is standard normal, S = denoising steps + 1: row 0 starts the chain, row i drives
+        transition i when the policy samples stochastically.
+        """
+        ...
+
+
+@runtime_checkable
+class TrainablePolicy(Policy, Protocol):
+    """A policy whose sampling path and likelihood are open to learning."""
+
+    def sample(
+        self, obs: Observation, state: PolicyState, noise: Float32[Array, "b s k u"]
+    ) -> tuple[ActionChunk, DenoiseTrace, PolicyState]:
+        """Like `act`, stochastic in every transition, and return the path taken."""
+        ...
+
+    def log_prob(
+        self, obs: Observation, state: PolicyState, trace: DenoiseTrace
+    ) -> Float32[Array, "b steps"]:
+        """Return the log-probability of each transition of `trace` under the current weights."""
+        ...
+
+    def bc_loss(self, batch: Any, generator: Any) -> tuple[Array, Mapping[str, Array]]:
+        """Return the cloning loss of a batch of episodes and named diagnostics."""
+        ...
+
+
+@runtime_checkable
+class VecEnv(Protocol):
+    """E environments stepped together; ended ones are reset within the same step.
+
+    Episode j of environment i has index j * E + i, and everything random in an episode follows
+    from (seed, index) alone: the number of workers, and E itself, change nothing else.
+
+    `EnvStep.info` holds `success` (bool), `progress` (f32 in [0, 1], simulator truth, never shown
+    to policies or critics), `steps` (i32, control steps executed in this call) and
+    `episode` (i64, index of the episode the row belonged to before any reset).
+    """
+
+    spec: EnvSpec
+
+    def reset(self, seed: int) -> Observation:
+        """Start episodes 0 to E-1."""
+        ...
+
+    def step(self, action: Float32[Array, "e u"]) -> EnvStep:
+        """Apply one action (position targets in physical units) for one control step."""
+        ...
+
+
+@runtime_checkable
+class RewardModel(Protocol):
+    """A critic: frames and an instruction in, progress out; it never sees simulator state."""
+
+    def score(self, clip: Any, task: tuple[str, ...]) -> Progress:
+        """Judge each clip of a batch against its instruction."""
+        ...
+
+
+@runtime_checkable
+class Algorithm(Protocol):
+    """A learning rule: one update of a policy on one batch of data."""
+
+    def update(self, policy: Any, data: Any) -> dict[str, float]:
+        """Change the weights of `policy` and return named metrics."""
+        ...

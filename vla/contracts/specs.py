@@ -1,0 +1,113 @@
+"""Descriptions of robots and environments: channels with units and limits, cameras, rates."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Unit = Literal["rad", "m"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Channel:
+    """One actuated joint: its name in MJCF and ROS, its unit and its limits."""
+
+    name: str
+    """Joint name; the MJCF actuator of the same name takes position targets."""
+    unit: Unit
+    """Unit of position; velocity is unit/s, acceleration unit/s^2, jerk unit/s^3."""
+    low: float
+    """Lower position limit."""
+    high: float
+    """Upper position limit."""
+    velocity: float
+    """Largest absolute velocity."""
+    acceleration: float
+    """Largest absolute acceleration."""
+    jerk: float
+    """Largest absolute jerk."""
+    source: str
+    """Where the limits come from: data sheet, URDF or our own choice, in a few words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gripper:
+    """Which channel opens and closes the hand."""
+
+    channel: str
+    """Name of the gripper channel."""
+    open: float
+    """Channel position when wide open."""
+    closed: float
+    """Channel position when fully closed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CameraSpec:
+    """One camera: where it sits and what it delivers."""
+
+    name: str
+    """Name of the camera in MJCF, in data sets (`observation.images.NAME`) and in ROS topics."""
+    body: str
+    """Body it is fixed to: "world" or a body of the robot."""
+    pos_m: tuple[float, float, float]
+    """Position in the frame of `body`."""
+    target_m: tuple[float, float, float]
+    """Point it looks at, in the frame of `body`."""
+    fovy_deg: float
+    """Vertical field of view."""
+    width_px: int = 96
+    """Image width."""
+    height_px: int = 96
+    """Image height."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RobotSpec:
+    """An arm: everything that simulation, policy, safety and ROS must agree on."""
+
+    name: str
+    """Registry key: the file name under `vla/robots`."""
+    channels: tuple[Channel, ...]
+    """Actuated joints in the order of actions and proprioception."""
+    gripper: Gripper
+    """The hand."""
+    home: tuple[float, ...]
+    """Rest pose, one position per channel."""
+    cameras: tuple[CameraSpec, ...]
+    """Cameras in view order."""
+    control_hz: float
+    """Rate at which actions are applied."""
+    mjcf: str
+    """Model file: a name under `sim/assets` or an absolute path to a user's own MJCF. It has a
+    site "tool" between the fingertips: z points out of the hand, y along the opening direction,
+    and one position actuator per channel."""
+    reach_m: tuple[float, float] = field(default=(0.12, 0.34))
+    """Smallest and largest horizontal distance from the base at which tasks place objects."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Channel names in order."""
+        return tuple(c.name for c in self.channels)
+
+    @property
+    def low(self) -> tuple[float, ...]:
+        """Lower position limits in channel order."""
+        return tuple(c.low for c in self.channels)
+
+    @property
+    def high(self) -> tuple[float, ...]:
+        """Upper position limits in channel order."""
+        return tuple(c.high for c in self.channels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvSpec:
+    """What a `VecEnv` promises: who acts, what is seen, how long an episode may last."""
+
+    task: str
+    """Registry key of the task."""
+    robot: RobotSpec
+    """The arm."""
+    instructions: tuple[str, ...]
+    """Every instruction an episode may carry."""
+    max_episode_steps: int
+    """Control steps after which an episode is truncated."""

@@ -1,0 +1,98 @@
+"""The data that crosses folder boundaries, with its shapes and units; no behaviour and no torch.
+
+Legend: E environments, B batch, T time, V views, S proprioception, U action channels, K chunk,
+L memory slots, N tokens per decision, D token width. SI units, quaternions wxyz, images uint8
+HWC RGB. An array is a numpy array or a torch tensor: the same types serve simulator, policy and
+robot.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from jaxtyping import Bool, Float32, Float64, UInt8
+
+Array = Any
+"""A numpy array or a torch tensor."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """What a policy sees at one decision, for a batch of arms."""
+
+    images: UInt8[Array, "b v h w 3"]
+    """RGB camera images; view order is that of `RobotSpec.cameras`."""
+    image_ok: Bool[Array, "b v"]
+    """False where a camera delivered no image; its pixels are then zero."""
+    proprio: Float32[Array, "b s"]
+    """Measured channel positions in the order and units of `RobotSpec.channels`."""
+    task: tuple[str, ...]
+    """Instruction of each row."""
+    time_s: Float64[Array, " b"]
+    """Seconds since the episode began; exactly 0 at the first observation, which resets memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActionChunk:
+    """The next K actions of a batch of arms: position targets in physical units."""
+
+    values: Float32[Array, "b k u"]
+    """Position targets in the order and units of `RobotSpec.channels`."""
+    start_s: Float64[Array, " b"]
+    """Episode time at which the first action applies, in seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyState:
+    """Everything a policy carries from one decision to the next; fixed shape, so it exports."""
+
+    tokens: Float32[Array, "b l n d"]
+    """Content of the memory slots, oldest first; zero where empty."""
+    slot_time: Float32[Array, "b l"]
+    """Count-weighted mean time of each slot, in control steps since the episode began."""
+    slot_count: Float32[Array, "b l"]
+    """How many decisions each slot holds; 0 marks an empty slot."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenoiseTrace:
+    """One sampled path through the denoising chain: latents[:, 0] is noise, the last the action."""
+
+    latents: Float32[Array, "b s k u"]
+    """Normalised action chunks along the chain: S = steps + 1."""
+    log_prob: Float32[Array, "b steps"]
+    """Log-probability of each transition, summed over the chunk, in nats."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvStep:
+    """What a `VecEnv` returns for one step of E environments.
+
+    Ended environments are reset within the same step: `obs` is then the first observation of the
+    next episode, `final_obs` the last one of the episode that ended.
+    """
+
+    obs: Observation
+    reward: Float32[Array, " e"]
+    """1 in the step that reaches success, else 0 (the sparse reward)."""
+    terminated: Bool[Array, " e"]
+    """The episode ended by the task's own rules: success or an irrevocable failure."""
+    truncated: Bool[Array, " e"]
+    """The episode ended by the time limit alone: bootstrap from `final_obs`."""
+    final_obs: Observation
+    """Observation before any reset; equals `obs` in rows that did not end."""
+    info: dict[str, Array]
+    """Per-environment arrays of E rows: see `VecEnv`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """What a process-reward critic says of a clip."""
+
+    value: Float32[Array, " b"]
+    """Absolute progress in [0, 1]; NaN where the critic abstains."""
+    delta: Float32[Array, " b"]
+    """Signed share of the remaining work done within the clip, in [-1, 1]."""
+    done_prob: Float32[Array, " b"]
+    """Probability that the task is complete, in [0, 1]."""
+    confidence: Float32[Array, " b"]
+    """Trust in the above, in [0, 1]."""
