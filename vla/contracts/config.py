@@ -19,7 +19,7 @@ class PluginConfig:
 
 
 def plugin(package: str, name: str) -> Any:
-    """Return a dataclass field that holds the Config of a plug-in of `package`, `name` by default."""
+    """Return a field that holds the Config of a plug-in of `package`, `name` by default."""
     return dataclasses.field(
         default_factory=lambda: registry.load(package, name).Config(), metadata={"package": package}
     )
@@ -57,8 +57,10 @@ def from_json(kind: Any, value: Any, where: str = "config", package: str | None 
         ValueError: a field is unknown, missing or of the wrong type.
     """
     if package is not None:
-        if not isinstance(value, dict) or "type" not in value:
-            raise ValueError(f"{where}: expected an object with a 'type' from {package}, got {value!r}")
+        if not isinstance(value, dict) or not isinstance(value.get("type"), str):
+            raise ValueError(
+                f"{where}: expected an object with a 'type' from {package}, got {value!r}"
+            )
         kind = registry.load(package, value["type"]).Config
         value = {k: v for k, v in value.items() if k != "type"}
     if dataclasses.is_dataclass(kind):
@@ -74,9 +76,12 @@ def from_json(kind: Any, value: Any, where: str = "config", package: str | None 
         if len(inner) != len(value):
             raise ValueError(f"{where}: expected {len(inner)} values, got {len(value)}")
         return tuple(
-            from_json(k, v, f"{where}[{i}]") for i, (k, v) in enumerate(zip(inner, value, strict=True))
+            from_json(k, v, f"{where}[{i}]")
+            for i, (k, v) in enumerate(zip(inner, value, strict=True))
         )
     if origin is dict:
+        if not isinstance(value, dict):
+            raise ValueError(f"{where}: expected an object, got {value!r}")
         key_kind, value_kind = typing.get_args(kind)
         return {key_kind(k): from_json(value_kind, v, f"{where}.{k}") for k, v in value.items()}
     if origin is typing.Literal:

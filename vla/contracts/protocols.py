@@ -1,4 +1,4 @@
-"""The interfaces that policies, environments, critics and algorithms satisfy; nothing inherits them."""
+"""The interfaces of policies, environments, critics and algorithms; nothing inherits them."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable

@@ -1,0 +1,21 @@
+"""Test set-up: shapes and types are checked at run time in every module of ours; one thread."""
+
+import os
+
+# Before torch, MuJoCo and rclpy are first imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MUJOCO_GL", "egl")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+os.environ.setdefault("FASTDDS_BUILTIN_TRANSPORTS", "UDPv4")
+
+import hypothesis
+import jaxtyping
+
+# Modules imported from here on raise when an argument's shape or dtype is not what they say.
+jaxtyping.install_import_hook(["vla", "sim", "training", "deploy"], "beartype.beartype")
+
+hypothesis.settings.register_profile(
+    "mneme", deadline=None, derandomize=True, max_examples=50, print_blob=True
+)
+hypothesis.settings.load_profile("mneme")
