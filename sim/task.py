@@ -1,8 +1,8 @@
 """The interface of a task and of the world it acts on; the tasks themselves are in `sim/tasks`.
 
 A task plug-in is one file under `sim/tasks` that exports a frozen `Config(PluginConfig)` whose
-`build(robot)` returns a `Task`. World frame: robot base at the origin, x forward, y left, z up, table
-top at z = 0.
+`build(robot)` returns a `Task`. World frame: robot base at the origin, x forward, y left, z up,
+table top at z = 0.
 """
 
 from collections.abc import Iterator
@@ -26,6 +26,9 @@ class World(Protocol):
     """The only source of randomness of the episode."""
     steps: int
     """Control steps since the episode began."""
+    time_limit: int
+    """Control steps after which this episode is truncated: `Task.max_episode_steps` at
+    `Task.reset`, which may lower it."""
     episode: Any
     """The task's own state of the episode, set by `Task.reset`."""
     instruction: str
@@ -38,6 +41,10 @@ class World(Protocol):
     """Index of each channel's actuator in `data.ctrl`."""
     tool_site: int
     """Id of the robot's site "tool"."""
+
+    def go_home_(self) -> None:
+        """Set the whole physics state to its default with the arm at home, at rest, held there."""
+        ...
 
 
 @runtime_checkable

@@ -1,0 +1,120 @@
+"""What memory tasks share: a clock of cue, delay and go, a locked arm, and a lamp for distractors.
+
+The lock makes memory the only way from cue to choice: until go the arm is held at home whatever
+the policy asks, at go everything but the lesson of the cue is set to a state that does not depend
+on it. Two decisions or more of blank before go empty the tail of old action chunks.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from sim.task import World
+
+MAX_CUE_START = 16
+PALETTE = {
+    "red": (0.90, 0.08, 0.08),
+    "green": (0.08, 0.72, 0.15),
+    "blue": (0.10, 0.20, 0.95),
+    "yellow": (0.98, 0.88, 0.08),
+    "magenta": (0.90, 0.10, 0.80),
+    "cyan": (0.08, 0.85, 0.90),
+    "white": (1.0, 1.0, 1.0),
+    "black": (0.03, 0.03, 0.03),
+}
+"""Well-separated colours (RGB in [0, 1]) in the order in which tasks use them."""
+OFF_RGB = (0.45, 0.45, 0.45)
+"""A lamp that is off."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """The times of one episode, in control steps since it began."""
+
+    cue_start: int
+    """The cue shows in observations from this step on."""
+    cue_end: int
+    """The cue is gone from this step on (never, if it stays visible: then past any episode)."""
+    go: int
+    """The arm is free from this step on."""
+    flashes: tuple[tuple[int, int, int], ...]
+    """Distractor events: first step, step after the last, colour index."""
+
+
+def draw_schedule(
+    rng: np.random.Generator,
+    *,
+    cue_steps: int,
+    delay_steps: tuple[int, int],
+    decision_steps: int,
+    distractors: int,
+    distractor_steps: int,
+    colours: int,
+) -> Schedule:
+    """Draw the times of an episode; nothing here depends on the cue.
+
+    The delay is log-uniform, and go is moved up to the next decision. A delay of 0 leaves the cue
+    visible. Distractors fall one into each equal share of the time before go.
+    """
+    cue_start = int(rng.integers(0, MAX_CUE_START + 1))
+    low, high = delay_steps
+    delay = 0 if high == 0 else round(math.exp(rng.uniform(math.log(low), math.log(high))))
+    cue_end = cue_start + cue_steps
+    go = decision_steps * math.ceil((cue_end + delay) / decision_steps)
+    flashes = []
+    for event in range(distractors):
+        first, last = go * event // distractors, go * (event + 1) // distractors
+        length = min(distractor_steps, last - first)
+        start = int(rng.integers(first, last - length + 1))
+        flashes.append((start, start + length, int(rng.integers(colours))))
+    return Schedule(cue_start, cue_end if delay else 10**9, go, tuple(flashes))
+
+
+def longest_go(cue_steps: int, delay_steps: tuple[int, int], decision_steps: int) -> int:
+    """Return the latest control step at which an episode can be let go."""
+    return decision_steps * math.ceil((MAX_CUE_START + cue_steps + delay_steps[1]) / decision_steps)
+
+
+def check_timing(
+    cue_steps: int, delay_steps: tuple[int, int], decision_steps: int, distractors: int
+) -> None:
+    """Check what a user may set.
+
+    Raises:
+        ValueError: the cue or the delay is too short for the ceiling to hold.
+    """
+    low, high = delay_steps
+    if cue_steps < 16:
+        raise ValueError(f"cue_steps: got {cue_steps}, expected at least 16 (two decisions)")
+    if decision_steps < 1:
+        raise ValueError(f"decision_steps: got {decision_steps}, expected at least 1")
+    blank = 2 * decision_steps
+    if (low, high) != (0, 0) and not blank <= low <= high:
+        raise ValueError(
+            f"delay_steps: got {low} {high}, expected 0 0 (the cue stays visible) or "
+            f"{blank} <= min <= max: a shorter blank lets an old action chunk carry the cue"
+        )
+    if distractors < 0:
+        raise ValueError(f"distractors: got {distractors}, expected 0 or more")
+
+
+def flash_rgb(schedule: Schedule, step: int, palette: np.ndarray) -> np.ndarray:
+    """Return the colour of the distractor lamp at a control step; off outside its events."""
+    for start, end, colour in schedule.flashes:
+        if start <= step < end:
+            return palette[colour]
+    return np.array(OFF_RGB)
+
+
+def hold_(world: World) -> None:
+    """Hold the arm exactly at home, at rest: the lock, to the bit."""
+    home = world.robot.home
+    world.data.qpos[world.joint_qpos] = home
+    world.data.qvel[world.joint_qvel] = 0.0
+    world.data.ctrl[world.actuators] = home
+
+
+def palette_array(count: int) -> np.ndarray:
+    """Return the first `count` palette colours, shape (count, 3)."""
+    return np.array(list(PALETTE.values())[:count])
