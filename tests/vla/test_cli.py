@@ -1,0 +1,127 @@
+"""The `vla` command: instant help, near names for wrong verbs, one sentence for users' mistakes."""
+
+import errno
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+from vla import cli
+
+
+@pytest.fixture
+def verb(monkeypatch):
+    """Install a verb `try` that raises or returns what it is given and records its arguments."""
+    calls = []
+
+    def install(outcome):
+        def function(argv):
+            calls.append(argv)
+            if isinstance(outcome, BaseException):
+                raise outcome
+            return outcome
+
+        monkeypatch.setattr(cli, "_load", lambda target: function)
+        return calls
+
+    monkeypatch.setitem(cli.VERBS, "try", ("nowhere:main", "for tests"))
+    monkeypatch.delenv("MNEME_DEBUG", raising=False)
+    return install
+
+
+def test_help_has_one_line_per_verb_and_imports_nothing_heavy():
+    code = (
+        "import sys; from vla import cli; cli.main(['--help'])\n"
+        "heavy = {'numpy', 'torch', 'mujoco', 'rich', 'tyro', 'jaxtyping'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for name in cli.VERBS:
+        assert sum(line.startswith(f"  {name} ") for line in done.stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("outcome", "code"), [(None, 0), (0, 0), (3, 3)])
+def test_a_verb_gets_the_remaining_words_and_gives_the_exit_code(verb, outcome, code):
+    calls = verb(outcome)
+    assert cli.main(["try", "--episodes", "3"]) == code
+    assert calls == [["--episodes", "3"]]
+
+
+def test_a_verb_of_two_words_is_found(verb, monkeypatch):
+    calls = verb(None)
+    seen = []
+    monkeypatch.setattr(cli, "run", lambda target, argv, debug: seen.append((target, argv)) or 0)
+    assert cli.main(["bench", "policy", "--threads", "1"]) == 0
+    assert seen == [("deploy.bench:main", ["--threads", "1"])]
+    assert calls == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["trian"], "unknown verb 'trian': did you mean train? known verbs are doctor, tasks"),
+        (["bench", "polcy"], "unknown verb 'polcy': did you mean policy? known verbs are sim"),
+        (["zzz"], "unknown verb 'zzz': known verbs are doctor"),
+    ],
+)
+def test_a_wrong_verb_is_answered_with_the_nearest_and_exit_code_two(words, message, capsys):
+    assert cli.main(words) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_group_alone_lists_its_verbs(capsys):
+    assert cli.main(["bench"]) == 2
+    assert cli.main(["bench", "--help"]) == 0
+    assert capsys.readouterr().out.count("bench policy") == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (ValueError("K must be\n at least 2"), "vla: K must be at least 2\n"),
+        (FileNotFoundError(errno.ENOENT, "gone", "a/b"), "vla: no such file or folder: a/b\n"),
+        (PermissionError(errno.EACCES, "no", "a/b"), "vla: permission denied: a/b\n"),
+        (
+            OSError(errno.ENOSPC, "full", "a/b"),
+            "vla: disk full at a/b: free space and run the same",
+        ),
+        (
+            RuntimeError("write: No space left on device (os error 28)"),
+            "vla: disk full: free space",
+        ),
+        (ModuleNotFoundError("x", name="lerobot"), "vla: package lerobot is not installed: `vla"),
+    ],
+)
+def test_what_a_user_can_mend_is_one_sentence_and_exit_code_one(verb, error, sentence, capsys):
+    verb(error)
+    assert cli.main(["try"]) == 1
+    assert capsys.readouterr().err.startswith(sentence)
+
+
+def test_debug_shows_the_traceback(verb, monkeypatch):
+    verb(ValueError("K"))
+    with pytest.raises(ValueError, match="K"):
+        cli.main(["--debug", "try"])
+    monkeypatch.setenv("MNEME_DEBUG", "1")
+    with pytest.raises(ValueError, match="K"):
+        cli.main(["try"])
+
+
+def test_a_defect_of_ours_keeps_its_traceback(verb):
+    verb(ZeroDivisionError("ours"))
+    with pytest.raises(ZeroDivisionError, match="ours"):
+        cli.main(["try"])
+
+
+def test_an_interrupted_verb_exits_as_shells_expect(verb):
+    verb(KeyboardInterrupt())
+    assert cli.main(["try"]) == 128 + 2
+
+
+@pytest.mark.parametrize("name", sorted(cli.VERBS))
+def test_every_verb_leads_to_a_module_that_exists(name):
+    module, function = cli.VERBS[name][0].split(":")
+    assert function == "main"
+    assert importlib.util.find_spec(module) is not None, f"no module {module}"

@@ -1,0 +1,131 @@
+"""The `vla` command: maps a verb to a function and imports it when called; it computes nothing."""
+
+import difflib
+import errno
+import importlib
+import os
+import sys
+from collections.abc import Callable
+
+VERBS: dict[str, tuple[str, str]] = {
+    "doctor": ("vla.doctor:main", "what works on this machine, and how to mend what does not"),
+    "tasks": ("sim.catalogue:main", "list the tasks and what each one asks for"),
+    "demos": ("training.demos:main", "record demonstrations of a task as a LeRobot data set"),
+    "train": ("training.train:main", "train a policy from demonstrations by a recipe"),
+    "eval": ("training.evaluate:main", "run a checkpoint on a task: success with its interval"),
+    "report": ("training.report:main", "write one HTML page about a run"),
+    "bench sim": ("sim.bench:main", "measure simulation and rendering speed"),
+    "bench train": ("training.bench:main", "measure training speed against LeRobot"),
+    "bench policy": ("deploy.bench:main", "measure the time of one decision"),
+}
+"""Verb, or group and verb, to "module:function" and one line of help."""
+
+INTERRUPTED = 130
+"""Exit code of a command ended by Ctrl-C: 128 + SIGINT."""
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""What the system calls a full disk or quota."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one verb and return the exit code.
+
+    A `ValueError`, a missing file or package and a full disk become one sentence and exit code 1;
+    with `--debug` before the verb, or MNEME_DEBUG=1, the traceback is shown. A wrong verb is 2.
+
+    Args:
+        argv: Words after `vla`; those of the process when None.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug = os.environ.get("MNEME_DEBUG", "") == "1"
+    if words[:1] == ["--debug"]:
+        debug, words = True, words[1:]
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(usage(VERBS))
+        return 0 if words else 2
+    verb = " ".join(words[:2]) if _is_group(words[0]) else words[0]
+    rest = words[len(verb.split()) :]
+    if verb not in VERBS:
+        return _wrong_verb(words)
+    return run(VERBS[verb][0], rest, debug=debug)
+
+
+def run(target: str, argv: list[str], *, debug: bool = False) -> int:
+    """Import "module:function", call it with `argv`, and turn what goes wrong into an exit code."""
+    try:
+        return _load(target)(argv) or 0
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except Exception as error:
+        sentence = explain(error)
+        if debug or sentence is None:
+            raise
+        _complain(sentence)
+        return 1
+
+
+def explain(error: Exception) -> str | None:
+    """Return the sentence that tells a user what to do, or None where there is none to tell."""
+    # Libraries written in C or Rust raise errors of their own with the system's words in them.
+    if getattr(error, "errno", None) in FULL or os.strerror(errno.ENOSPC) in str(error):
+        place = getattr(error, "filename", None)
+        where = f" at {place}" if place else ""
+        return f"disk full{where}: free space and run the same command again"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"package {error.name} is not installed: `vla doctor` says how to install it"
+    if isinstance(error, FileNotFoundError) and error.filename:
+        return f"no such file or folder: {error.filename}"
+    if isinstance(error, PermissionError) and error.filename:
+        return f"permission denied: {error.filename}"
+    if isinstance(error, (ValueError, FileNotFoundError)):
+        return " ".join(str(error).split()) or type(error).__name__
+    return None
+
+
+def usage(verbs: dict[str, tuple[str, str]]) -> str:
+    """Return the help text with one line per verb."""
+    width = max(len(verb) for verb in verbs)
+    lines = [f"  {verb:<{width}}  {line}" for verb, (_, line) in verbs.items()]
+    return "\n".join(
+        [
+            "usage: vla [--debug] VERB [ARGUMENTS]",
+            "",
+            *lines,
+            "",
+            "`vla VERB --help` explains the arguments of a verb; --debug shows tracebacks.",
+        ]
+    )
+
+
+def _is_group(word: str) -> bool:
+    return any(verb.startswith(f"{word} ") for verb in VERBS)
+
+
+def _wrong_verb(words: list[str]) -> int:
+    if _is_group(words[0]):
+        inside = {v: line for v, line in VERBS.items() if v.startswith(f"{words[0]} ")}
+        if len(words) == 1 or words[1] in ("-h", "--help"):
+            print(usage(inside))
+            return 0 if len(words) > 1 else 2
+        word, known = words[1], [v.split()[1] for v in inside]
+    else:
+        word, known = words[0], list(dict.fromkeys(v.split()[0] for v in VERBS))
+    near = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    _complain(f"unknown verb {word!r}: {hint}known verbs are {', '.join(known)}")
+    return 2
+
+
+def _load(target: str) -> Callable[[list[str]], int | None]:
+    module, function = target.split(":")
+    return getattr(importlib.import_module(module), function)
+
+
+def _complain(sentence: str) -> None:
+    red, plain = ("\033[31m", "\033[0m") if sys.stderr.isatty() else ("", "")
+    print(f"{red}vla: {sentence}{plain}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
