@@ -1,0 +1,36 @@
+# make demo   the main job: record, train with and without memory, evaluate, report
+# make test   the tests           make check   format, lint, types, walls between folders
+# Each builds .venv from requirements.lock when it is missing or out of date.
+
+export MUJOCO_GL ?= egl
+export HF_HUB_OFFLINE ?= 1
+export FASTDDS_BUILTIN_TRANSPORTS ?= UDPv4
+# Tests and demo never talk to a robot that happens to be on the network.
+export ROS_AUTOMATIC_DISCOVERY_RANGE := LOCALHOST
+
+BIN := .venv/bin
+
+.PHONY: demo test check clean
+
+demo: .venv/.renders
+	@$(BIN)/python -m training.demo
+
+test: .venv/.renders
+	@$(BIN)/python -m pytest -q
+
+check: .venv/.installed
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+.venv/.installed: requirements.lock pyproject.toml tools/venv.sh
+	@bash tools/venv.sh install
+	@touch $@
+
+.venv/.renders: .venv/.installed tools/venv.sh
+	@bash tools/venv.sh renders
+	@touch $@
+
+clean:
+	rm -rf .venv *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
