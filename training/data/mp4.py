@@ -1,0 +1,55 @@
+"""Says from an MP4's boxes whether the file is whole and how many frames it holds; no decoding.
+
+Only what truncation detection needs (ISO/IEC 14496-12): top-level boxes and the sample size table.
+"""
+
+import struct
+from pathlib import Path
+
+import av
+
+
+def frame_count(path: Path) -> int:
+    """Return the number of video frames of a whole MP4 file.
+
+    Raises:
+        ValueError: the file is missing, empty, truncated or holds no video.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path}: is missing; copy the data set again")
+    size = path.stat().st_size
+    if size == 0:
+        raise ValueError(f"{path}: is empty (0 bytes); copy the data set again or record it again")
+    end, kinds = _last_box_end(path, size)
+    if end != size or not {b"moov", b"mdat"} <= kinds:
+        raise ValueError(
+            f"{path}: is truncated ({size} bytes) or no MP4; copy the data set again or record it again"
+        )
+    try:
+        with av.open(str(path)) as container:
+            if not container.streams.video:
+                raise ValueError(f"{path}: holds no video stream; copy the data set again")
+            return container.streams.video[0].frames
+    except av.FFmpegError as error:
+        raise ValueError(f"{path}: cannot be read ({error}); copy the data set again") from error
+
+
+def _last_box_end(path: Path, size: int) -> tuple[int, set[bytes]]:
+    """Return where the last top-level box ends by its own account, and the kinds of box seen."""
+    at, kinds = 0, set()
+    with path.open("rb") as file:
+        while at < size:
+            file.seek(at)
+            header = file.read(16)
+            if len(header) < 8:
+                return at + 8, kinds
+            length, kind = struct.unpack(">I4s", header[:8])
+            if length == 1 and len(header) == 16:  # 64-bit length follows
+                length = struct.unpack(">Q", header[8:])[0]
+            elif length == 0:  # the box runs to the end of the file
+                length = size - at
+            if length < 8:
+                return -1, kinds
+            kinds.add(kind)
+            at += length
+    return at, kinds

@@ -1,0 +1,413 @@
+"""Opens any LeRobotDataset v3 without LeRobot and says in one sentence what is wrong with it.
+
+Checks everything a training run would stumble over, before the run starts. Pixels are decoded in
+`training.data.video`, kept in `training.data.store`.
+"""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from training.data import mp4
+
+STATE = "observation.state"
+ACTION = "action"
+VERSION = "v3.0"
+_INDEX_COLUMNS = ("episode_index", "frame_index", "index", "task_index")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Camera:
+    """One camera of a data set."""
+
+    name: str
+    """Key without "observation.images." or "observation."."""
+    key: str
+    """Feature key, such as "observation.images.front"."""
+    height_px: int
+    width_px: int
+    video: bool
+    """True if stored in MP4 files, False if as encoded images within the tables."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetInfo:
+    """A data set that passed every check: what it holds and where each episode lies."""
+
+    path: Path
+    fps: float
+    """Control steps per second; frame i of an episode is at i / fps seconds."""
+    robot: str | None
+    """LeRobot's robot type, if the recorder named one."""
+    cameras: tuple[Camera, ...]
+    state_names: tuple[str, ...]
+    action_names: tuple[str, ...]
+    scalars: tuple[str, ...]
+    """Names of the other numeric or boolean columns with one value per frame."""
+    tasks: tuple[str, ...]
+    """Instruction of each episode, that of its first frame."""
+    offsets: np.ndarray
+    """i64 `n+1`: frames of episode e are offsets[e] to offsets[e+1] of the columns."""
+    video_start: dict[str, np.ndarray]
+    """Per video key, i64 `n`: position of each episode's first frame in its file."""
+    video_file: dict[str, tuple[Path, ...]]
+    """Per video key, the file that holds each episode, relative to `path`."""
+    recording: dict[str, Any] | None
+    """What `vla demos` was asked for, if it recorded the set."""
+
+    @property
+    def num_episodes(self) -> int:
+        return len(self.tasks)
+
+    @property
+    def num_frames(self) -> int:
+        return int(self.offsets[-1])
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """i64 `n`: control steps of each episode."""
+        return np.diff(self.offsets)
+
+    @property
+    def state_dim(self) -> int:
+        return len(self.state_names)
+
+    @property
+    def action_dim(self) -> int:
+        return len(self.action_names)
+
+    def camera(self, name: str) -> Camera:
+        """Return the camera called `name` (or whose key it is).
+
+        Raises:
+            ValueError: there is none; the message lists those there are.
+        """
+        for camera in self.cameras:
+            if name in (camera.name, camera.key):
+                return camera
+        known = ", ".join(c.name for c in self.cameras)
+        raise ValueError(f"{self.path}: no camera {name!r}; it has {known}; name one of those")
+
+    def moved_to(self, path: Path) -> "DatasetInfo":
+        """Return the same description of a data set that was renamed to `path`."""
+        return dataclasses.replace(self, path=path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """The numbers of every frame of a data set, in order of episode and time."""
+
+    state: np.ndarray
+    """f32 `n s`."""
+    action: np.ndarray
+    """f32 `n u`."""
+    scalars: dict[str, np.ndarray]
+    """f32 `n` each; booleans as 0 and 1."""
+
+
+def open_dataset(path: Path | str) -> DatasetInfo:
+    """Check a LeRobotDataset v3 and describe it.
+
+    Every file is checked to be whole, every table to agree with the others, states and actions to
+    be finite. Pixels are not decoded.
+
+    Raises:
+        ValueError: what is wrong, in one sentence with what to do about it.
+    """
+    path = Path(path)
+    meta = _read_info(path)
+    features = meta["features"]
+    _check_features(path, features)
+    cameras = _cameras(path, features)
+    table = _read_tables(path, "data", _wanted_columns(features))
+    order, offsets = _episode_order(path, meta, table)
+    episodes = _read_episodes(path, meta, np.diff(offsets))
+    task_text = _read_tasks(path)
+    task_index = table["task_index"].to_numpy()[order][offsets[:-1]]
+    unknown = set(task_index.tolist()) - set(task_text)
+    if unknown:
+        raise ValueError(f"{path}: task_index {min(unknown)} is not in meta/tasks.parquet; record it anew")
+    start, files = _locate_videos(path, meta, cameras, episodes, np.diff(offsets))
+    info = DatasetInfo(
+        path=path,
+        fps=float(meta["fps"]),
+        robot=meta.get("robot_type"),
+        cameras=cameras,
+        state_names=_names(features, STATE),
+        action_names=_names(features, ACTION),
+        scalars=_scalars(features),
+        tasks=tuple(task_text[int(i)] for i in task_index),
+        offsets=offsets,
+        video_start=start,
+        video_file=files,
+        recording=_read_recording(path),
+    )
+    _check_finite(info, _columns(info, table, order))
+    return info
+
+
+def read_columns(info: DatasetInfo) -> Columns:
+    """Read state, action and scalar columns of every frame, in order of episode and time."""
+    meta = _read_info(info.path)
+    table = _read_tables(info.path, "data", _wanted_columns(meta["features"]))
+    order, _ = _episode_order(info.path, meta, table)
+    return _columns(info, table, order)
+
+
+def table_files(path: Path, folder: str) -> list[Path]:
+    """Return the parquet files under a folder of a data set in order of chunk and file."""
+    return sorted((path / folder).glob("*/*.parquet"))
+
+
+def _read_info(path: Path) -> dict[str, Any]:
+    if not path.is_dir():
+        state = "is not a directory" if path.exists() else "does not exist"
+        raise ValueError(f"{path}: {state}; expected the directory of a LeRobotDataset {VERSION}")
+    file = path / "meta/info.json"
+    if not file.is_file():
+        raise ValueError(f"{path}: has no meta/info.json; expected a LeRobotDataset {VERSION}")
+    try:
+        meta = json.loads(file.read_text())
+        version = meta["codebase_version"]
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"{file}: damaged ({error}); copy the data set again") from error
+    if version.startswith("v2"):
+        raise ValueError(
+            f"{path}: is LeRobotDataset {version}, expected {VERSION}; convert it with python -m "
+            "lerobot.datasets.v30.convert_dataset_v21_to_v30 --repo-id=NAME"
+        )
+    if version != VERSION:
+        raise ValueError(f"{path}: is LeRobotDataset {version}, expected {VERSION}; convert it first")
+    missing = sorted({"fps", "features", "total_episodes", "total_frames", "data_path"} - set(meta))
+    if missing:
+        raise ValueError(f"{file}: has no {missing[0]!r}; copy the data set again")
+    return meta
+
+
+def _check_features(path: Path, features: dict[str, Any]) -> None:
+    for key in (STATE, ACTION):
+        if key not in features:
+            raise ValueError(
+                f"{path}: has no column {key!r} (it has {', '.join(features)}); rename the one that "
+                "holds it or record the data set with it"
+            )
+        shape = features[key]["shape"]
+        if len(shape) != 1 or shape[0] < 1:
+            raise ValueError(f"{path}: {key!r} has shape {list(shape)}, expected one dimension; flatten it")
+
+
+def _cameras(path: Path, features: dict[str, Any]) -> tuple[Camera, ...]:
+    found = []
+    for key, feature in features.items():
+        if feature["dtype"] not in ("video", "image"):
+            continue
+        shape = dict(zip(feature.get("names") or (), feature["shape"], strict=False))
+        if {"height", "width"} <= set(shape):
+            height, width = shape["height"], shape["width"]
+        else:
+            height, width = sorted(feature["shape"])[-2:]
+        name = key.removeprefix("observation.").removeprefix("images.")
+        found.append(
+            Camera(
+                name=name, key=key, height_px=height, width_px=width, video=feature["dtype"] == "video"
+            )
+        )
+    if not found:
+        raise ValueError(
+            f"{path}: has no camera (no column of dtype video or image, only {', '.join(features)}); "
+            "record it with at least one, named observation.images.NAME"
+        )
+    return tuple(found)
+
+
+def _names(features: dict[str, Any], key: str) -> tuple[str, ...]:
+    """Return channel names; LeRobot stores a list, a dict of lists, or nothing."""
+    size, names = features[key]["shape"][0], features[key].get("names")
+    if isinstance(names, dict):
+        values = list(names.values())
+        names = values[0] if len(values) == 1 and isinstance(values[0], list) else list(names)
+    if not names or len(names) != size:
+        return tuple(f"{key}[{i}]" for i in range(size))
+    return tuple(str(n) for n in names)
+
+
+def _scalars(features: dict[str, Any]) -> tuple[str, ...]:
+    standard = {*_INDEX_COLUMNS, "timestamp", STATE, ACTION}
+    numeric = ("float32", "float64", "bool", "int64", "int32")
+    return tuple(
+        key
+        for key, f in features.items()
+        if key not in standard and f["dtype"] in numeric and tuple(f["shape"]) == (1,)
+    )
+
+
+def _wanted_columns(features: dict[str, Any]) -> list[str]:
+    return [*_INDEX_COLUMNS, STATE, ACTION, *_scalars(features)]
+
+
+def _read_tables(path: Path, folder: str, columns: list[str] | None) -> pa.Table:
+    files = table_files(path, folder)
+    if not files:
+        raise ValueError(f"{path}: has no parquet file under {folder}/; copy the data set again")
+    tables = []
+    for file in files:
+        try:
+            with pq.ParquetFile(file) as parquet:
+                missing = set(columns or ()) - set(parquet.schema_arrow.names)
+                if missing:
+                    raise ValueError(f"{file}: has no column {sorted(missing)[0]!r}; record it with one")
+                tables.append(parquet.read(columns=columns))
+        except (pa.ArrowException, OSError) as error:
+            raise ValueError(
+                f"{file}: cannot be read ({str(error).splitlines()[0]}); it is truncated, or its recorder "
+                "was killed before finalize(): restore it from a copy or record it again"
+            ) from error
+    return pa.concat_tables(tables, promote_options="permissive")
+
+
+def _episode_order(
+    path: Path, meta: dict[str, Any], table: pa.Table
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return row order by (episode, frame) and episode offsets `n+1`; checks all counts."""
+    episode = table["episode_index"].to_numpy()
+    frame = table["frame_index"].to_numpy()
+    for what, expected, got in (
+        ("frames", meta["total_frames"], len(episode)),
+        ("episodes", meta["total_episodes"], len(np.unique(episode))),
+    ):
+        if expected != got:
+            raise ValueError(
+                f"{path}: meta/info.json counts {expected} {what} but data/ holds {got}; the recorder was "
+                "interrupted or a file is missing: copy it again or record it again"
+            )
+    if not len(episode):
+        raise ValueError(f"{path}: is empty; record at least one episode")
+    order = np.lexsort((frame, episode))
+    lengths = np.bincount(episode, minlength=meta["total_episodes"])
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    if len(lengths) != meta["total_episodes"] or lengths.min() < 1:
+        raise ValueError(f"{path}: episodes are not numbered 0 to {meta['total_episodes'] - 1}; renumber them")
+    expected_frame = np.arange(len(frame)) - np.repeat(offsets[:-1], lengths)
+    wrong = np.flatnonzero(frame[order] != expected_frame)
+    if len(wrong):
+        e = int(episode[order][wrong[0]])
+        raise ValueError(f"{path}: frames of episode {e} are not numbered 0 to {lengths[e] - 1}; record it anew")
+    return order, offsets
+
+
+def _read_episodes(path: Path, meta: dict[str, Any], lengths: np.ndarray) -> pa.Table:
+    table = _read_tables(path, "meta/episodes", None)
+    if len(table) != len(lengths):
+        raise ValueError(
+            f"{path}: meta/episodes lists {len(table)} episodes but data/ holds {len(lengths)}; the "
+            "recorder was interrupted: delete the surplus or record it again"
+        )
+    table = table.sort_by("episode_index")
+    wrong = np.flatnonzero(table["length"].to_numpy() != lengths)
+    if len(wrong):
+        e = int(wrong[0])
+        raise ValueError(
+            f"{path}: meta/episodes gives episode {e} {table['length'][e]} frames but data/ holds "
+            f"{lengths[e]}; copy it again or record it again"
+        )
+    return table
+
+
+def _read_tasks(path: Path) -> dict[int, str]:
+    file = path / "meta/tasks.parquet"
+    if not file.is_file():
+        raise ValueError(f"{path}: has no meta/tasks.parquet, so no instructions; copy the data set again")
+    try:
+        table = pq.read_table(file)
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{file}: cannot be read ({str(error).splitlines()[0]}); copy it again") from error
+    text = [name for name in table.column_names if name != "task_index"]
+    if "task_index" not in table.column_names or len(text) != 1:
+        raise ValueError(f"{file}: expected task_index and one text column, got {table.column_names}")
+    return dict(zip(table["task_index"].to_pylist(), table[text[0]].to_pylist(), strict=True))
+
+
+def _locate_videos(
+    path: Path, meta: dict[str, Any], cameras: tuple[Camera, ...], episodes: pa.Table, lengths: np.ndarray
+) -> tuple[dict[str, np.ndarray], dict[str, tuple[Path, ...]]]:
+    """Return where each episode's frames begin, and in which file; checks that files hold them."""
+    start, files = {}, {}
+    for key in (camera.key for camera in cameras if camera.video):
+        columns = [f"videos/{key}/{name}" for name in ("chunk_index", "file_index", "from_timestamp")]
+        missing = set(columns) - set(episodes.column_names)
+        if missing:
+            raise ValueError(f"{path}: meta/episodes has no {sorted(missing)[0]!r}; copy it again")
+        chunk, file, from_s = (episodes[c].to_numpy() for c in columns)
+        start[key] = np.rint(from_s * meta["fps"]).astype(np.int64)
+        files[key] = tuple(
+            Path(meta["video_path"].format(video_key=key, chunk_index=c, file_index=f))
+            for c, f in zip(chunk.tolist(), file.tolist(), strict=True)
+        )
+        ends: dict[Path, int] = {}
+        for name, end in zip(files[key], (start[key] + lengths).tolist(), strict=True):
+            ends[name] = max(ends.get(name, 0), end)
+        for name, end in ends.items():
+            frames = mp4.frame_count(path / name)
+            if frames < end:
+                raise ValueError(
+                    f"{path / name}: holds {frames} frames but its episodes need {end}; copy the data "
+                    "set again or record it again"
+                )
+    return start, files
+
+
+def _read_recording(path: Path) -> dict[str, Any] | None:
+    file = path / "meta/recording.json"
+    return json.loads(file.read_text()) if file.is_file() else None
+
+
+def _columns(info: DatasetInfo, table: pa.Table, order: np.ndarray) -> Columns:
+    return Columns(
+        state=_matrix(info, table, STATE, info.state_dim)[order],
+        action=_matrix(info, table, ACTION, info.action_dim)[order],
+        scalars={k: _matrix(info, table, k, 1)[order, 0] for k in info.scalars},
+    )
+
+
+def _matrix(info: DatasetInfo, table: pa.Table, key: str, dim: int) -> np.ndarray:
+    """Return a column f32 `n dim` from lists, fixed-size lists or plain numbers."""
+    column = table[key].combine_chunks()
+    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+        sizes = column.value_lengths().to_numpy(zero_copy_only=False)
+        wrong = np.flatnonzero(sizes != dim)
+        if len(wrong):
+            raise ValueError(
+                f"{info.path}: row {wrong[0]} of {key!r} has {sizes[wrong[0]]} values, meta/info.json "
+                f"says {dim}; record it anew"
+            )
+    if hasattr(column, "flatten") and not pa.types.is_primitive(column.type):
+        column = column.flatten()
+    values = column.to_numpy(zero_copy_only=False).astype(np.float32)
+    if values.size != len(table) * dim:
+        raise ValueError(
+            f"{info.path}: {key!r} has {values.size / len(table):g} values per frame, meta/info.json "
+            f"says {dim}; record it anew"
+        )
+    return values.reshape(len(table), dim)
+
+
+def _check_finite(info: DatasetInfo, columns: Columns) -> None:
+    for key, values, names in (
+        (STATE, columns.state, info.state_names),
+        (ACTION, columns.action, info.action_names),
+    ):
+        bad = np.argwhere(~np.isfinite(values))
+        if len(bad):
+            row, channel = bad[0]
+            episode = int(np.searchsorted(info.offsets, row, side="right")) - 1
+            raise ValueError(
+                f"{info.path}: {key!r} of episode {episode}, frame {row - info.offsets[episode]}, channel "
+                f"{names[channel]!r} is {values[row, channel]} ({len(bad)} such values); drop or mend "
+                "the episode"
+            )

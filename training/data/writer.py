@@ -1,0 +1,338 @@
+"""Writes episodes as LeRobotDataset v3 shards that are whole or absent, and merges shards.
+
+A shard is an ordinary LeRobotDataset of a few episodes: written under a temporary name, finalised,
+checked, flushed to disk and only then renamed. Merging links the shards' videos and rewrites their
+tables, so it decodes and encodes nothing. What to record is decided in `training.demos`.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Protocol
+
+import av
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from training.data.reader import DatasetInfo, open_dataset
+from vla.contracts.specs import RobotSpec
+
+RECORDING_FILE = "meta/recording.json"
+"""What was asked for when the data set was recorded; LeRobot ignores the file."""
+
+# Full chroma because LeRobot's own setting (4:2:0, crf 30) moves the colour of 2 to 5 px objects in
+# 96 px frames by 25 to 40 of 255; this one by 2 to 8, and it encodes 3 to 10 times faster.
+_CODEC = "libx264"
+_PIXEL_FORMAT = "yuv444p"
+_CODEC_OPTIONS = {"crf": "20", "g": "2", "preset": "ultrafast", "threads": "1"}
+
+_DATA_FILE = "data/chunk-000/file-000.parquet"
+_EPISODES_FILE = "meta/episodes/chunk-000/file-000.parquet"
+_FILES_PER_CHUNK = 1000
+_QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
+
+
+class Episode(Protocol):
+    """What a recorded episode offers (`sim.episode.EpisodeRecord`); frame t precedes action t."""
+
+    images: np.ndarray
+    """u8 `t v h w 3`."""
+    proprio: np.ndarray
+    """f32 `t s`."""
+    action: np.ndarray
+    """f32 `t u`."""
+    success: np.ndarray
+    """bool `t`."""
+    progress: np.ndarray
+    """f32 `t`, simulator truth in [0, 1]."""
+    instruction: str
+    behaviour: str
+
+
+def dataset_features(robot: RobotSpec) -> dict[str, dict[str, Any]]:
+    """Return LeRobot's feature table for demonstrations of `robot`.
+
+    No key but the action's own starts with "action" and none but cameras and state with
+    "observation": LeRobot feeds such columns to policies.
+    """
+    names = list(robot.names)
+    vector = {"dtype": "float32", "shape": (len(names),), "names": names}
+    scalar = {"shape": (1,), "names": None}
+    cameras = {
+        f"observation.images.{camera.name}": {
+            "dtype": "video",
+            "shape": (camera.height_px, camera.width_px, 3),
+            "names": ["height", "width", "channels"],
+        }
+        for camera in robot.cameras
+    }
+    return {
+        **cameras,
+        "observation.state": dict(vector),
+        "action": dict(vector),
+        "success": {"dtype": "bool", **scalar},
+        "progress": {"dtype": "float32", **scalar},
+        "behaviour": {"dtype": "string", **scalar},
+    }
+
+
+def encode_video(path: Path, frames: np.ndarray, fps: int) -> None:
+    """Write frames u8 `t h w 3` as an MP4 with full chroma and a key frame in every second frame."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(_CODEC, fps, options=_CODEC_OPTIONS)
+        stream.pix_fmt = _PIXEL_FORMAT
+        stream.height, stream.width = frames.shape[1:3]
+        stream.time_base = Fraction(1, fps)
+        for t, pixels in enumerate(frames):
+            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+            frame.pts = t
+            frame.time_base = Fraction(1, fps)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+
+
+def image_statistics(frames: np.ndarray) -> dict[str, np.ndarray]:
+    """Return per-channel statistics `[3]` in [0, 255] over every 8th frame and 4th pixel."""
+    pixels = frames[::8, ::4, ::4].reshape(-1, 3)
+    values = np.quantile(pixels, list(_QUANTILES.values()), axis=0)
+    return {
+        "min": pixels.min(axis=0).astype(np.float64),
+        "max": pixels.max(axis=0).astype(np.float64),
+        "mean": pixels.mean(axis=0),
+        "std": pixels.std(axis=0),
+        "count": np.array([len(pixels)]),
+        **dict(zip(_QUANTILES, values, strict=True)),
+    }
+
+
+class _EncodedVideos:
+    """Takes the place of LeRobot's streaming encoder and hands over videos encoded by us.
+
+    LeRobot's own drops frames when its queue is full, and fixes the codec's quality.
+    """
+
+    def __init__(self) -> None:
+        self.ready: dict[str, tuple[Path, dict[str, np.ndarray]]] = {}
+
+    def finish_episode(self) -> dict[str, tuple[Path, dict[str, np.ndarray]]]:
+        return self.ready
+
+    def close(self) -> None:
+        self.ready = {}
+
+
+def write_shard(
+    path: Path, robot: RobotSpec, episodes: Iterable[Episode], recording: Mapping[str, Any]
+) -> int:
+    """Write episodes as one LeRobotDataset at `path`, which appears only once it is complete.
+
+    Args:
+        path: Directory to create; it must not exist.
+        robot: Names, cameras and control rate.
+        episodes: At least one, in order.
+        recording: JSON-able description, stored as `meta/recording.json`.
+
+    Returns:
+        Number of episodes written.
+
+    Raises:
+        ValueError: `robot.control_hz` is not a whole number, or an episode has another shape.
+        OSError: the disk is full or not writable; nothing is left at `path`.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    if temporary.exists():
+        shutil.rmtree(temporary)
+    try:
+        count = _record(temporary, robot, episodes)
+        (temporary / RECORDING_FILE).write_text(json.dumps(dict(recording), indent=1))
+        check_whole(temporary, count)
+        publish(temporary, path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return count
+
+
+def check_whole(path: Path, episodes: int) -> DatasetInfo:
+    """Open a data set just written and check that it holds `episodes` episodes."""
+    info = open_dataset(path)
+    if info.num_episodes != episodes:
+        raise ValueError(f"{path}: wrote {episodes} episodes but {info.num_episodes} are readable")
+    return info
+
+
+def publish(temporary: Path, path: Path) -> None:
+    """Flush a finished directory to disk and give it its name: it survives a power cut from here."""
+    for place, _, files in os.walk(temporary):
+        for name in [*(os.path.join(place, f) for f in files), place]:
+            _flush(name)
+    temporary.rename(path)
+    _flush(path.parent)
+
+
+def _flush(name: str | Path) -> None:
+    handle = os.open(name, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _record(root: Path, robot: RobotSpec, episodes: Iterable[Episode]) -> int:
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    fps = int(robot.control_hz)
+    if fps != robot.control_hz:
+        raise ValueError(f"LeRobot wants a whole control rate, got {robot.control_hz} Hz; round it")
+    features = dataset_features(robot)
+    dataset = LeRobotDataset.create(
+        f"local/{robot.name}", fps, features, root=root, robot_type=robot.name, video_backend="pyav"
+    )
+    videos = _EncodedVideos()
+    dataset._streaming_encoder = videos  # the only way to LeRobot 0.4.4's codec settings
+    count = 0
+    try:
+        for episode in episodes:
+            views = dict(zip(dataset.meta.video_keys, np.moveaxis(episode.images, 1, 0), strict=True))
+            for key, frames in views.items():
+                place = root / f"encoding-{key}"
+                place.mkdir()
+                encode_video(place / "episode.mp4", frames, fps)
+                videos.ready[key] = (place / "episode.mp4", image_statistics(frames))
+            dataset.save_episode(_episode_data(episode, count, fps, list(views)))
+            count += 1
+    finally:
+        dataset.finalize()
+    return count
+
+
+def _episode_data(episode: Episode, index: int, fps: int, video_keys: list[str]) -> dict[str, Any]:
+    steps = len(episode.action)
+    return {
+        "size": steps,
+        "task": [episode.instruction] * steps,
+        "episode_index": index,
+        "index": None,  # LeRobot fills in this and the next, but insists on the keys
+        "task_index": None,
+        "frame_index": list(range(steps)),
+        "timestamp": [t / fps for t in range(steps)],
+        **{key: [None] * steps for key in video_keys},
+        "observation.state": list(episode.proprio.astype(np.float32)),
+        "action": list(episode.action.astype(np.float32)),
+        "success": list(episode.success.astype(bool)[:, None]),
+        "progress": list(episode.progress.astype(np.float32)[:, None]),
+        "behaviour": [episode.behaviour] * steps,
+    }
+
+
+def merge_shards(shards: Sequence[Path], path: Path, recording: Mapping[str, Any]) -> DatasetInfo:
+    """Join shards, in order, into one LeRobotDataset at `path`, which appears only when complete.
+
+    The shards stay. Their video files are linked (copied where the file system has no links), one
+    file of the result for each; the tables are rewritten with running indices.
+    """
+    from lerobot.datasets.compute_stats import aggregate_stats
+    from lerobot.datasets.utils import load_info, load_stats, load_tasks, write_info, write_stats
+
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        info = load_info(shards[0])
+        video_keys = [key for key, f in info["features"].items() if f["dtype"] == "video"]
+        tasks = list(dict.fromkeys(t for shard in shards for t in load_tasks(shard).index))
+        totals = _merge_tables(shards, temporary, video_keys, tasks, load_tasks)
+        info |= {
+            "total_episodes": totals[0],
+            "total_frames": totals[1],
+            "total_tasks": len(tasks),
+            "splits": {"train": f"0:{totals[0]}"},
+        }
+        write_info(info, temporary)
+        write_stats(aggregate_stats([load_stats(shard) for shard in shards]), temporary)
+        (temporary / RECORDING_FILE).write_text(json.dumps(dict(recording), indent=1))
+        merged = check_whole(temporary, totals[0])
+        publish(temporary, path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return merged.moved_to(path)
+
+
+def _merge_tables(
+    shards: Sequence[Path], out: Path, video_keys: list[str], tasks: list[str], load_tasks: Any
+) -> tuple[int, int]:
+    """Write data, episode and task tables and link the videos; return (episodes, frames)."""
+    from lerobot.datasets.utils import write_tasks
+
+    for name in (_DATA_FILE, _EPISODES_FILE):
+        (out / name).parent.mkdir(parents=True)
+    number = {task: i for i, task in enumerate(tasks)}
+    episode_tables, first_episode, first_frame = [], 0, 0
+    writer = None
+    try:
+        for k, shard in enumerate(shards):
+            local = load_tasks(shard)
+            to_global = np.zeros(len(local), np.int64)
+            to_global[local["task_index"].to_numpy()] = [number[task] for task in local.index]
+            data = pq.read_table(shard / _DATA_FILE)
+            data = _shift(data, {"episode_index": first_episode, "index": first_frame})
+            task_index = to_global[data["task_index"].to_numpy()]
+            data = _replace(data, "task_index", task_index)
+            writer = writer or pq.ParquetWriter(out / _DATA_FILE, data.schema, compression="snappy")
+            writer.write_table(data)
+            episodes = pq.read_table(shard / _EPISODES_FILE)
+            episode_tables.append(_renumber(episodes, k, video_keys, first_episode, first_frame))
+            _link_videos(shard, out, k, video_keys)
+            first_episode += len(episodes)
+            first_frame += len(data)
+    finally:
+        if writer is not None:
+            writer.close()
+    table = pa.concat_tables(episode_tables, promote_options="permissive")
+    pq.write_table(table, out / _EPISODES_FILE)
+    frame = load_tasks(shards[0]).iloc[:0].reindex(tasks)
+    frame["task_index"] = np.arange(len(tasks))
+    write_tasks(frame, out)
+    return first_episode, first_frame
+
+
+def _renumber(
+    episodes: pa.Table, file: int, video_keys: list[str], first_episode: int, first_frame: int
+) -> pa.Table:
+    offsets = {
+        "episode_index": first_episode,
+        "dataset_from_index": first_frame,
+        "dataset_to_index": first_frame,
+    }
+    episodes = _shift(episodes, offsets)
+    for key in video_keys:
+        chunk, within = divmod(file, _FILES_PER_CHUNK)
+        episodes = _replace(episodes, f"videos/{key}/chunk_index", np.full(len(episodes), chunk))
+        episodes = _replace(episodes, f"videos/{key}/file_index", np.full(len(episodes), within))
+    return episodes
+
+
+def _link_videos(shard: Path, out: Path, file: int, video_keys: list[str]) -> None:
+    chunk, within = divmod(file, _FILES_PER_CHUNK)
+    for key in video_keys:
+        source = shard / f"videos/{key}/chunk-000/file-000.mp4"
+        target = out / f"videos/{key}/chunk-{chunk:03d}/file-{within:03d}.mp4"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source, target)
+        except OSError:  # no hard links on this file system
+            shutil.copyfile(source, target)
+
+
+def _shift(table: pa.Table, offsets: Mapping[str, int]) -> pa.Table:
+    for name, offset in offsets.items():
+        table = _replace(table, name, table[name].to_numpy() + offset)
+    return table
+
+
+def _replace(table: pa.Table, name: str, values: np.ndarray) -> pa.Table:
+    column = table.schema.get_field_index(name)
+    kind = table.schema.field(column)
+    return table.set_column(column, kind, pa.array(values, kind.type))
