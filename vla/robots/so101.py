@@ -43,8 +43,8 @@ SPEC = RobotSpec(
             name="front",
             body="world",
             pos_m=(0.66, 0.0, 0.52),
-            target_m=(0.19, 0.0, 0.03),
-            fovy_deg=46.0,
+            target_m=(0.18, 0.0, 0.05),
+            fovy_deg=50.0,
         ),
         CameraSpec(
             name="wrist",
