@@ -186,7 +186,9 @@ def check_robot(model: mujoco.MjModel, robot: RobotSpec) -> None:
     for channel in robot.channels:
         joint = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_JOINT, channel.name)
         if joint < 0:
-            raise ValueError(f"{where}: no joint named {channel.name!r}, a channel of the RobotSpec")
+            raise ValueError(
+                f"{where}: no joint named {channel.name!r}, a channel of the RobotSpec"
+            )
         if mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_ACTUATOR, channel.name) < 0:
             raise ValueError(f"{where}: no position actuator named {channel.name!r}")
         got, expected = model.jnt_range[joint], (channel.low, channel.high)

@@ -1,0 +1,109 @@
+"""Steps a set of environments and writes what they show into arrays, which may be shared memory."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from sim.render import Camera, shared_renderer, shoot
+from sim.scene import Scene
+from sim.world import MujocoWorld
+
+Buffers = dict[str, np.ndarray]
+Layout = dict[str, tuple[tuple[int, ...], type]]
+
+
+def layout(scene: Scene, num_envs: int) -> Layout:
+    """Return name -> (shape, dtype) of the arrays through which environments report.
+
+    Names that begin with "final_" are valid in rows whose episode ended in the last step.
+    """
+    observation: Layout = {
+        "images": ((num_envs, *scene.image_shape), np.uint8),
+        "proprio": ((num_envs, len(scene.robot.channels)), np.float32),
+        "instruction": ((num_envs,), np.int32),
+        "time_s": ((num_envs,), np.float64),
+    }
+    return {
+        **observation,
+        **{f"final_{name}": field for name, field in observation.items()},
+        "reward": ((num_envs,), np.float32),
+        "terminated": ((num_envs,), np.bool_),
+        "truncated": ((num_envs,), np.bool_),
+        "success": ((num_envs,), np.bool_),
+        "progress": ((num_envs,), np.float32),
+        "steps": ((num_envs,), np.int32),
+        "episode": ((num_envs,), np.int64),
+    }
+
+
+def allocate(fields: Layout, take: Callable[[int], memoryview] | None = None) -> Buffers:
+    """Return zeroed arrays for a layout, each in memory of its own or in what `take(bytes)` gives."""
+    buffers = {}
+    for name, (shape, dtype) in fields.items():
+        if take is None:
+            buffers[name] = np.zeros(shape, dtype)
+        else:
+            size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+            buffers[name] = np.frombuffer(take(size), dtype).reshape(shape)
+    return buffers
+
+
+class Lanes:
+    """Environments `rows` of `num_envs`; row i plays the episodes i, i + E, i + 2E and so on."""
+
+    def __init__(
+        self, scene: Scene, buffers: Buffers, rows: range, num_envs: int, *, vary: bool
+    ) -> None:
+        """Make the environments of `rows`; `buffers` hold the rows of all `num_envs`."""
+        self._rows = rows
+        self._num_envs = num_envs
+        self._buffers = buffers
+        self._worlds = [MujocoWorld(scene, vary=vary) for _ in rows]
+        renderer = shared_renderer(scene)
+        self._cameras = [Camera(renderer, world) for world in self._worlds]
+        self._instruction_ids = {text: i for i, text in enumerate(scene.task.instructions)}
+        self._seed = 0
+
+    def reset(self, seed: int) -> None:
+        """Start episode i in row i."""
+        self._seed = seed
+        for row, world in zip(self._rows, self._worlds, strict=True):
+            world.reset(seed, row)
+        self._observe("", range(len(self._worlds)))
+
+    def step(self, actions: np.ndarray) -> None:
+        """Apply actions, float32 of shape (num_envs, h, u); reset the rows whose episode ends."""
+        buffers = self._buffers
+        ended = []
+        for lane, (row, world) in enumerate(zip(self._rows, self._worlds, strict=True)):
+            reward, steps, terminated, truncated = 0.0, 0, False, False
+            for action in actions[row]:
+                gain, terminated, truncated = world.step(action)
+                reward += gain
+                steps += 1
+                if terminated or truncated:
+                    ended.append(lane)
+                    break
+            buffers["reward"][row] = reward
+            buffers["terminated"][row] = terminated
+            buffers["truncated"][row] = truncated
+            buffers["success"][row] = world.task.success(world)
+            buffers["progress"][row] = world.task.progress(world)
+            buffers["steps"][row] = steps
+            buffers["episode"][row] = world.index
+        if ended:
+            self._observe("final_", ended)
+            for lane in ended:
+                world = self._worlds[lane]
+                world.reset(self._seed, world.index + self._num_envs)
+        self._observe("", range(len(self._worlds)))
+
+    def _observe(self, prefix: str, lanes: Sequence[int]) -> None:
+        shoot([self._cameras[lane] for lane in lanes])
+        buffers = self._buffers
+        for lane in lanes:
+            row, world = self._rows[lane], self._worlds[lane]
+            buffers[prefix + "images"][row] = self._cameras[lane].images
+            buffers[prefix + "proprio"][row] = world.proprio
+            buffers[prefix + "instruction"][row] = self._instruction_ids[world.instruction]
+            buffers[prefix + "time_s"][row] = world.time_s

@@ -1,0 +1,158 @@
+"""Renders any number of environments through one off-screen OpenGL context per process.
+
+MuJoCo's defaults (shadow maps, multisampling) cost two orders of magnitude on a CPU; here both are
+off. Frames of an environment whose looks did not change since its last frame are not drawn again.
+"""
+
+import functools
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import mujoco
+import numpy as np
+
+from sim.scene import Scene
+from sim.world import MujocoWorld
+
+MAX_GEOMS = 500
+
+
+class Renderer:
+    """Draws worlds of one scene; keep one per process and scene (`shared_renderer`)."""
+
+    def __init__(self, scene: Scene) -> None:
+        """Prepare drawing of `scene`.
+
+        Raises:
+            RuntimeError: no OpenGL context can be made; the message says what to install.
+        """
+        self._views, self._height, self._width, _ = scene.image_shape
+        self._gl = gl_context()
+        self._gl.make_current()
+        model = scene.model
+        model.vis.global_.offwidth = max(self._width, model.vis.global_.offwidth)
+        model.vis.global_.offheight = max(self._height, model.vis.global_.offheight)
+        self._context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_50.value)
+        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN.value, self._context)
+        self._scene = mujoco.MjvScene(model, maxgeom=MAX_GEOMS)
+        for flag in ("SHADOW", "REFLECTION", "HAZE", "SKYBOX", "FOG"):
+            self._scene.flags[int(getattr(mujoco.mjtRndFlag, f"mjRND_{flag}"))] = 0
+        self._option = mujoco.MjvOption()
+        self._option.sitegroup[:] = 0
+        self._perturb = mujoco.MjvPerturb()
+        self._cameras = []
+        for spec in scene.robot.cameras:
+            camera = mujoco.MjvCamera()
+            camera.type = mujoco.mjtCamera.mjCAMERA_FIXED.value
+            camera.fixedcamid = model.camera(spec.name).id
+            self._cameras.append(camera)
+        self._rect = mujoco.MjrRect(0, 0, self._width, self._height)
+        self._pixels = np.empty((self._height, self._width, 3), np.uint8)
+
+    def draw_(self, worlds: Sequence[MujocoWorld], images: Sequence[np.ndarray]) -> None:
+        """Draw each world as it stands into its array of images.
+
+        Args:
+            worlds: Worlds of this renderer's scene, their kinematics up to date.
+            images: One array per world, uint8, shape (views, height, width, 3); written to.
+        """
+        self._gl.make_current()
+        for world, image in zip(worlds, images, strict=True):
+            model, data = world.model, world.data
+            mujoco.mj_camlight(model, data)
+            mujoco.mjv_updateScene(
+                model,
+                data,
+                self._option,
+                self._perturb,
+                self._cameras[0],
+                mujoco.mjtCatBit.mjCAT_ALL.value,
+                self._scene,
+            )
+            for view, camera in enumerate(self._cameras):
+                if view:
+                    mujoco.mjv_updateCamera(model, data, camera, self._scene)
+                mujoco.mjr_render(self._rect, self._scene, self._context)
+                mujoco.mjr_readPixels(self._pixels, None, self._rect, self._context)
+                image[view] = self._pixels[::-1]  # OpenGL counts rows from the bottom
+
+
+class Camera:
+    """The images of one environment, drawn again only when something visible changed."""
+
+    def __init__(self, renderer: Renderer, world: MujocoWorld) -> None:
+        """Attach to a world of the renderer's scene."""
+        self._renderer = renderer
+        self._world = world
+        self._seen = b""
+        self.images = np.zeros(world.scene.image_shape, np.uint8)
+
+    def shoot(self) -> np.ndarray:
+        """Return the current images, uint8 (views, height, width, 3); overwritten by the next."""
+        shoot([self])
+        return self.images
+
+
+def shoot(cameras: Sequence[Camera]) -> None:
+    """Bring the images of cameras that share a renderer up to date."""
+    stale = []
+    for camera in cameras:
+        looks = appearance(camera._world)
+        if looks != camera._seen:
+            camera._seen = looks
+            stale.append(camera)
+    if stale:
+        renderer = stale[0]._renderer
+        renderer.draw_([c._world for c in stale], [c.images for c in stale])
+
+
+def appearance(world: MujocoWorld) -> bytes:
+    """Return the bytes of everything in a world that its images depend on."""
+    model, data = world.model, world.data
+    return b"".join(
+        part.tobytes()
+        for part in (
+            data.geom_xpos,
+            data.geom_xmat,
+            model.geom_rgba,
+            model.cam_pos,
+            model.cam_quat,
+            model.light_dir,
+            model.light_diffuse,
+        )
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def gl_context() -> mujoco.GLContext:
+    """Return this process's off-screen OpenGL context, made at the first call.
+
+    Raises:
+        RuntimeError: there is none to be had; the message says what to install.
+    """
+    try:
+        context = _new_context()
+        context.make_current()
+    except Exception as error:  # the GL backends raise types of their own, none of them public
+        raise RuntimeError(
+            f"no off-screen OpenGL ({type(error).__name__}: {error}). Install EGL (Debian, Ubuntu: "
+            "apt install libegl1 libgl1 libglx-mesa0) and set MUJOCO_GL=egl"
+        ) from error
+    return context
+
+
+def _new_context() -> Any:
+    if "MUJOCO_GL" in os.environ or sys.platform != "linux":
+        return mujoco.GLContext(64, 64)
+    # MuJoCo's own choice on Linux is a window system; servers and containers have EGL at most.
+    egl = importlib.import_module("mujoco.egl")
+    return egl.GLContext(64, 64)
+
+
+@functools.lru_cache(maxsize=8)
+def shared_renderer(scene: Scene) -> Renderer:
+    """Return this process's renderer of a scene."""
+    return Renderer(scene)
