@@ -195,9 +195,9 @@ class Motion:
             yield self.toward(pos_m, yaw_rad, clearance_m=clearance_m, speed_m_s=speed_m_s)
 
     def grip(self, opening: float, max_steps: int = 12) -> Iterator[np.ndarray]:
-        """Yield actions that bring the hand to a channel position, until there or stopped by a grasp.
+        """Yield actions that open or close the hand, until it is there or a grasp stops it.
 
-        The arm stays where it is; later motions keep the hand at `opening`.
+        The arm stays where it is; later motions keep the hand at `opening` (channel units).
         """
         self.opening = opening
         hold, still = self.measured, 0

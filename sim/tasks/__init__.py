@@ -1,1 +1,11 @@
-"""sim/tasks"""
+"""Tasks, one file each; the file name is the task's name.
+
+To add one, copy `reach.py`, the smallest, and change what it does:
+
+1. `Config(PluginConfig)`: a frozen dataclass with a docstring under each field; `build(robot)`
+   returns the task.
+2. A class with the methods of `sim.task.Task`: scene, layout, rules, success, oracle progress, a
+   script for the expert, and in `variants` the bad behaviours that its script can play.
+3. Draw everything random from `world.rng` in `reset`; scale the layout by `robot.reach_m`.
+4. Run `pytest tests/conformance/test_tasks.py` and `python -m sim.check_expert --task NAME`.
+"""

@@ -1,0 +1,100 @@
+"""Ways to behave in a task, from expert to random; what is peculiar to a task is in its script.
+
+Critics and labellers learn from failures as much as from success, so every way of failing has a
+name. A task lists the scripts it has beside "expert" in an attribute `variants`; freezing and
+moving at random work everywhere.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from sim.task import Task, World
+
+SCRIPTED = ("drop", "slip", "undo", "wrong_object", "near_miss", "overshoot", "hover")
+"""Behaviours that a task's own script plays, if the task lists them in `variants`."""
+GENERIC = ("freeze", "random")
+"""Behaviours that work in every task."""
+NAMES = ("expert", *SCRIPTED, *GENERIC, "mixed")
+"""Every behaviour; "mixed" draws one of those that the task supports, episode by episode."""
+
+EXPERT_SHARE = 0.25
+FREEZE_STEPS = 20
+RANDOM_STEPS = 40
+
+
+def supported(task: Task) -> tuple[str, ...]:
+    """Return the behaviours that make sense in a task, without "mixed"."""
+    own = getattr(task, "variants", ())
+    return ("expert", *(name for name in SCRIPTED if name in own), *GENERIC)
+
+
+def resolve(task: Task, behaviour: str, rng: np.random.Generator) -> str:
+    """Return `behaviour`, or one drawn for the episode if it is "mixed" (the expert one in four).
+
+    Raises:
+        ValueError: there is no such behaviour, or it makes no sense in this task.
+    """
+    known = supported(task)
+    if behaviour == "mixed":
+        expert = rng.random() < EXPERT_SHARE
+        return "expert" if expert else known[1 + int(rng.integers(len(known) - 1))]
+    if behaviour not in known:
+        raise ValueError(
+            f"behaviour {behaviour!r} is not one this task supports; choose from "
+            f"{', '.join((*known, 'mixed'))}"
+        )
+    return behaviour
+
+
+def keeps_going(behaviour: str) -> bool:
+    """Return whether an episode goes on after success, so that what was done can be undone."""
+    return behaviour == "undo"
+
+
+def act_stream(
+    world: World, task: Task, behaviour: str, rng: np.random.Generator
+) -> Iterator[np.ndarray]:
+    """Return one action (position targets, shape (u,)) per control step; it ends with the act.
+
+    Each action is computed when it is asked for, from the state the world then has.
+
+    Args:
+        world: A world whose episode has just begun.
+        task: Its task.
+        behaviour: One of `NAMES`.
+        rng: Randomness of the behaviour; the layout has its own.
+
+    Raises:
+        ValueError: there is no such behaviour, or it makes no sense in this task.
+    """
+    behaviour = resolve(task, behaviour, rng)
+    if behaviour == "freeze":
+        return _freeze(world, task, rng)
+    if behaviour == "random":
+        return _random(world, rng)
+    return task.script(world, behaviour)
+
+
+def _freeze(world: World, task: Task, rng: np.random.Generator) -> Iterator[np.ndarray]:
+    stop_at = rng.uniform(0.1, 0.7)
+    for action in task.script(world, "expert"):
+        if task.progress(world) >= stop_at:
+            break
+        yield action
+    hold = world.data.qpos[world.joint_qpos].copy()
+    for _ in range(FREEZE_STEPS):
+        yield hold
+
+
+def _random(world: World, rng: np.random.Generator) -> Iterator[np.ndarray]:
+    robot = world.robot
+    low, high = np.asarray(robot.low), np.asarray(robot.high)
+    stride = np.minimum(
+        0.02 * (high - low), [0.3 * c.velocity / robot.control_hz for c in robot.channels]
+    )
+    velocity = np.zeros(len(stride))
+    for _ in range(RANDOM_STEPS):
+        # An autoregressive walk of unit variance: smooth, and different in every joint.
+        velocity = 0.8 * velocity + 0.6 * rng.standard_normal(len(stride))
+        yield np.clip(world.data.qpos[world.joint_qpos] + stride * velocity, low, high)
