@@ -96,8 +96,8 @@ class CueColour:
     def build(self, scene: mujoco.MjSpec) -> None:
         """Add lamp, side lamp and buttons; buttons wait under the floor."""
         x_m = self.robot.reach_m[0]
-        _add_lamp(scene, "lamp", (x_m - 0.08, 0.26, LAMP_SIZE_M), LAMP_SIZE_M)
-        _add_lamp(scene, "side_lamp", (x_m - 0.08, -0.26, 0.022), 0.022)
+        _add_lamp(scene, "lamp", (x_m - 0.10, 0.18, LAMP_SIZE_M), LAMP_SIZE_M)
+        _add_lamp(scene, "side_lamp", (x_m - 0.10, -0.18, 0.022), 0.022)
         for k, rgb in enumerate(self._palette):
             body = scene.worldbody.add_body(
                 name=f"button{k}", mocap=True, pos=(0.2, 0.0, HIDDEN_Z_M)

@@ -42,9 +42,9 @@ SPEC = RobotSpec(
         CameraSpec(
             name="front",
             body="world",
-            pos_m=(0.66, 0.0, 0.52),
-            target_m=(0.18, 0.0, 0.05),
-            fovy_deg=50.0,
+            pos_m=(0.62, 0.0, 0.52),
+            target_m=(0.14, 0.0, 0.05),
+            fovy_deg=38.0,
         ),
         CameraSpec(
             name="wrist",
