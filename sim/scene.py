@@ -9,7 +9,7 @@ import numpy as np
 
 from sim.task import Task
 from vla.contracts.config import PluginConfig
-from vla.contracts.specs import CameraSpec, RobotSpec
+from vla.contracts.specs import RobotSpec
 
 TIMESTEP_S = 0.005
 ASSETS = Path(__file__).parent / "assets"
