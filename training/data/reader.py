@@ -132,7 +132,9 @@ def open_dataset(path: Path | str) -> DatasetInfo:
     task_index = table["task_index"].to_numpy()[order][offsets[:-1]]
     unknown = set(task_index.tolist()) - set(task_text)
     if unknown:
-        raise ValueError(f"{path}: task_index {min(unknown)} is not in meta/tasks.parquet; record it anew")
+        raise ValueError(
+            f"{path}: task_index {min(unknown)} is not in meta/tasks.parquet; record it anew"
+        )
     start, files = _locate_videos(path, meta, cameras, episodes, np.diff(offsets))
     info = DatasetInfo(
         path=path,
@@ -183,7 +185,9 @@ def _read_info(path: Path) -> dict[str, Any]:
             "lerobot.datasets.v30.convert_dataset_v21_to_v30 --repo-id=NAME"
         )
     if version != VERSION:
-        raise ValueError(f"{path}: is LeRobotDataset {version}, expected {VERSION}; convert it first")
+        raise ValueError(
+            f"{path}: is LeRobotDataset {version}, expected {VERSION}; convert it first"
+        )
     missing = sorted({"fps", "features", "total_episodes", "total_frames", "data_path"} - set(meta))
     if missing:
         raise ValueError(f"{file}: has no {missing[0]!r}; copy the data set again")
@@ -199,7 +203,9 @@ def _check_features(path: Path, features: dict[str, Any]) -> None:
             )
         shape = features[key]["shape"]
         if len(shape) != 1 or shape[0] < 1:
-            raise ValueError(f"{path}: {key!r} has shape {list(shape)}, expected one dimension; flatten it")
+            raise ValueError(
+                f"{path}: {key!r} has shape {list(shape)}, expected one dimension; flatten it"
+            )
 
 
 def _cameras(path: Path, features: dict[str, Any]) -> tuple[Camera, ...]:
@@ -215,7 +221,11 @@ def _cameras(path: Path, features: dict[str, Any]) -> tuple[Camera, ...]:
         name = key.removeprefix("observation.").removeprefix("images.")
         found.append(
             Camera(
-                name=name, key=key, height_px=height, width_px=width, video=feature["dtype"] == "video"
+                name=name,
+                key=key,
+                height_px=height,
+                width_px=width,
+                video=feature["dtype"] == "video",
             )
         )
     if not found:
@@ -261,7 +271,9 @@ def _read_tables(path: Path, folder: str, columns: list[str] | None) -> pa.Table
             with pq.ParquetFile(file) as parquet:
                 missing = set(columns or ()) - set(parquet.schema_arrow.names)
                 if missing:
-                    raise ValueError(f"{file}: has no column {sorted(missing)[0]!r}; record it with one")
+                    raise ValueError(
+                        f"{file}: has no column {sorted(missing)[0]!r}; record it with one"
+                    )
                 tables.append(parquet.read(columns=columns))
         except (pa.ArrowException, OSError) as error:
             raise ValueError(
@@ -292,12 +304,16 @@ def _episode_order(
     lengths = np.bincount(episode, minlength=meta["total_episodes"])
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     if len(lengths) != meta["total_episodes"] or lengths.min() < 1:
-        raise ValueError(f"{path}: episodes are not numbered 0 to {meta['total_episodes'] - 1}; renumber them")
+        raise ValueError(
+            f"{path}: episodes are not numbered 0 to {meta['total_episodes'] - 1}; renumber them"
+        )
     expected_frame = np.arange(len(frame)) - np.repeat(offsets[:-1], lengths)
     wrong = np.flatnonzero(frame[order] != expected_frame)
     if len(wrong):
         e = int(episode[order][wrong[0]])
-        raise ValueError(f"{path}: frames of episode {e} are not numbered 0 to {lengths[e] - 1}; record it anew")
+        raise ValueError(
+            f"{path}: frames of episode {e} are not numbered 0 to {lengths[e] - 1}; record it anew"
+        )
     return order, offsets
 
 
@@ -322,24 +338,36 @@ def _read_episodes(path: Path, meta: dict[str, Any], lengths: np.ndarray) -> pa.
 def _read_tasks(path: Path) -> dict[int, str]:
     file = path / "meta/tasks.parquet"
     if not file.is_file():
-        raise ValueError(f"{path}: has no meta/tasks.parquet, so no instructions; copy the data set again")
+        raise ValueError(
+            f"{path}: has no meta/tasks.parquet, so no instructions; copy the data set again"
+        )
     try:
         table = pq.read_table(file)
     except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{file}: cannot be read ({str(error).splitlines()[0]}); copy it again") from error
+        raise ValueError(
+            f"{file}: cannot be read ({str(error).splitlines()[0]}); copy it again"
+        ) from error
     text = [name for name in table.column_names if name != "task_index"]
     if "task_index" not in table.column_names or len(text) != 1:
-        raise ValueError(f"{file}: expected task_index and one text column, got {table.column_names}")
+        raise ValueError(
+            f"{file}: expected task_index and one text column, got {table.column_names}"
+        )
     return dict(zip(table["task_index"].to_pylist(), table[text[0]].to_pylist(), strict=True))
 
 
 def _locate_videos(
-    path: Path, meta: dict[str, Any], cameras: tuple[Camera, ...], episodes: pa.Table, lengths: np.ndarray
+    path: Path,
+    meta: dict[str, Any],
+    cameras: tuple[Camera, ...],
+    episodes: pa.Table,
+    lengths: np.ndarray,
 ) -> tuple[dict[str, np.ndarray], dict[str, tuple[Path, ...]]]:
     """Return where each episode's frames begin, and in which file; checks that files hold them."""
     start, files = {}, {}
     for key in (camera.key for camera in cameras if camera.video):
-        columns = [f"videos/{key}/{name}" for name in ("chunk_index", "file_index", "from_timestamp")]
+        columns = [
+            f"videos/{key}/{name}" for name in ("chunk_index", "file_index", "from_timestamp")
+        ]
         missing = set(columns) - set(episodes.column_names)
         if missing:
             raise ValueError(f"{path}: meta/episodes has no {sorted(missing)[0]!r}; copy it again")

@@ -31,6 +31,7 @@ _PIXEL_FORMAT = "yuv444p"
 _CODEC_OPTIONS = {"crf": "20", "g": "2", "preset": "ultrafast", "threads": "1"}
 
 _DATA_FILE = "data/chunk-000/file-000.parquet"
+_VIDEO_FILE = "videos/{}/chunk-{:03d}/file-{:03d}.mp4"
 _EPISODES_FILE = "meta/episodes/chunk-000/file-000.parquet"
 _FILES_PER_CHUNK = 1000
 _QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
@@ -80,49 +81,48 @@ def dataset_features(robot: RobotSpec) -> dict[str, dict[str, Any]]:
     }
 
 
-def encode_video(path: Path, frames: np.ndarray, fps: int) -> None:
-    """Write frames u8 `t h w 3` as an MP4 with full chroma and a key frame in every second frame."""
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream(_CODEC, fps, options=_CODEC_OPTIONS)
-        stream.pix_fmt = _PIXEL_FORMAT
-        stream.height, stream.width = frames.shape[1:3]
-        stream.time_base = Fraction(1, fps)
-        for t, pixels in enumerate(frames):
-            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
-            frame.pts = t
-            frame.time_base = Fraction(1, fps)
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
+class VideoWriter:
+    """An MP4 with full chroma and a key frame in every second frame, for RGB frames u8 `h w 3`."""
+
+    def __init__(self, path: Path, height_px: int, width_px: int, fps: int) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._container = av.open(str(path), "w")
+        self._stream = self._container.add_stream(_CODEC, fps, options=_CODEC_OPTIONS)
+        self._stream.pix_fmt = _PIXEL_FORMAT
+        self._stream.height, self._stream.width = height_px, width_px
+        self._stream.time_base = self._time_base = Fraction(1, fps)
+        self.frames = 0
+        """Frames written so far."""
+
+    def write(self, frames: np.ndarray) -> None:
+        """Append frames u8 `t h w 3`."""
+        for pixels in frames:
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")
+            frame.pts = self.frames
+            frame.time_base = self._time_base
+            self._container.mux(self._stream.encode(frame))
+            self.frames += 1
+
+    def close(self) -> None:
+        """Write what is still buffered and the index, without which the file cannot be read."""
+        self._container.mux(self._stream.encode())
+        self._container.close()
 
 
 def image_statistics(frames: np.ndarray) -> dict[str, np.ndarray]:
-    """Return per-channel statistics `[3]` in [0, 255] over every 8th frame and 4th pixel."""
-    pixels = frames[::8, ::4, ::4].reshape(-1, 3)
-    values = np.quantile(pixels, list(_QUANTILES.values()), axis=0)
-    return {
-        "min": pixels.min(axis=0).astype(np.float64),
-        "max": pixels.max(axis=0).astype(np.float64),
+    """Return per-channel statistics `[3 1 1]` in [0, 1] over every 8th frame and 4th pixel."""
+    pixels = frames[::8, ::4, ::4].reshape(-1, 3) / 255.0
+    values = {
+        "min": pixels.min(axis=0),
+        "max": pixels.max(axis=0),
         "mean": pixels.mean(axis=0),
         "std": pixels.std(axis=0),
-        "count": np.array([len(pixels)]),
-        **dict(zip(_QUANTILES, values, strict=True)),
+        **dict(
+            zip(_QUANTILES, np.quantile(pixels, list(_QUANTILES.values()), axis=0), strict=True)
+        ),
     }
-
-
-class _EncodedVideos:
-    """Takes the place of LeRobot's streaming encoder and hands over videos encoded by us.
-
-    LeRobot's own drops frames when its queue is full, and fixes the codec's quality.
-    """
-
-    def __init__(self) -> None:
-        self.ready: dict[str, tuple[Path, dict[str, np.ndarray]]] = {}
-
-    def finish_episode(self) -> dict[str, tuple[Path, dict[str, np.ndarray]]]:
-        return self.ready
-
-    def close(self) -> None:
-        self.ready = {}
+    stats = {name: value.reshape(3, 1, 1) for name, value in values.items()}
+    return {**stats, "count": np.array([len(pixels)])}
 
 
 def write_shard(
@@ -182,49 +182,94 @@ def _flush(name: str | Path) -> None:
 
 
 def _record(root: Path, robot: RobotSpec, episodes: Iterable[Episode]) -> int:
-    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+    """Write tables, videos and metadata of a shard; return the number of episodes.
+
+    LeRobot's metadata class writes everything under `meta`. Frames and videos are written here: its
+    recorder spends 0.2 s per episode re-embedding absent images and rewriting the video file, and
+    drops frames when its encoder queue is full.
+    """
+    from lerobot.datasets.lerobot_dataset import LeRobotDatasetMetadata
+    from lerobot.datasets.utils import get_hf_features_from_features, write_info
 
     fps = int(robot.control_hz)
     if fps != robot.control_hz:
         raise ValueError(f"LeRobot wants a whole control rate, got {robot.control_hz} Hz; round it")
-    features = dataset_features(robot)
-    dataset = LeRobotDataset.create(
-        f"local/{robot.name}", fps, features, root=root, robot_type=robot.name, video_backend="pyav"
+    meta = LeRobotDatasetMetadata.create(
+        f"local/{robot.name}", fps, dataset_features(robot), robot.name, root
     )
-    videos = _EncodedVideos()
-    dataset._streaming_encoder = videos  # the only way to LeRobot 0.4.4's codec settings
-    count = 0
+    schema = get_hf_features_from_features(meta.features).arrow_schema
+    videos = {
+        key: VideoWriter(
+            root / _VIDEO_FILE.format(key, 0, 0), *meta.features[key]["shape"][:2], fps
+        )
+        for key in meta.video_keys
+    }
+    (root / _DATA_FILE).parent.mkdir(parents=True)
+    writer = pq.ParquetWriter(root / _DATA_FILE, schema, compression="snappy")
     try:
-        for episode in episodes:
-            views = dict(zip(dataset.meta.video_keys, np.moveaxis(episode.images, 1, 0), strict=True))
-            for key, frames in views.items():
-                place = root / f"encoding-{key}"
-                place.mkdir()
-                encode_video(place / "episode.mp4", frames, fps)
-                videos.ready[key] = (place / "episode.mp4", image_statistics(frames))
-            dataset.save_episode(_episode_data(episode, count, fps, list(views)))
-            count += 1
+        for index, episode in enumerate(episodes):
+            _record_episode(meta, writer, videos, index, episode)
     finally:
-        dataset.finalize()
-    return count
+        writer.close()
+        for video in videos.values():
+            video.close()
+        meta._close_writer()  # LeRobot 0.4.4 offers no public name for this without its recorder
+    meta.update_video_info()
+    write_info(meta.info, root)
+    return meta.total_episodes
 
 
-def _episode_data(episode: Episode, index: int, fps: int, video_keys: list[str]) -> dict[str, Any]:
-    steps = len(episode.action)
+def _record_episode(
+    meta: Any,
+    writer: pq.ParquetWriter,
+    videos: Mapping[str, VideoWriter],
+    index: int,
+    episode: Episode,
+) -> None:
+    from lerobot.datasets.compute_stats import compute_episode_stats
+
+    columns = _episode_columns(episode, index, meta.total_frames, meta.fps)
+    meta.save_episode_tasks([episode.instruction])
+    columns["task_index"] = np.full(len(episode.action), meta.get_task_index(episode.instruction))
+    numeric = {k: v for k, v in columns.items() if meta.features[k]["dtype"] != "string"}
+    numeric["success"] = columns["success"].astype(np.float32)
+    stats = compute_episode_stats(numeric, meta.features)
+    first, last = meta.total_frames, meta.total_frames + len(episode.action)
+    place: dict[str, Any] = {"data/chunk_index": 0, "data/file_index": 0}
+    # LeRobot computes these two itself, but in an order of columns that varies unless they are given
+    place |= {"dataset_from_index": first, "dataset_to_index": last}
+    expected = [tuple(meta.features[key]["shape"]) for key in videos]
+    views = np.moveaxis(episode.images, 1, 0)
+    if [view.shape[1:] for view in views] != expected:
+        raise ValueError(f"expected images `t v h w 3` of {expected}, got {episode.images.shape}")
+    for (key, video), frames in zip(videos.items(), views, strict=True):
+        place[f"videos/{key}/chunk_index"] = place[f"videos/{key}/file_index"] = 0
+        place[f"videos/{key}/from_timestamp"] = video.frames / meta.fps
+        video.write(frames)
+        place[f"videos/{key}/to_timestamp"] = video.frames / meta.fps
+        stats[key] = image_statistics(frames)
+    arrays = {
+        name: pa.array(list(values) if values.ndim == 2 else values, writer.schema.field(name).type)
+        for name, values in columns.items()
+    }
+    writer.write_table(pa.table(arrays).select(writer.schema.names).cast(writer.schema))
+    meta.save_episode(index, len(episode.action), [episode.instruction], stats, place)
+
+
+def _episode_columns(
+    episode: Episode, index: int, first_frame: int, fps: int
+) -> dict[str, np.ndarray]:
+    frame = np.arange(len(episode.action))
     return {
-        "size": steps,
-        "task": [episode.instruction] * steps,
-        "episode_index": index,
-        "index": None,  # LeRobot fills in this and the next, but insists on the keys
-        "task_index": None,
-        "frame_index": list(range(steps)),
-        "timestamp": [t / fps for t in range(steps)],
-        **{key: [None] * steps for key in video_keys},
-        "observation.state": list(episode.proprio.astype(np.float32)),
-        "action": list(episode.action.astype(np.float32)),
-        "success": list(episode.success.astype(bool)[:, None]),
-        "progress": list(episode.progress.astype(np.float32)[:, None]),
-        "behaviour": [episode.behaviour] * steps,
+        "observation.state": episode.proprio.astype(np.float32),
+        "action": episode.action.astype(np.float32),
+        "success": episode.success.astype(bool),
+        "progress": episode.progress.astype(np.float32),
+        "behaviour": np.full(len(frame), episode.behaviour),
+        "timestamp": (frame / fps).astype(np.float32),
+        "frame_index": frame,
+        "index": first_frame + frame,
+        "episode_index": np.full(len(frame), index),
     }
 
 
@@ -317,8 +362,8 @@ def _renumber(
 def _link_videos(shard: Path, out: Path, file: int, video_keys: list[str]) -> None:
     chunk, within = divmod(file, _FILES_PER_CHUNK)
     for key in video_keys:
-        source = shard / f"videos/{key}/chunk-000/file-000.mp4"
-        target = out / f"videos/{key}/chunk-{chunk:03d}/file-{within:03d}.mp4"
+        source = shard / _VIDEO_FILE.format(key, 0, 0)
+        target = out / _VIDEO_FILE.format(key, chunk, within)
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             os.link(source, target)
