@@ -1,4 +1,4 @@
-"""Records one scripted episode, with images, as arrays; writing data sets is training.data's work."""
+"""Records one scripted episode, with images, as arrays; writes no files."""
 
 import dataclasses
 import functools
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from sim import behaviours
 from sim.render import Camera, shared_renderer
 from sim.scene import compile_scene
 from sim.vec_env import load_robot, load_task
@@ -34,7 +35,7 @@ class EpisodeRecord:
     instruction: str
     """What the arm was told."""
     behaviour: str
-    """Who acted: "expert" or one of `sim.behaviours`."""
+    """Who acted: one of `sim.behaviours.NAMES`; if "mixed" was asked for, the one drawn."""
 
 
 def record_episode(
@@ -48,17 +49,20 @@ def record_episode(
 ) -> EpisodeRecord:
     """Play episode `index` of `seed` with a scripted behaviour; the same arguments, the same bits.
 
-    The expert stops where the episode ends. Bad behaviours go on after success (to undo it) until
-    they have nothing more to do, an irrevocable mistake is made or time is up.
+    A record ends where the episode does (only "undo" goes on after success), or where the
+    behaviour has nothing more to do.
 
     Raises:
         ValueError: a name is unknown, or the task does not know the behaviour.
     """
     world, camera = _studio(load_task(task, task_config), load_robot(robot), render)
     world.reset(seed, index)
-    stream = world.task.script(world, behaviour)
+    rng = np.random.default_rng(np.random.SeedSequence([seed, index]).spawn(3)[2])
+    behaviour = behaviours.resolve(world.task, behaviour, rng)
+    stream = behaviours.act_stream(world, world.task, behaviour, rng)
+    go_on = behaviours.keeps_going(behaviour)
     frames, proprio, actions, success, progress = [], [], [], [], []
-    for action in _until_over(world, stream, stop_at_success=behaviour == "expert"):
+    for action in _until_over(world, stream, past_success=go_on):
         frames.append(camera.shoot().copy() if camera else np.empty((0, 0, 0, 3), np.uint8))
         proprio.append(world.proprio)
         actions.append(np.asarray(action, np.float32))
@@ -76,7 +80,7 @@ def record_episode(
 
 
 def _until_over(
-    world: MujocoWorld, stream: Iterator[np.ndarray], *, stop_at_success: bool
+    world: MujocoWorld, stream: Iterator[np.ndarray], *, past_success: bool
 ) -> Iterator[np.ndarray]:
     """Yield each action before it is executed, and the last one again when all is over."""
     action = np.array(world.robot.home)
@@ -84,10 +88,8 @@ def _until_over(
         yield action
         # Records hold float32, so a replay of them must see what the world saw.
         _, terminated, truncated = world.step(np.asarray(action, np.float32))
-        success = world.task.success(world)
-        if truncated or world.steps >= world.time_limit:
-            break
-        if terminated and (stop_at_success or not success):
+        ignore = past_success and world.task.success(world) and world.steps < world.time_limit
+        if truncated or (terminated and not ignore):
             break
     yield action
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from sim.render import Camera, shared_renderer, shoot
+from sim.render import Camera, shared_renderer, shoot_
 from sim.scene import Scene
 from sim.world import MujocoWorld
 
@@ -37,7 +37,7 @@ def layout(scene: Scene, num_envs: int) -> Layout:
 
 
 def allocate(fields: Layout, take: Callable[[int], memoryview] | None = None) -> Buffers:
-    """Return zeroed arrays for a layout, each in memory of its own or in what `take(bytes)` gives."""
+    """Return zeroed arrays for a layout, each in its own memory or in that of `take(bytes)`."""
     buffers = {}
     for name, (shape, dtype) in fields.items():
         if take is None:
@@ -99,7 +99,7 @@ class Lanes:
         self._observe("", range(len(self._worlds)))
 
     def _observe(self, prefix: str, lanes: Sequence[int]) -> None:
-        shoot([self._cameras[lane] for lane in lanes])
+        shoot_([self._cameras[lane] for lane in lanes])
         buffers = self._buffers
         for lane in lanes:
             row, world = self._rows[lane], self._worlds[lane]

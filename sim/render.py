@@ -85,28 +85,29 @@ class Camera:
 
     def __init__(self, renderer: Renderer, world: MujocoWorld) -> None:
         """Attach to a world of the renderer's scene."""
-        self._renderer = renderer
-        self._world = world
-        self._seen = b""
+        self.renderer = renderer
+        self.world = world
         self.images = np.zeros(world.scene.image_shape, np.uint8)
+        self._seen = b""
+
+    def is_stale(self) -> bool:
+        """Return whether the world looks different from the last time it was asked."""
+        looks = appearance(self.world)
+        stale = looks != self._seen
+        self._seen = looks
+        return stale
 
     def shoot(self) -> np.ndarray:
         """Return the current images, uint8 (views, height, width, 3); overwritten by the next."""
-        shoot([self])
+        shoot_([self])
         return self.images
 
 
-def shoot(cameras: Sequence[Camera]) -> None:
+def shoot_(cameras: Sequence[Camera]) -> None:
     """Bring the images of cameras that share a renderer up to date."""
-    stale = []
-    for camera in cameras:
-        looks = appearance(camera._world)
-        if looks != camera._seen:
-            camera._seen = looks
-            stale.append(camera)
+    stale = [camera for camera in cameras if camera.is_stale()]
     if stale:
-        renderer = stale[0]._renderer
-        renderer.draw_([c._world for c in stale], [c.images for c in stale])
+        stale[0].renderer.draw_([c.world for c in stale], [c.images for c in stale])
 
 
 def appearance(world: MujocoWorld) -> bytes:
@@ -145,7 +146,9 @@ def gl_context() -> mujoco.GLContext:
 
 
 def _new_context() -> Any:
-    if "MUJOCO_GL" in os.environ or sys.platform != "linux":
+    # Software rendering: threads gain nothing on small images and steal cores from learning.
+    os.environ.setdefault("LP_NUM_THREADS", "0")
+    if os.environ.get("MUJOCO_GL") not in (None, "egl") or sys.platform != "linux":
         return mujoco.GLContext(64, 64)
     # MuJoCo's own choice on Linux is a window system; servers and containers have EGL at most.
     egl = importlib.import_module("mujoco.egl")

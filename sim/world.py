@@ -47,7 +47,7 @@ class MujocoWorld:
         self._coupled = _coupled_joints(self.model)
 
     def reset(self, seed: int, index: int) -> None:
-        """Begin episode `index` of `seed`: arm at home and at rest, a new layout and instruction."""
+        """Begin episode `index` of `seed`: arm at home, at rest, a new layout and instruction."""
         looks, layout = np.random.SeedSequence([seed, index]).spawn(2)
         if self.vary:
             nominal = self.scene.model

@@ -134,7 +134,7 @@ class CueColour:
         return action
 
     def advance(self, world: World) -> None:
-        """Keep the lock, light the lamps, show the buttons at go, then watch for the first touch."""
+        """Keep the lock, light the lamps, show the buttons at go, then watch for a touch."""
         episode = world.episode
         if world.steps < episode.schedule.go:
             _lock.hold_(world)
