@@ -20,7 +20,7 @@ test: .venv/.renders
 
 check: .venv/.installed
 	@$(BIN)/ruff format --check --quiet .
-	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff check --quiet --output-format concise .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 

@@ -1,1 +1,1 @@
-"""reward_models"""
+"""Process-reward critics: frames and an instruction in, progress out."""

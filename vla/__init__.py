@@ -1,1 +1,1 @@
-"""vla"""
+"""The floor everything stands on: contracts, robots, and the policy with its parts."""

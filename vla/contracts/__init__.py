@@ -1,1 +1,1 @@
-"""vla/contracts"""
+"""What crosses folder boundaries: types, specs, protocols, the registry, configurations."""

@@ -1,1 +1,1 @@
-"""vla/nn"""
+"""Pure functions and small modules that the parts of the policy share."""

@@ -1,0 +1,78 @@
+"""The script behind `make` says plainly why it cannot build the environment."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def bare(tmp_path):
+    """A tree with the script alone, and a PATH on which each Python must be faked."""
+    (tmp_path / "tools").mkdir()
+    shutil.copy(ROOT / "tools" / "venv.sh", tmp_path / "tools")
+    (tmp_path / "requirements.lock").write_text("gizmo==1.0\n")
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in (
+        "bash",
+        "dirname",
+        "basename",
+        "env",
+        "mkdir",
+        "grep",
+        "tail",
+        "flock",
+        "cat",
+        "chmod",
+    ):
+        (tools / name).symlink_to(shutil.which(name))
+
+    def run(word, **fakes):
+        for name, script in fakes.items():
+            path = tools / name.replace("_", ".")
+            path.write_text(f"#!/bin/bash\n{script}\n")
+            path.chmod(0o755)
+        return subprocess.run(
+            ["bash", "tools/venv.sh", word],
+            cwd=tmp_path,
+            env={"PATH": str(tools)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
+
+
+def test_a_python_that_is_too_old_is_named_with_what_to_install(bare, tmp_path):
+    old = 'if [ "$1" = --version ]; then echo "Python 3.9.2"; else exit 1; fi'
+    done = bare("install", python3=old)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Python 3.11, 3.12 or 3.13 is needed; found Python 3.9.2.")
+    assert not (tmp_path / ".venv").exists()
+
+
+def test_a_python_without_its_venv_module_is_answered_with_the_package(bare):
+    without = 'if [[ "$2" == *ensurepip* ]]; then exit 1; fi'
+    done = bare("install", python3_11=without)
+    assert done.returncode == 1
+    assert done.stderr == "python3.11 has no venv module: apt-get install python3.11-venv\n"
+
+
+def test_when_pip_fails_its_last_words_are_shown_without_the_noise(bare):
+    pip = "echo 'WARNING: Location x is ignored'; echo 'ERROR: no matching gizmo'; exit 1"
+    venv = (
+        'if [ "$2" = venv ]; then mkdir -p .venv/bin\n'
+        "cat > .venv/bin/python <<'E'\n#!/bin/bash\n"
+        f'if [ "$3" = --version ]; then exit 0; fi; {pip}\nE\n'
+        "chmod +x .venv/bin/python; fi"
+    )
+    done = bare("install", python3_11=venv)
+    assert done.returncode == 1
+    assert "ERROR: no matching gizmo" in done.stderr
+    assert "is ignored" not in done.stderr
+    assert "the whole log is in .venv/install.log" in done.stderr
