@@ -1,0 +1,283 @@
+"""Holds a data set in memory for training: decision frames, and the numbers of every control step.
+
+Videos are decoded once and kept in a zarr cache. Which decisions make a batch is decided in
+`training.data.sampler`.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import zarr
+from zarr.codecs import BloscCodec, Crc32cCodec
+
+from training.data.decode import FrameChoice, decode_views
+from training.data.reader import Camera, DatasetInfo, open_dataset, read_columns
+
+_CACHE_VERSION = 1
+_CACHE_CHUNK_FRAMES = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistics:
+    """Per-channel figures of a column, f32 `d` each, in physical units."""
+
+    min: np.ndarray
+    max: np.ndarray
+    mean: np.ndarray
+    std: np.ndarray
+    q01: np.ndarray
+    q99: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EpisodeStore:
+    """Sequences of decisions of one data set.
+
+    A sequence is one episode seen every `stride` control steps from some phase; with `phases` > 1
+    an episode gives several sequences. Frames of sequence q are rows `seq_offsets[q]` to
+    `seq_offsets[q+1]` of `frames` and `frame_time`, in order of time. Steps of episode e are rows
+    `step_offsets[e]` to `step_offsets[e+1]` of `states`, `actions` and `scalars`.
+    """
+
+    info: DatasetInfo
+    cameras: tuple[str, ...]
+    """Names of the cameras in view order."""
+    stride: int
+    """Control steps from one decision to the next."""
+    frames: np.ndarray
+    """u8 `f v h w 3`, RGB."""
+    frame_time: np.ndarray
+    """i64 `f`, control steps since the episode began."""
+    seq_offsets: np.ndarray
+    """i64 `q+1`."""
+    seq_episode: np.ndarray
+    """i64 `q`, episode of each sequence."""
+    step_offsets: np.ndarray
+    """i64 `n+1`."""
+    states: np.ndarray
+    """f32 `steps s`, measured before the action."""
+    actions: np.ndarray
+    """f32 `steps u`."""
+    scalars: dict[str, np.ndarray]
+    """f32 `steps` each: other columns, such as success and progress."""
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Instruction of each episode."""
+        return self.info.tasks
+
+    @property
+    def seq_lengths(self) -> np.ndarray:
+        """i64 `q`: decisions of each sequence."""
+        return np.diff(self.seq_offsets)
+
+    @property
+    def frame_episode(self) -> np.ndarray:
+        """i64 `f`: episode of each frame."""
+        return np.repeat(self.seq_episode, self.seq_lengths)
+
+    def rows(self, episode: np.ndarray, step: np.ndarray) -> np.ndarray:
+        """Return rows of `states`, `actions` and `scalars` for steps of episodes, any shape.
+
+        Raises:
+            ValueError: a step lies outside its episode.
+        """
+        row = self.step_offsets[episode] + step
+        if np.any(step < 0) or np.any(row >= self.step_offsets[episode + 1]):
+            raise ValueError(f"a step is outside its episode: steps up to {np.max(step)}")
+        return row
+
+    def state_at(self, episode: np.ndarray, step: np.ndarray) -> np.ndarray:
+        """Return the measured state f32 `... s` at steps of episodes."""
+        return self.states[self.rows(episode, step)]
+
+    def action_chunks(
+        self, episode: np.ndarray, step: np.ndarray, horizon: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the next `horizon` actions at steps of episodes.
+
+        Args:
+            episode: i64 `...`.
+            step: i64 `...`, control steps since the episode began.
+            horizon: K, actions per chunk.
+
+        Returns:
+            Actions f32 `... k u`, the last one of the episode repeated beyond its end, and bool
+            `... k`, True where an action is such padding.
+        """
+        wanted = self.rows(episode, step)[..., None] + np.arange(horizon)
+        end = self.step_offsets[episode + 1][..., None]
+        return self.actions[np.minimum(wanted, end - 1)], wanted >= end
+
+    def state_statistics(self) -> Statistics:
+        """Return statistics of the state over every step."""
+        return statistics(self.states)
+
+    def action_statistics(self) -> Statistics:
+        """Return statistics of the action over every step."""
+        return statistics(self.actions)
+
+
+def statistics(values: np.ndarray) -> Statistics:
+    """Return per-channel statistics of values `n d`."""
+    q01, q99 = np.quantile(values, (0.01, 0.99), axis=0).astype(np.float32)
+    return Statistics(
+        min=values.min(axis=0),
+        max=values.max(axis=0),
+        mean=values.mean(axis=0, dtype=np.float64).astype(np.float32),
+        std=values.std(axis=0, dtype=np.float64).astype(np.float32),
+        q01=q01,
+        q99=q99,
+    )
+
+
+def load_episodes(
+    path: Path | str,
+    *,
+    cameras: tuple[str, ...] | None = None,
+    image_hw: tuple[int, int] = (96, 96),
+    stride: int = 1,
+    phase_seed: int = 0,
+    phases: int = 1,
+    cache_dir: Path | None = None,
+) -> EpisodeStore:
+    """Read a LeRobotDataset v3 into memory.
+
+    Args:
+        path: Directory of the data set.
+        cameras: Names or keys of the cameras in view order; all of them if None.
+        image_hw: Height and width to deliver; other sizes are stretched.
+        stride: Control steps from one decision to the next.
+        phase_seed: Decides at which of the first `stride` steps each sequence starts.
+        phases: Sequences per episode, each with a phase of its own; at most `stride`.
+        cache_dir: Where decoded frames are kept; not kept if None.
+
+    Raises:
+        ValueError: the data set is damaged or lacks something (see `open_dataset`), or an argument
+            does not fit it.
+    """
+    info = open_dataset(path)
+    chosen = tuple(info.camera(name) for name in cameras or (c.name for c in info.cameras))
+    if not 1 <= phases <= stride:
+        raise ValueError(f"expected phases from 1 to the stride {stride}, got {phases}")
+    choice, seq_offsets, seq_episode = choose_decisions(info.lengths, stride, phase_seed, phases)
+    if cache_dir is None:
+        frames = decode_views(info, chosen, choice, image_hw)
+    else:
+        key = {
+            "version": _CACHE_VERSION,
+            "data": content_hash(info),
+            "cameras": [c.key for c in chosen],
+            "image_hw": list(image_hw),
+            "decisions": [stride, phase_seed, phases],
+        }
+        frames = _cached_frames(cache_dir, key, info, chosen, choice, image_hw)
+    columns = read_columns(info)
+    return EpisodeStore(
+        info=info,
+        cameras=tuple(c.name for c in chosen),
+        stride=stride,
+        frames=frames,
+        frame_time=choice.step,
+        seq_offsets=seq_offsets,
+        seq_episode=seq_episode,
+        step_offsets=info.offsets,
+        states=columns.state,
+        actions=columns.action,
+        scalars=columns.scalars,
+    )
+
+
+def choose_decisions(
+    lengths: np.ndarray, stride: int, phase_seed: int, phases: int
+) -> tuple[FrameChoice, np.ndarray, np.ndarray]:
+    """Return the decisions of every sequence, sequence offsets `q+1` and episodes `q`.
+
+    Sequences that start beyond the end of a short episode are left out, except an episode's first:
+    every episode gives at least one decision.
+    """
+    episodes, steps = [], []
+    for episode, length in enumerate(lengths.tolist()):
+        rng = np.random.default_rng([phase_seed, episode])
+        starts = np.sort(rng.permutation(stride)[:phases])
+        starts = starts[starts < length] if starts[0] < length else np.array([0])
+        for start in starts.tolist():
+            episodes.append(episode)
+            steps.append(np.arange(start, length, stride))
+    offsets = np.concatenate([[0], np.cumsum([len(s) for s in steps])]).astype(np.int64)
+    seq_episode = np.array(episodes, np.int64)
+    choice = FrameChoice(
+        episode=np.repeat(seq_episode, np.diff(offsets)),
+        step=np.concatenate(steps).astype(np.int64),
+    )
+    return choice, offsets, seq_episode
+
+
+def content_hash(info: DatasetInfo) -> str:
+    """Return a hash of every file that decides what `load_episodes` returns."""
+    digest = hashlib.blake2b(digest_size=16)
+    names = sorted(
+        file.relative_to(info.path)
+        for pattern in ("meta/info.json", "meta/episodes/*/*.parquet", "data/*/*", "videos/*/*/*")
+        for file in info.path.glob(pattern)
+    )
+    for name in names:
+        with (info.path / name).open("rb") as file:
+            digest.update(f"{name} {hashlib.file_digest(file, 'blake2b').hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+def _cached_frames(
+    cache_dir: Path,
+    key: dict[str, object],
+    info: DatasetInfo,
+    cameras: tuple[Camera, ...],
+    choice: FrameChoice,
+    image_hw: tuple[int, int],
+) -> np.ndarray:
+    name = hashlib.blake2b(json.dumps(key, sort_keys=True).encode(), digest_size=16).hexdigest()
+    place = cache_dir / f"{name}.zarr"
+    frames = _read_cache(place, (len(choice.step), len(cameras), *image_hw, 3))
+    if frames is None:
+        frames = decode_views(info, cameras, choice, image_hw)
+        _write_cache(place, frames)
+    return frames
+
+
+def _read_cache(place: Path, shape: tuple[int, ...]) -> np.ndarray | None:
+    """Return cached frames, or None if there are none or they are damaged."""
+    if not place.is_dir():
+        return None
+    try:
+        array = zarr.open_array(place, mode="r")
+        # zarr reads a missing chunk as zeros; a damaged one fails its checksum.
+        if array.shape != shape or array.nchunks_initialized != array.nchunks:
+            return None
+        return np.asarray(array[:])
+    except (ValueError, OSError, KeyError, RuntimeError):
+        return None
+
+
+def _write_cache(place: Path, frames: np.ndarray) -> None:
+    """Write frames under a temporary name, then rename: a cache is whole or absent."""
+    temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        array = zarr.create_array(
+            temporary,
+            shape=frames.shape,
+            dtype=frames.dtype,
+            chunks=(min(_CACHE_CHUNK_FRAMES, len(frames)), *frames.shape[1:]),
+            compressors=[BloscCodec(cname="lz4", clevel=1, shuffle="noshuffle"), Crc32cCodec()],
+            config={"write_empty_chunks": True},
+        )
+        array[:] = frames
+        shutil.rmtree(place, ignore_errors=True)
+        temporary.rename(place)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
