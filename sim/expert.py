@@ -72,17 +72,13 @@ def solve(
         robot: The arm.
         start: Channel positions to start from, shape (u,); the gripper's is returned unchanged.
         pos_m: Goal of the tool in the world frame, metres.
-        yaw_rad: Angle from world y to the opening direction about z; None leaves the wrist as
-            it is at home, relative to the arm.
+        yaw_rad: Angle from world y to the opening direction about z; None leaves it open.
     """
     arm = kinematics(robot)
     model = arm.configuration.model
     q = model.qpos0.copy()
     q[arm.joint_qpos] = np.clip(start, robot.low, robot.high)
-    home = q.copy()
-    free = [i for i, c in enumerate(robot.channels) if c.name != robot.gripper.channel]
-    home[arm.joint_qpos[free]] = np.asarray(robot.home)[free]
-    arm.posture.set_target(home)
+    arm.posture.set_target(q)
     cost = arm.angle_cost
     arm.tool.set_orientation_cost([cost, cost, 0.0 if yaw_rad is None else cost])
     pose = mink.SE3.from_rotation_and_translation(_pointing_down(yaw_rad or 0.0), pos_m)
@@ -173,9 +169,15 @@ class Motion:
         return self._limited(self.solve(goal, yaw_rad))
 
     def _limited(self, goal: np.ndarray) -> np.ndarray:
+        """Return what of the way to `goal` can be done in one control step."""
         measured = self.measured
         robot = self.world.robot
-        near = measured + np.clip(goal - measured, -self.stride, self.stride)
+        way = goal - measured
+        # Slow down together what moves the tool, or its path bends; the last joint only turns
+        # the hand about itself.
+        arm = [i for i in range(len(way)) if i != self.gripper][:-1]
+        way[arm] *= min(1.0, 1.0 / float(np.max(np.abs(way[arm]) / self.stride[arm] + 1e-9)))
+        near = measured + np.clip(way, -self.stride, self.stride)
         return np.clip(near, robot.low, robot.high)
 
     def move(

@@ -1,4 +1,4 @@
-"""What tasks use to furnish a scene: colours, blocks, poses, places within reach, touch; no rules."""
+"""What tasks furnish scenes with: colours, blocks, poses, places within reach, touch; no rules."""
 
 import mujoco
 import numpy as np

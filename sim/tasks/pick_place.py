@@ -1,0 +1,234 @@
+"""Pick and place: take the cube of the colour that is named, put it on the tray and let go."""
+
+import dataclasses
+from collections.abc import Iterator
+
+import mujoco
+import numpy as np
+
+from sim import layout, rewards
+from sim.expert import Motion, grasp_yaw
+from sim.task import World
+from vla.contracts.config import PluginConfig
+from vla.contracts.specs import RobotSpec
+
+WORDINGS = (
+    "put the {} cube on the tray",
+    "pick up the {} cube and place it on the white tray",
+    "move the {} block to the tray and let go",
+    "take the {} cube, then set it down on the tray",
+    "place the {} block on the white square",
+)
+HALF_M = 0.018
+TRAY_HALF_M = 0.05
+TRAY_TOP_M = 0.002
+APART_M = 0.1
+LIFT_M = 0.04
+CUBES = ("cube", "other_cube")
+STAGES = (0.2, 0.15, 0.15, 0.3, 0.1)
+"""Weights of reach, grasp, lift, transport and place; the rest is release."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(PluginConfig):
+    """How hard it is."""
+
+    distractors: int = 0
+    """Cubes of another colour, 0 or 1."""
+    yaw_rad: float = 0.3
+    """Largest rotation of a cube against the table's edges."""
+
+    def build(self, robot: RobotSpec) -> "PickPlace":
+        """Return the task for a robot.
+
+        Raises:
+            ValueError: a field is out of range.
+        """
+        if self.distractors not in (0, 1):
+            raise ValueError(f"distractors: got {self.distractors}, expected 0 or 1")
+        if not 0.0 <= self.yaw_rad <= np.pi:
+            raise ValueError(f"yaw_rad: got {self.yaw_rad}, expected 0 to pi")
+        return PickPlace(self, robot)
+
+
+@dataclasses.dataclass
+class Episode:
+    """What happens in one episode."""
+
+    tray_m: np.ndarray
+    """Centre of the tray on the table, shape (3,)."""
+    reach_m: float
+    """Distance of the tool from the cube at the start."""
+    carry_m: float
+    """Horizontal distance of the cube from the tray at the start."""
+
+
+class PickPlace:
+    """Satisfies `sim.task.Task`."""
+
+    max_episode_steps = 100
+
+    def __init__(self, config: Config, robot: RobotSpec) -> None:
+        """Build for a robot; `Config.build` has checked the configuration."""
+        self.config = config
+        self.robot = robot
+        self.instructions = tuple(w.format(c) for c in layout.COLOURS for w in WORDINGS)
+        wrong = ("wrong_object",) if config.distractors else ()
+        self.variants = ("drop", "slip", "undo", *wrong, "near_miss", "overshoot", "hover")
+        hand = robot.gripper
+        self._wide = hand.closed + 0.75 * (hand.open - hand.closed)
+
+    def build(self, scene: mujoco.MjSpec) -> None:
+        """Add the tray and the cubes."""
+        box = mujoco.mjtGeom.mjGEOM_BOX
+        rim = TRAY_HALF_M + 0.006
+        layout.add_mark(scene, "rim", box, (rim, rim, 0.0008), rgba=(0.1, 0.1, 0.12, 1))
+        size = (TRAY_HALF_M, TRAY_HALF_M, TRAY_TOP_M)
+        layout.add_mark(scene, "tray", box, size, rgba=(0.97, 0.97, 0.97, 1))
+        for name in CUBES[: 1 + self.config.distractors]:
+            layout.add_block(scene, name, HALF_M, 0.04)
+
+    def reset(self, world: World) -> None:
+        """Draw places, turns, colours and wording."""
+        rng = world.rng
+        count = 1 + self.config.distractors
+        places = layout.draw_apart(rng, self.robot, 1 + count, APART_M)
+        tray = np.array([*places[0], 0.0])
+        layout.place_mark_(world, "tray", tray)
+        layout.place_mark_(world, "rim", tray)
+        colours = [str(c) for c in rng.permutation(list(layout.COLOURS))[:count]]
+        turns = rng.uniform(-self.config.yaw_rad, self.config.yaw_rad, size=count)
+        for name, xy, turn, colour in zip(CUBES, places[1:], turns, colours, strict=False):
+            layout.place_block_(world, name, np.array([*xy, HALF_M]), turn)
+            layout.paint_(world, name, colour)
+        mujoco.mj_forward(world.model, world.data)
+        tool = world.data.site_xpos[world.tool_site]
+        world.episode = Episode(
+            tray_m=tray,
+            reach_m=float(np.linalg.norm(tool - layout.block_pos_m(world, CUBES[0]))),
+            carry_m=float(np.linalg.norm(places[0] - places[1])),
+        )
+        world.instruction = str(rng.choice(WORDINGS)).format(colours[0])
+
+    def control(self, world: World, action: np.ndarray) -> np.ndarray:
+        """Apply the action as it is."""
+        return action
+
+    def advance(self, world: World) -> None:
+        """Nothing changes but by physics."""
+
+    def success(self, world: World) -> bool:
+        """True once the cube rests on the tray, touched by nothing of the arm."""
+        return (
+            self._on_tray(world)
+            and layout.block_pos_m(world, CUBES[0])[2] < HALF_M + 0.004
+            and layout.block_speed_m_s(world, CUBES[0]) < 0.03
+            and not layout.touching(world, CUBES[0])
+        )
+
+    def failure(self, world: World) -> bool:
+        """True if the cube is off the table."""
+        return bool(layout.block_pos_m(world, CUBES[0])[2] < -0.02)
+
+    def progress(self, world: World) -> float:
+        """Reach, grasp, lift, transport, place, release; below 1 until success."""
+        if self.success(world):
+            return 1.0
+        episode = world.episode
+        cube = layout.block_pos_m(world, CUBES[0])
+        height = float(np.clip((cube[2] - HALF_M) / LIFT_M, 0.0, 1.0))
+        if len(layout.touching(world, CUBES[0])) >= 2:
+            if self._on_tray(world):
+                return rewards.staged((1, 1, 1, 1, 1.0 - height), STAGES)
+            left = self._carry_m(world) - TRAY_HALF_M
+            way = rewards.share_done(left, episode.carry_m - TRAY_HALF_M)
+            return rewards.staged((1, 1, height, way * height, 0), STAGES)
+        if self._on_tray(world):
+            return sum(STAGES) + 0.05 * (1.0 - height)
+        tool = world.data.site_xpos[world.tool_site]
+        return STAGES[0] * rewards.share_done(float(np.linalg.norm(tool - cube)), episode.reach_m)
+
+    def script(self, world: World, variant: str) -> Iterator[np.ndarray]:
+        """Pick, carry, place, release; the variants go wrong at the point their name says."""
+        motion = Motion(world)
+        rng = world.rng
+        cube = CUBES[int(variant == "wrong_object")]
+        if variant == "hover":
+            yield from self._hover(motion, cube)
+            return
+        yield from self._pick(motion, cube)
+        goal = world.episode.tray_m.copy()
+        start = layout.block_pos_m(world, cube)
+        way = (goal - start) * (1, 1, 0)
+        way /= max(float(np.linalg.norm(way)), 1e-6)
+        if variant == "near_miss":
+            goal = goal - way * (TRAY_HALF_M + HALF_M + rng.uniform(0.004, 0.015))
+        if variant in ("drop", "slip"):
+            share = rng.uniform(0.3, 0.6) if variant == "drop" else rng.uniform(0.0, 0.1)
+            yield from self._lose(motion, start + share * (goal - start), goal, variant)
+            return
+        if variant == "overshoot":
+            yield from self._carry(motion, self._within(goal + 0.07 * way))
+        yield from self._carry(motion, goal)
+        yield from self._place(motion, goal)
+        if variant == "undo":
+            yield from self._pick(motion, cube)
+            yield from self._carry(motion, start)
+            yield from self._place(motion, start)
+
+    def _pick(self, motion: Motion, cube: str) -> Iterator[np.ndarray]:
+        motion.opening = self._wide
+        pos = layout.block_pos_m(motion.world, cube)
+        yaw = grasp_yaw(pos, layout.block_yaw_rad(motion.world, cube))
+        yield from motion.move(pos, yaw, clearance_m=0.05)
+        yield from motion.grip(self.robot.gripper.closed)
+        yield from motion.move(pos + (0.0, 0.0, LIFT_M), tolerance_m=0.015)
+
+    def _carry(self, motion: Motion, goal: np.ndarray) -> Iterator[np.ndarray]:
+        yield from motion.move(goal + (0.0, 0.0, HALF_M + LIFT_M), tolerance_m=0.012)
+
+    def _place(self, motion: Motion, goal: np.ndarray) -> Iterator[np.ndarray]:
+        yield from motion.move(goal + (0.0, 0.0, HALF_M + 0.003))
+        yield from motion.grip(self._wide)
+        yield from motion.move(goal + (0.0, 0.0, HALF_M + LIFT_M), tolerance_m=0.015)
+        yield from motion.wait(2)
+
+    def _lose(
+        self, motion: Motion, where: np.ndarray, goal: np.ndarray, variant: str
+    ) -> Iterator[np.ndarray]:
+        """Let go in mid-air: stop there ("drop"), or go on as if nothing had happened ("slip")."""
+        yield from self._carry(motion, where * (1, 1, 0))
+        if variant == "drop":
+            yield from motion.grip(self._wide)
+            yield from motion.wait(8)
+            return
+        hand = self.robot.gripper
+        motion.opening = hand.closed + 0.6 * (hand.open - hand.closed)
+        yield from motion.wait(2)
+        yield from self._carry(motion, goal)
+        yield from motion.move(goal + (0.0, 0.0, HALF_M))
+        yield from motion.wait(4)
+
+    def _hover(self, motion: Motion, cube: str) -> Iterator[np.ndarray]:
+        """Stay above the cube, open, and never go down."""
+        motion.opening = self._wide
+        above = layout.block_pos_m(motion.world, cube)
+        above[2] = HALF_M + motion.world.rng.uniform(0.045, 0.06)
+        yield from motion.move(above)
+        for _ in range(15):
+            yield motion.toward(above)
+
+    def _within(self, pos: np.ndarray) -> np.ndarray:
+        """Return the nearest point that the arm reaches."""
+        near, far = self.robot.reach_m
+        radius = float(np.linalg.norm(pos[:2]))
+        scale = float(np.clip(radius, near, 1.05 * far)) / radius
+        return pos * (scale, scale, 1.0)
+
+    def _carry_m(self, world: World) -> float:
+        offset = layout.block_pos_m(world, CUBES[0]) - world.episode.tray_m
+        return float(np.linalg.norm(offset[:2]))
+
+    def _on_tray(self, world: World) -> bool:
+        offset = layout.block_pos_m(world, CUBES[0]) - world.episode.tray_m
+        return bool(np.abs(offset[:2]).max() < TRAY_HALF_M)
