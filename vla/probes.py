@@ -22,7 +22,7 @@ GIB = 2**30
 RCLPY_WAIT_S = 15.0
 
 
-class Missing(Exception):  # noqa: N818 - a finding, not an error
+class Missing(Exception):
     """The part is not on this machine."""
 
 
@@ -173,7 +173,8 @@ def rclpy() -> str:
     import rclpy
     from sensor_msgs.msg import JointState
 
-    topic, heard = f"/doctor_{os.getpid()}", []
+    topic = f"/doctor_{os.getpid()}"
+    heard: list[JointState] = []
     code = f"from vla.probes import publish; publish({topic!r})"
     start_s = time.perf_counter()
     sender = subprocess.Popen([sys.executable, "-c", code])

@@ -17,6 +17,10 @@ from vla.contracts import registry
 class PluginConfig:
     """Base of every plug-in's `Config`; its module's file name is its registry key."""
 
+    if typing.TYPE_CHECKING:
+        # `build` and what else a folder's plug-ins offer take that folder's own arguments.
+        def __getattr__(self, name: str) -> Any: ...
+
 
 def plugin(package: str, name: str) -> Any:
     """Return a field that holds the Config of a plug-in of `package`, `name` by default."""
