@@ -1,0 +1,199 @@
+"""Push: slide a block over the table into a marked ring, without lifting it."""
+
+import dataclasses
+from collections.abc import Iterator
+
+import mujoco
+import numpy as np
+
+from sim import layout, rewards
+from sim.expert import Motion, grasp_yaw
+from sim.task import World
+from vla.contracts.config import PluginConfig
+from vla.contracts.specs import RobotSpec
+
+WORDINGS = (
+    "push the {} block into the circle",
+    "slide the {} block onto the dark disc",
+    "push the {} cube to the marked spot",
+    "move the {} block forward until it is on the disc",
+    "shove the {} cube into the ring",
+)
+HALF_M = 0.02
+DISC_M = 0.045
+TOUCH_M = 0.03
+"""Distance of the tool from the block's centre when the fingers touch its side."""
+BEHIND_M = 0.05
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(PluginConfig):
+    """How hard it is."""
+
+    distance_m: tuple[float, float] = (0.06, 0.09)
+    """Smallest and largest way from block to disc."""
+    angle_rad: float = 0.4
+    """Largest angle between that way and the direction straight away from the arm."""
+    tolerance_m: float = 0.025
+    """Largest distance of the block's centre from the disc's."""
+
+    def build(self, robot: RobotSpec) -> "Push":
+        """Return the task for a robot.
+
+        Raises:
+            ValueError: a field is out of range.
+        """
+        low, high = self.distance_m
+        if not self.tolerance_m < low <= high:
+            raise ValueError(
+                f"distance_m: got {self.distance_m}, expected two lengths in order, above "
+                f"tolerance_m = {self.tolerance_m}"
+            )
+        return Push(self, robot)
+
+
+@dataclasses.dataclass
+class Episode:
+    """What happens in one episode."""
+
+    disc_m: np.ndarray
+    """Centre of the disc on the table, shape (3,)."""
+    reach_m: float
+    """Distance of the tool from the block at the start."""
+    push_m: float
+    """Distance of the block from the disc at the start."""
+
+
+class Push:
+    """Satisfies `sim.task.Task`."""
+
+    max_episode_steps = 80
+    variants = ("undo", "near_miss", "overshoot", "hover")
+
+    def __init__(self, config: Config, robot: RobotSpec) -> None:
+        """Build for a robot; `Config.build` has checked the configuration."""
+        self.config = config
+        self.robot = robot
+        self.instructions = tuple(w.format(c) for c in layout.COLOURS for w in WORDINGS)
+        hand = robot.gripper
+        self._narrow = hand.closed + 0.2 * (hand.open - hand.closed)
+        self._wide = hand.closed + 0.75 * (hand.open - hand.closed)
+
+    def build(self, scene: mujoco.MjSpec) -> None:
+        """Add the disc and the block."""
+        disc = mujoco.mjtGeom.mjGEOM_CYLINDER
+        layout.add_mark(scene, "disc", disc, (DISC_M, 0.001, 0), rgba=(0.12, 0.1, 0.16, 1))
+        layout.add_block(scene, "block", HALF_M, 0.05)
+
+    def reset(self, world: World) -> None:
+        """Draw places, colour and wording."""
+        rng = world.rng
+        xy = layout.draw_xy(rng, self.robot, x=(0.1, 0.35), y=(-0.6, 0.6))
+        angle = np.arctan2(xy[1], xy[0]) + rng.uniform(-1, 1) * self.config.angle_rad
+        way = np.array([np.cos(angle), np.sin(angle)])
+        disc = xy + rng.uniform(*self.config.distance_m) * way
+        layout.place_block_(world, "block", np.array([*xy, HALF_M]), angle)
+        layout.place_mark_(world, "disc", np.array([*disc, 0.0]))
+        colour = str(rng.choice(list(layout.COLOURS)))
+        layout.paint_(world, "block", colour)
+        mujoco.mj_forward(world.model, world.data)
+        world.episode = Episode(
+            disc_m=np.array([*disc, 0.0]),
+            reach_m=self._reach_m(world),
+            push_m=float(np.linalg.norm(disc - xy)),
+        )
+        world.instruction = str(rng.choice(WORDINGS)).format(colour)
+
+    def control(self, world: World, action: np.ndarray) -> np.ndarray:
+        """Apply the action as it is."""
+        return action
+
+    def advance(self, world: World) -> None:
+        """Nothing changes but by physics."""
+
+    def success(self, world: World) -> bool:
+        """True once the block rests on the table at the centre of the disc."""
+        return (
+            self._left_m(world) <= self.config.tolerance_m
+            and layout.block_pos_m(world, "block")[2] < HALF_M + 0.004
+            and layout.block_speed_m_s(world, "block") < 0.03
+        )
+
+    def failure(self, world: World) -> bool:
+        """True if the block is off the table."""
+        return bool(layout.block_pos_m(world, "block")[2] < -0.02)
+
+    def progress(self, world: World) -> float:
+        """0.25 for coming to the block, 0.7 for the way pushed; 1 with success."""
+        if self.success(world):
+            return 1.0
+        episode = world.episode
+        near = rewards.share_done(
+            max(self._reach_m(world) - TOUCH_M, 0.0), episode.reach_m - TOUCH_M
+        )
+        left = max(self._left_m(world) - self.config.tolerance_m, 0.0)
+        pushed = rewards.share_done(left, episode.push_m - self.config.tolerance_m)
+        return rewards.staged((near, pushed), (0.25, 0.7))
+
+    def script(self, world: World, variant: str) -> Iterator[np.ndarray]:
+        """Come down behind the block and push; or too short, too far and back, or not at all."""
+        motion = Motion(world)
+        goal = world.episode.disc_m[:2]
+        start = layout.block_pos_m(world, "block")[:2]
+        way = (goal - start) / np.linalg.norm(goal - start)
+        if variant == "hover":
+            yield from self._hover(motion)
+            return
+        if variant == "near_miss":
+            goal = goal - way * world.rng.uniform(1.4, 1.8) * self.config.tolerance_m
+        elif variant == "overshoot":
+            goal = goal + way * 0.04
+        yield from self._push(motion, goal)
+        if variant == "overshoot":
+            yield from self._drag(motion, world.episode.disc_m[:2])
+        elif variant == "undo":
+            yield from self._drag(motion, start)
+        yield from motion.wait(4)
+
+    def _push(self, motion: Motion, goal: np.ndarray) -> Iterator[np.ndarray]:
+        motion.opening = self._narrow
+        block = layout.block_pos_m(motion.world, "block")[:2]
+        way = (goal - block) / np.linalg.norm(goal - block)
+        # The fingers side by side, so that the block touches both and does not turn.
+        yaw = float(np.arctan2(way[1], way[0]))
+        behind = np.array([*(block - BEHIND_M * way), HALF_M])
+        yield from motion.move(behind, yaw, clearance_m=0.05, tolerance_m=0.008)
+        for _ in range(30):
+            block = layout.block_pos_m(motion.world, "block")[:2]
+            left = float(np.linalg.norm(goal - block))
+            if left < 0.006 or np.dot(goal - block, way) < 0.003:
+                break
+            # Aim along the line from block to goal, a little ahead: errors to the side shrink.
+            ahead = block + (goal - block) / left * (min(left, 0.04) - TOUCH_M)
+            yield motion.toward(np.array([*ahead, HALF_M]), yaw)
+
+    def _drag(self, motion: Motion, goal: np.ndarray) -> Iterator[np.ndarray]:
+        """Take hold of the block from above and pull it over the table."""
+        motion.opening = self._wide
+        yield from motion.move(motion.tool_m + (0.0, 0.0, 0.05), tolerance_m=0.015, max_steps=8)
+        block = layout.block_pos_m(motion.world, "block")
+        yaw = grasp_yaw(block, layout.block_yaw_rad(motion.world, "block"))
+        yield from motion.move(block, yaw, clearance_m=0.05)
+        yield from motion.grip(self.robot.gripper.closed)
+        yield from motion.move(np.array([*goal, block[2] + 0.001]))
+        yield from motion.grip(self._wide)
+
+    def _hover(self, motion: Motion) -> Iterator[np.ndarray]:
+        above = layout.block_pos_m(motion.world, "block")
+        above[2] += motion.world.rng.uniform(0.045, 0.06)
+        yield from motion.move(above)
+        for _ in range(15):
+            yield motion.toward(above)
+
+    def _reach_m(self, world: World) -> float:
+        tool = world.data.site_xpos[world.tool_site]
+        return float(np.linalg.norm(tool - layout.block_pos_m(world, "block")))
+
+    def _left_m(self, world: World) -> float:
+        offset = layout.block_pos_m(world, "block") - world.episode.disc_m
+        return float(np.linalg.norm(offset[:2]))
