@@ -33,15 +33,12 @@ class Renderer:
         self._gl = gl_context()
         self._gl.make_current()
         model = scene.model
-        model.vis.global_.offwidth = max(self._width, model.vis.global_.offwidth)
-        model.vis.global_.offheight = max(self._height, model.vis.global_.offheight)
         self._context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_50.value)
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN.value, self._context)
         self._scene = mujoco.MjvScene(model, maxgeom=MAX_GEOMS)
         for flag in ("SHADOW", "REFLECTION", "HAZE", "SKYBOX", "FOG"):
             self._scene.flags[int(getattr(mujoco.mjtRndFlag, f"mjRND_{flag}"))] = 0
         self._option = mujoco.MjvOption()
-        self._option.sitegroup[:] = 0
         self._perturb = mujoco.MjvPerturb()
         self._cameras = []
         for spec in scene.robot.cameras:
@@ -118,7 +115,10 @@ def appearance(world: MujocoWorld) -> bytes:
         for part in (
             data.geom_xpos,
             data.geom_xmat,
+            data.site_xpos,
+            data.site_xmat,
             model.geom_rgba,
+            model.site_rgba,
             model.cam_pos,
             model.cam_quat,
             model.light_dir,

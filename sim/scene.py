@@ -69,6 +69,8 @@ def build_scene(robot: RobotSpec, task: Task) -> mujoco.MjSpec:
     spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     # MuJoCo 4.0.0 solves sparse constraint Jacobians wrongly; dense is as fast at this size.
     spec.option.jacobian = mujoco.mjtJacobian.mjJAC_DENSE
+    spec.visual.global_.offwidth = max(c.width_px for c in robot.cameras)
+    spec.visual.global_.offheight = max(c.height_px for c in robot.cameras)
     spec.visual.quality.shadowsize = 0
     spec.visual.quality.offsamples = 0
     # Fewer triangles than MuJoCo's defaults: half the drawing time, no difference at 96 pixels.

@@ -8,9 +8,11 @@ on it. Two decisions or more of blank before go empty the tail of old action chu
 import dataclasses
 import math
 
+import mujoco
 import numpy as np
 
 from sim.task import World
+from vla.contracts.specs import RobotSpec
 
 MAX_CUE_START = 16
 PALETTE = {
@@ -26,6 +28,7 @@ PALETTE = {
 """Well-separated colours (RGB in [0, 1]) in the order in which tasks use them."""
 OFF_RGB = (0.45, 0.45, 0.45)
 """A lamp that is off."""
+SIDE_LAMP_HALF_M = 0.022
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,12 +102,47 @@ def check_timing(
         raise ValueError(f"distractors: got {distractors}, expected 0 or more")
 
 
-def flash_rgb(schedule: Schedule, step: int, palette: np.ndarray) -> np.ndarray:
-    """Return the colour of the distractor lamp at a control step; off outside its events."""
+def add_side_lamp(scene: mujoco.MjSpec, robot: RobotSpec) -> None:
+    """Add the small lamp, to the right of the arm, that shows distractors."""
+    add_lamp(scene, "side_lamp", (robot.reach_m[0] - 0.10, -0.18), SIDE_LAMP_HALF_M)
+
+
+def add_lamp(scene: mujoco.MjSpec, name: str, xy_m: tuple[float, float], half_m: float) -> None:
+    """Add a lamp that is off: a cube on the table that nothing collides with."""
+    scene.worldbody.add_geom(
+        name=name,
+        type=mujoco.mjtGeom.mjGEOM_BOX,
+        pos=(*xy_m, half_m),
+        size=(half_m, half_m, half_m),
+        rgba=(*OFF_RGB, 1.0),
+        contype=0,
+        conaffinity=0,
+    )
+
+
+def flash_(world: World, schedule: Schedule, palette: np.ndarray) -> None:
+    """Give the side lamp the colour of the distractor event of now; off at any other time."""
+    rgb = np.array(OFF_RGB)
     for start, end, colour in schedule.flashes:
-        if start <= step < end:
-            return palette[colour]
-    return np.array(OFF_RGB)
+        if start <= world.steps < end:
+            rgb = palette[colour]
+    light_(world, "side_lamp", rgb)
+
+
+def light_(world: World, lamp: str, rgb: np.ndarray) -> None:
+    """Give a lamp a colour, shape (3,) in [0, 1]."""
+    world.model.geom_rgba[world.model.geom(lamp).id, :3] = rgb
+
+
+def arc(
+    rng: np.random.Generator, radius_m: float, count: int, spacing_m: float, jitter_m: float
+) -> np.ndarray:
+    """Draw `count` points in random order along an arc around the base, shape (count, 3), z = 0."""
+    angle = (np.arange(count) - (count - 1) / 2) * spacing_m / radius_m
+    angle = angle[rng.permutation(count)]
+    points = radius_m * np.stack([np.cos(angle), np.sin(angle), np.zeros(count)], axis=1)
+    points[:, :2] += rng.uniform(-jitter_m, jitter_m, size=(count, 2))
+    return points
 
 
 def hold_(world: World) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import mujoco
 import numpy as np
 
+from sim import layout, rewards
 from sim.expert import Motion
-from sim.scene import robot_geoms
 from sim.task import World
 from sim.tasks import _lock
 from vla.contracts.config import PluginConfig
@@ -28,9 +28,10 @@ INSTRUCTIONS = (
 BUTTON_RADIUS_M = 0.03
 BUTTON_HALF_HEIGHT_M = 0.012
 SPACING_M = 0.085
+WIDEST_RAD = 2.1
 JITTER_M = 0.006
 HIDDEN_Z_M = -1.0
-LAMP_SIZE_M = 0.045
+LAMP_HALF_M = 0.045
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,6 +89,7 @@ class CueColour:
         self.config = config
         self.robot = robot
         self.instructions = INSTRUCTIONS
+        self.variants = ("wrong_object", "near_miss", "hover")
         self.max_episode_steps = config.act_steps + _lock.longest_go(
             config.cue_steps, config.delay_steps, config.decision_steps
         )
@@ -95,9 +97,8 @@ class CueColour:
 
     def build(self, scene: mujoco.MjSpec) -> None:
         """Add lamp, side lamp and buttons; buttons wait under the floor."""
-        x_m = self.robot.reach_m[0]
-        _add_lamp(scene, "lamp", (x_m - 0.10, 0.18, LAMP_SIZE_M), LAMP_SIZE_M)
-        _add_lamp(scene, "side_lamp", (x_m - 0.10, -0.18, 0.022), 0.022)
+        _lock.add_lamp(scene, "lamp", (self.robot.reach_m[0] - 0.10, 0.18), LAMP_HALF_M)
+        _lock.add_side_lamp(scene, self.robot)
         for k, rgb in enumerate(self._palette):
             body = scene.worldbody.add_body(
                 name=f"button{k}", mocap=True, pos=(0.2, 0.0, HIDDEN_Z_M)
@@ -122,7 +123,13 @@ class CueColour:
             distractor_steps=config.distractor_steps,
             colours=config.choices,
         )
-        world.episode = Episode(cue, schedule, self._layout(rng))
+        near, far = self.robot.reach_m
+        radius_m = near + 0.65 * (far - near)
+        # Many buttons move closer together, lest the outer ones stand before the lamps.
+        spacing_m = min(SPACING_M, WIDEST_RAD * radius_m / (config.choices - 1))
+        buttons = _lock.arc(rng, radius_m, config.choices, spacing_m, JITTER_M)
+        buttons[:, 2] = BUTTON_HALF_HEIGHT_M
+        world.episode = Episode(cue, schedule, buttons)
         world.instruction = INSTRUCTIONS[int(rng.integers(len(INSTRUCTIONS)))]
         world.time_limit = schedule.go + config.act_steps
         self._light(world)
@@ -161,63 +168,49 @@ class CueColour:
             return 1.0
         if world.steps < episode.schedule.go or self.failure(world):
             return 0.0
-        share = 1.0 - self._distance_m(world) / episode.start_distance_m
-        return 0.95 * min(max(share, 0.0), 1.0)
+        return 0.95 * rewards.share_done(self._distance_m(world), episode.start_distance_m)
 
     def script(self, world: World, variant: str) -> Iterator[np.ndarray]:
-        """Wait for go, then press the right button ("wrong_object": another one)."""
+        """Wait for go, then press the right button; the variants press wrong or not at all."""
         episode = world.episode
         home = np.array(self.robot.home)
         while world.steps < episode.schedule.go:
             yield home
+        motion = Motion(world)
         target = (episode.cue + (variant == "wrong_object")) % self.config.choices
-        yield from Motion(world).press(tuple(episode.buttons_m[target]))
-
-    def _layout(self, rng: np.random.Generator) -> np.ndarray:
-        """Draw where each button stands: a random order over an arc around the base."""
-        near, far = self.robot.reach_m
-        radius = near + 0.65 * (far - near)
-        count = self.config.choices
-        slots = (np.arange(count) - (count - 1) / 2) * SPACING_M / radius
-        angle = slots[rng.permutation(count)]
-        spot = radius * np.stack([np.cos(angle), np.sin(angle), np.zeros(count)], axis=1)
-        spot[:, 2] = BUTTON_HALF_HEIGHT_M
-        spot[:, :2] += rng.uniform(-JITTER_M, JITTER_M, size=(count, 2))
-        return spot
+        button = episode.buttons_m[target]
+        if variant == "hover":
+            above = button + (0.0, 0.0, 0.05)
+            yield from motion.move(above, max_steps=12)
+            for _ in range(15):
+                yield motion.toward(above)
+        elif variant == "near_miss":
+            # Beside it, on the far side: its neighbours stand to the left and right.
+            beside = button * (1.0 + 0.055 / np.linalg.norm(button[:2]))
+            yield from motion.press(beside, clearance_m=0.06)
+            yield from motion.wait(4)
+        else:
+            yield from motion.press(button)
 
     def _go(self, world: World) -> None:
         """Set everything to a state in which only the layout differs between episodes."""
         world.go_home_()
         for k, spot in enumerate(world.episode.buttons_m):
-            body = world.model.body(f"button{k}").id
-            world.data.mocap_pos[world.model.body_mocapid[body]] = spot
+            layout.place_mark_(world, f"button{k}", spot)
         mujoco.mj_forward(world.model, world.data)
         world.episode.start_distance_m = self._distance_m(world)
 
     def _light(self, world: World) -> None:
-        episode, step = world.episode, world.steps
-        schedule = episode.schedule
-        lit = schedule.cue_start <= step < schedule.cue_end
+        episode = world.episode
+        lit = episode.schedule.cue_start <= world.steps < episode.schedule.cue_end
         rgb = self._palette[episode.cue] if lit else np.array(_lock.OFF_RGB)
-        _set_rgb(world, "lamp", rgb)
-        if step >= schedule.go:
-            _set_rgb(world, "side_lamp", np.array(_lock.OFF_RGB))
-        else:
-            _set_rgb(world, "side_lamp", _lock.flash_rgb(schedule, step, self._palette))
+        _lock.light_(world, "lamp", rgb)
+        _lock.flash_(world, episode.schedule, self._palette)
 
     def _touched(self, world: World) -> tuple[int, ...]:
         """Return the colours of the buttons that the arm touches now."""
-        model, data = world.model, world.data
-        first = model.geom("button0").id
-        count = self.config.choices
-        touched = set()
-        if data.ncon:
-            arm = robot_geoms(model)
-            for a, b in data.contact.geom:
-                for button, other in ((a - first, b), (b - first, a)):
-                    if 0 <= button < count and arm[other]:
-                        touched.add(int(button))
-        offset = data.site_xpos[world.tool_site] - world.episode.buttons_m
+        touched = {k for k in range(self.config.choices) if layout.touching(world, f"button{k}")}
+        offset = world.data.site_xpos[world.tool_site] - world.episode.buttons_m
         inside = (np.linalg.norm(offset[:, :2], axis=1) < BUTTON_RADIUS_M) & (
             np.abs(offset[:, 2]) < BUTTON_HALF_HEIGHT_M
         )
@@ -227,21 +220,3 @@ class CueColour:
         episode = world.episode
         top = episode.buttons_m[episode.cue] + (0.0, 0.0, BUTTON_HALF_HEIGHT_M)
         return float(np.linalg.norm(world.data.site_xpos[world.tool_site] - top))
-
-
-def _add_lamp(
-    scene: mujoco.MjSpec, name: str, pos_m: tuple[float, float, float], size_m: float
-) -> None:
-    scene.worldbody.add_geom(
-        name=name,
-        type=mujoco.mjtGeom.mjGEOM_BOX,
-        pos=pos_m,
-        size=(size_m, size_m, size_m),
-        rgba=(*_lock.OFF_RGB, 1.0),
-        contype=0,
-        conaffinity=0,
-    )
-
-
-def _set_rgb(world: World, geom: str, rgb: np.ndarray) -> None:
-    world.model.geom_rgba[world.model.geom(geom).id, :3] = rgb

@@ -1,0 +1,272 @@
+"""T2 put_back: a block is taken from its place to the centre; later the arm puts it back there.
+
+Without memory no policy is right more often than 1/K: the block's place is drawn independently of
+everything seen from go on (see `sim/tasks/_lock.py`), and the first place it is set down decides.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+
+import mujoco
+import numpy as np
+
+from sim import layout, rewards
+from sim.expert import Motion, grasp_yaw
+from sim.task import World
+from sim.tasks import _lock
+from vla.contracts.config import PluginConfig
+from vla.contracts.specs import RobotSpec
+
+INSTRUCTIONS = (
+    "put the block back where it came from",
+    "return the block to the place it was shown at",
+    "remember where the block was, then put it back there",
+    "take the block back to its old place",
+    "place the block on the spot it was on before",
+)
+HALF_M = 0.018
+PLACE_RADIUS_M = 0.036
+PLACE_BORDER_M = 0.005
+SPACING_M = 0.088
+JITTER_M = 0.005
+SET_DOWN_M = 0.006
+LIFT_M = 0.04
+CARRY_STEPS = 8
+CARRY_HEIGHT_M = 0.06
+STAGES = (0.2, 0.15, 0.15, 0.3, 0.1)
+"""Weights of reach, grasp, lift, transport and place; the rest is release."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(PluginConfig):
+    """Delay, distractors and number of choices."""
+
+    choices: int = 4
+    """Number K of places, 2 to 5; 1/K is the ceiling without memory."""
+    delay_steps: tuple[int, int] = (16, 128)
+    """Smallest and largest delay (log-uniform) in control steps."""
+    cue_steps: int = 16
+    """Control steps for which the block rests at its place, at least 16."""
+    distractors: int = 0
+    """Events before go in which a small side lamp shows colours that mean nothing."""
+    distractor_steps: int = 24
+    """Control steps of one distractor event at most."""
+    decision_steps: int = 8
+    """Control steps per decision of the policy; the arm is let go at a decision."""
+    act_steps: int = 100
+    """Control steps from go to the time limit."""
+
+    def build(self, robot: RobotSpec) -> "PutBack":
+        """Return the task for a robot.
+
+        Raises:
+            ValueError: a field is out of range.
+        """
+        if not 2 <= self.choices <= 5:
+            raise ValueError(f"choices: got {self.choices}, expected 2 to 5")
+        if self.delay_steps[1] == 0:
+            raise ValueError("delay_steps: got 0 0, but a block that stays in place is no task")
+        _lock.check_timing(self.cue_steps, self.delay_steps, self.decision_steps, self.distractors)
+        return PutBack(self, robot)
+
+
+@dataclasses.dataclass
+class Episode:
+    """What happens in one episode."""
+
+    cue: int
+    """Index of the block's own place."""
+    schedule: _lock.Schedule
+    """When the block is shown at its place, when distractors and go come."""
+    places_m: np.ndarray
+    """Centres of the places on the table, shape (K, 3)."""
+    centre_m: np.ndarray
+    """Where the block stands but while it is shown, shape (3,)."""
+    yaw_rad: float
+    """Rotation of the block."""
+    chosen: int = -1
+    """Index of the first place on which the block was set down after go; -1 before."""
+    reach_m: float = 1.0
+    """Distance of the tool from the block at go."""
+
+
+class PutBack:
+    """Satisfies `sim.task.Task`."""
+
+    variants = ("drop", "wrong_object", "hover")
+
+    def __init__(self, config: Config, robot: RobotSpec) -> None:
+        """Build for a robot; `Config.build` has checked the configuration."""
+        self.config = config
+        self.robot = robot
+        self.instructions = INSTRUCTIONS
+        self.max_episode_steps = config.act_steps + _lock.longest_go(
+            config.cue_steps + CARRY_STEPS, config.delay_steps, config.decision_steps
+        )
+        hand = robot.gripper
+        self._wide = hand.closed + 0.75 * (hand.open - hand.closed)
+        self._palette = _lock.palette_array(4)
+
+    def build(self, scene: mujoco.MjSpec) -> None:
+        """Add the places, the block and the side lamp."""
+        disc = mujoco.mjtGeom.mjGEOM_CYLINDER
+        for k in range(self.config.choices):
+            rim = (PLACE_RADIUS_M + PLACE_BORDER_M, 0.0008, 0.0)
+            layout.add_mark(scene, f"rim{k}", disc, rim, rgba=(0.1, 0.1, 0.12, 1))
+            place = (PLACE_RADIUS_M, 0.0016, 0.0)
+            layout.add_mark(scene, f"place{k}", disc, place, rgba=(0.95, 0.95, 0.95, 1))
+        layout.add_block(scene, "block", HALF_M, 0.04)
+        _lock.add_side_lamp(scene, self.robot)
+
+    def reset(self, world: World) -> None:
+        """Draw the block's place, times and layout, one independent of the other."""
+        config, rng = self.config, world.rng
+        cue = int(rng.integers(config.choices))
+        schedule = _lock.draw_schedule(
+            rng,
+            cue_steps=config.cue_steps + CARRY_STEPS,
+            delay_steps=config.delay_steps,
+            decision_steps=config.decision_steps,
+            distractors=config.distractors,
+            distractor_steps=config.distractor_steps,
+            colours=len(self._palette),
+        )
+        near, far = self.robot.reach_m
+        places = _lock.arc(rng, near + 0.9 * (far - near), config.choices, SPACING_M, JITTER_M)
+        centre = np.array([near + 0.15 * (far - near), 0.0, HALF_M])
+        centre[:2] += rng.uniform(-JITTER_M, JITTER_M, size=2)
+        yaw_rad = float(rng.uniform(-0.3, 0.3))
+        world.episode = Episode(cue, schedule, places, centre, yaw_rad)
+        world.instruction = INSTRUCTIONS[int(rng.integers(len(INSTRUCTIONS)))]
+        world.time_limit = schedule.go + config.act_steps
+        self._furnish(world)
+        self._show(world)
+
+    def control(self, world: World, action: np.ndarray) -> np.ndarray:
+        """Hold the arm at home until go."""
+        if world.steps < world.episode.schedule.go:
+            return np.array(self.robot.home)
+        return action
+
+    def advance(self, world: World) -> None:
+        """Keep the lock and carry the block until go, then watch where it is set down."""
+        episode = world.episode
+        if world.steps < episode.schedule.go:
+            _lock.hold_(world)
+            self._show(world)
+            mujoco.mj_kinematics(world.model, world.data)
+        elif world.steps == episode.schedule.go:
+            self._go(world)
+        elif episode.chosen < 0:
+            episode.chosen = self._set_down(world)
+
+    def success(self, world: World) -> bool:
+        """True once the block lies on its own place, untouched, and was on no other before."""
+        episode = world.episode
+        return (
+            episode.chosen == episode.cue
+            and self._set_down(world) == episode.cue
+            and layout.block_speed_m_s(world, "block") < 0.03
+            and not layout.touching(world, "block")
+        )
+
+    def failure(self, world: World) -> bool:
+        """True if the block was set down on another place, or is off the table."""
+        chosen = world.episode.chosen
+        off = layout.block_pos_m(world, "block")[2] < -0.02
+        return bool(off) or chosen not in (-1, world.episode.cue)
+
+    def progress(self, world: World) -> float:
+        """0 until go, then reach, grasp, lift, transport, place, release; below 1 until success."""
+        episode = world.episode
+        if self.success(world):
+            return 1.0
+        if world.steps < episode.schedule.go or self.failure(world):
+            return 0.0
+        block = layout.block_pos_m(world, "block")
+        place = episode.places_m[episode.cue]
+        height = float(np.clip((block[2] - HALF_M) / LIFT_M, 0.0, 1.0))
+        left = float(np.linalg.norm(block[:2] - place[:2]))
+        if len(layout.touching(world, "block")) >= 2:
+            if left < PLACE_RADIUS_M:
+                return rewards.staged((1, 1, 1, 1, 1.0 - height), STAGES)
+            start = float(np.linalg.norm(episode.centre_m[:2] - place[:2]))
+            way = rewards.share_done(left - PLACE_RADIUS_M, start - PLACE_RADIUS_M)
+            return rewards.staged((1, 1, height, way * height, 0), STAGES)
+        if left < PLACE_RADIUS_M:
+            return sum(STAGES) + 0.05 * (1.0 - height)
+        tool = world.data.site_xpos[world.tool_site]
+        distance = float(np.linalg.norm(tool - block))
+        return STAGES[0] * rewards.share_done(distance, episode.reach_m)
+
+    def script(self, world: World, variant: str) -> Iterator[np.ndarray]:
+        """Wait for go, take the block, put it back; the variants go wrong as their names say."""
+        episode = world.episode
+        home = np.array(self.robot.home)
+        while world.steps < episode.schedule.go:
+            yield home
+        motion = Motion(world)
+        motion.opening = self._wide
+        block = layout.block_pos_m(world, "block")
+        yaw = grasp_yaw(block, layout.block_yaw_rad(world, "block"))
+        if variant == "hover":
+            above = block + (0.0, 0.0, 0.05)
+            yield from motion.move(above, yaw, max_steps=12)
+            for _ in range(15):
+                yield motion.toward(above, yaw)
+            return
+        yield from motion.move(block, yaw, clearance_m=0.05)
+        yield from motion.grip(self.robot.gripper.closed)
+        yield from motion.move(block + (0.0, 0.0, LIFT_M), tolerance_m=0.015)
+        target = (episode.cue + (variant == "wrong_object")) % self.config.choices
+        goal = episode.places_m[target] * (1.0, 1.0, 0.0)
+        if variant == "drop":
+            half_way = 0.5 * (block + goal) * (1.0, 1.0, 0.0)
+            yield from motion.move(half_way + (0.0, 0.0, HALF_M + LIFT_M), tolerance_m=0.012)
+            yield from motion.grip(self._wide)
+            yield from motion.wait(8)
+            return
+        yield from motion.move(goal + (0.0, 0.0, HALF_M + LIFT_M), tolerance_m=0.012)
+        yield from motion.move(goal + (0.0, 0.0, HALF_M + 0.003))
+        yield from motion.grip(self._wide)
+        yield from motion.move(goal + (0.0, 0.0, HALF_M + LIFT_M), tolerance_m=0.015)
+        yield from motion.wait(2)
+
+    def _go(self, world: World) -> None:
+        """Set everything to a state that does not depend on the block's own place."""
+        world.go_home_()
+        self._furnish(world)
+        self._place_block(world, world.episode.centre_m)
+        _lock.flash_(world, world.episode.schedule, self._palette)
+        mujoco.mj_forward(world.model, world.data)
+        tool = world.data.site_xpos[world.tool_site]
+        world.episode.reach_m = float(np.linalg.norm(tool - world.episode.centre_m))
+
+    def _furnish(self, world: World) -> None:
+        for k, place in enumerate(world.episode.places_m):
+            layout.place_mark_(world, f"rim{k}", place)
+            layout.place_mark_(world, f"place{k}", place)
+
+    def _show(self, world: World) -> None:
+        """Put the block where the script of cue and delay has it now, exactly and at rest."""
+        episode, schedule = world.episode, world.episode.schedule
+        out = (world.steps - schedule.cue_start) / CARRY_STEPS
+        back = (world.steps - schedule.cue_end) / CARRY_STEPS
+        share = float(np.clip(out, 0.0, 1.0) - np.clip(back, 0.0, 1.0))
+        place = episode.places_m[episode.cue] * (1.0, 1.0, 0.0) + (0.0, 0.0, HALF_M)
+        pos = episode.centre_m + share * (place - episode.centre_m)
+        pos[2] = HALF_M + CARRY_HEIGHT_M * 4.0 * share * (1.0 - share)
+        self._place_block(world, pos)
+        _lock.flash_(world, schedule, self._palette)
+
+    def _place_block(self, world: World, pos_m: np.ndarray) -> None:
+        layout.place_block_(world, "block", pos_m, world.episode.yaw_rad)
+
+    def _set_down(self, world: World) -> int:
+        """Return the place on which the block lies now, or -1."""
+        block = layout.block_pos_m(world, "block")
+        if block[2] > HALF_M + SET_DOWN_M:
+            return -1
+        away = np.linalg.norm(world.episode.places_m[:, :2] - block[:2], axis=1)
+        nearest = int(np.argmin(away))
+        return nearest if away[nearest] < PLACE_RADIUS_M else -1
