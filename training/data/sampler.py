@@ -1,0 +1,199 @@
+"""Draws batches of whole sequences or of single decisions from an `EpisodeStore`; numpy only.
+
+All randomness comes from the generators given or held here, and a stream of batches can be saved
+and continued to the bit.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from training.data.store import EpisodeStore
+
+_BATCHES_PER_BUCKET = 16
+"""Sequences are sorted by length within so many batches: little padding, yet well shuffled."""
+_MOVING_SHARE_OF_RANGE = 0.005
+"""A channel moves if it changes by more than this share of its range in one control step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Decisions with what was seen and done; lead is `b t` for sequences and `b` for windows."""
+
+    frames: np.ndarray
+    """u8 `lead v h w 3`; zero where not valid."""
+    time: np.ndarray
+    """i64 `lead`, control steps since the episode began; 0 where not valid."""
+    state: np.ndarray
+    """f32 `lead s`."""
+    actions: np.ndarray
+    """f32 `lead k u`, physical units."""
+    action_pad: np.ndarray
+    """bool `lead k`, True beyond the end of the episode."""
+    valid: np.ndarray
+    """bool `lead`, False for the padding of shorter sequences."""
+    weight: np.ndarray
+    """f32 `lead`, share of the chunk's steps in which the arm moves; 0 where not valid."""
+    episode: np.ndarray
+    """i64 `b`."""
+    task: tuple[str, ...]
+    """Instruction of each row."""
+
+
+def gather_sequences(
+    store: EpisodeStore, sequences: np.ndarray, horizon: int, weights: np.ndarray | None = None
+) -> Batch:
+    """Return whole sequences, padded to the longest.
+
+    Args:
+        store: Where they lie.
+        sequences: i64 `b`.
+        horizon: K, actions per chunk.
+        weights: f32 `f` from `motion_weights`; 1 for every valid decision if None.
+    """
+    lengths = store.seq_lengths[sequences]
+    within = np.arange(lengths.max())
+    valid = within < lengths[:, None]
+    rows = store.seq_offsets[sequences][:, None] + np.where(valid, within, 0)
+    return _gather(store, rows, valid, store.seq_episode[sequences], horizon, weights)
+
+
+def gather_windows(
+    store: EpisodeStore, rows: np.ndarray, horizon: int, weights: np.ndarray | None = None
+) -> Batch:
+    """Return single decisions; `rows` i64 `b` are rows of `store.frames`."""
+    sequence = np.searchsorted(store.seq_offsets, rows, side="right") - 1
+    valid = np.ones(len(rows), bool)
+    return _gather(store, rows, valid, store.seq_episode[sequence], horizon, weights)
+
+
+def _gather(
+    store: EpisodeStore,
+    rows: np.ndarray,
+    valid: np.ndarray,
+    episode: np.ndarray,
+    horizon: int,
+    weights: np.ndarray | None,
+) -> Batch:
+    step = store.frame_time[rows]
+    of_step = np.broadcast_to(episode.reshape(-1, *[1] * (rows.ndim - 1)), rows.shape)
+    actions, pad = store.action_chunks(of_step, step, horizon)
+    frames = store.frames[rows]
+    frames[~valid] = 0
+    weight = np.ones(rows.shape, np.float32) if weights is None else weights[rows]
+    return Batch(
+        frames=frames,
+        time=np.where(valid, step, 0),
+        state=store.state_at(of_step, step),
+        actions=actions,
+        action_pad=pad,
+        valid=valid,
+        weight=np.where(valid, weight, 0).astype(np.float32),
+        episode=episode,
+        task=tuple(store.tasks[e] for e in episode),
+    )
+
+
+def motion_weights(store: EpisodeStore, horizon: int) -> np.ndarray:
+    """Return for every decision the share of its next `horizon` actions that move the arm, f32 `f`.
+
+    A step moves if some channel's target changes by more than 0.5 % of the range that channel has
+    in the data set; steps beyond the end of the episode do not count.
+    """
+    stats = store.action_statistics()
+    span = stats.max - stats.min
+    change = np.abs(np.diff(store.actions, axis=0, prepend=store.actions[:1]))
+    change[store.step_offsets[:-1]] = 0.0  # the first step of an episode follows nothing
+    moves = np.any(change > _MOVING_SHARE_OF_RANGE * span, axis=1)
+    total = np.concatenate([[0], np.cumsum(moves)])
+    episode = store.frame_episode
+    begin = store.rows(episode, store.frame_time)
+    end = np.minimum(begin + horizon, store.step_offsets[episode + 1])
+    return ((total[end] - total[begin]) / (end - begin)).astype(np.float32)
+
+
+def draw_weighted(weight: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw `count` different columns of each row, with probability in proportion to `weight`.
+
+    Args:
+        weight: f32 `b t`, at least 0; columns of weight 0 come last of all.
+        count: At most t.
+        rng: Source of randomness.
+
+    Returns:
+        i64 `b count`. Gumbel top-k (Kool et al. 2019, "Stochastic Beams and Where to Find Them").
+    """
+    if not 0 < count <= weight.shape[1]:
+        raise ValueError(f"expected a count from 1 to {weight.shape[1]} columns, got {count}")
+    with np.errstate(divide="ignore"):
+        score = np.log(weight) + rng.gumbel(size=weight.shape)
+    return np.argsort(-score, axis=1, kind="stable")[:, :count]
+
+
+class SequenceStream:
+    """An endless stream of batches of sequences, every sequence once per epoch.
+
+    Sequences of similar length share a batch. The last batch of an epoch may be smaller.
+    """
+
+    def __init__(
+        self, lengths: np.ndarray, batch: int, seed: int, max_decisions: int | None = None
+    ) -> None:
+        """Prepare the stream.
+
+        Args:
+            lengths: i64 `q`, decisions of each sequence (`EpisodeStore.seq_lengths`).
+            batch: Sequences per batch.
+            seed: Decides the order.
+            max_decisions: Leaves out longer sequences, for curricula.
+
+        Raises:
+            ValueError: no sequence is short enough.
+        """
+        limit = int(lengths.max()) if max_decisions is None else max_decisions
+        self._kept = np.flatnonzero(lengths <= limit)
+        if not len(self._kept):
+            raise ValueError(
+                f"no sequence has at most {limit} decisions, the shortest has {lengths.min()}; raise "
+                "max_decisions"
+            )
+        self._lengths, self._batch = lengths, batch
+        self._rng = np.random.default_rng(seed)
+        self._begin_epoch()
+
+    def _begin_epoch(self) -> None:
+        self._epoch_state = self._rng.bit_generator.state
+        self._batches = bucketed(self._kept, self._lengths, self._batch, self._rng)
+        self._served = 0
+
+    def next(self) -> np.ndarray:
+        """Return the sequences of the next batch, i64 `b`."""
+        if self._served == len(self._batches):
+            self._begin_epoch()
+        self._served += 1
+        return self._batches[self._served - 1]
+
+    def state(self) -> dict[str, Any]:
+        """Return where the stream is, as JSON types."""
+        return {"epoch": self._epoch_state, "served": self._served}
+
+    def restore_(self, state: dict[str, Any]) -> None:
+        """Go to where `state()` was taken from a stream made with the same arguments."""
+        self._rng.bit_generator.state = state["epoch"]
+        self._begin_epoch()
+        self._served = state["served"]
+
+
+def bucketed(
+    kept: np.ndarray, lengths: np.ndarray, batch: int, rng: np.random.Generator
+) -> list[np.ndarray]:
+    """Cut a random permutation of the sequences `kept` into batches of similar length."""
+    order = rng.permutation(kept)
+    size = batch * _BATCHES_PER_BUCKET
+    batches = []
+    for start in range(0, len(order), size):
+        bucket = order[start : start + size]
+        bucket = bucket[np.argsort(lengths[bucket], kind="stable")]
+        batches += [bucket[i : i + batch] for i in range(0, len(bucket), batch)]
+    return [batches[i] for i in rng.permutation(len(batches))]
