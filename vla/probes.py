@@ -151,6 +151,16 @@ def video() -> str:
     return f"PyAV {av.__version__}, AV1 round trip of {len(frames)} frames, mean error {error:.1f}"
 
 
+def torchcodec() -> str:
+    """Does the decoder that stock LeRobot prefers find FFmpeg's libraries? We decode with PyAV."""
+    try:
+        _import("torchcodec")
+    except RuntimeError as error:
+        words = "FFmpeg's libraries not found: give LeRobotDataset video_backend='pyav'"
+        raise RuntimeError(words) from error
+    return f"{importlib.metadata.version('torchcodec')}, with FFmpeg's libraries"
+
+
 def onnxruntime() -> str:
     """Which execution providers does ONNX Runtime offer?"""
     runtime = _import("onnxruntime")
