@@ -24,6 +24,7 @@ DISC_M = 0.045
 TOUCH_M = 0.03
 """Distance of the tool from the block's centre when the fingers touch its side."""
 BEHIND_M = 0.05
+STRIDE_M = 0.022
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -163,14 +164,13 @@ class Push:
         yaw = float(np.arctan2(way[1], way[0]))
         behind = np.array([*(block - BEHIND_M * way), HALF_M])
         yield from motion.move(behind, yaw, clearance_m=0.05, tolerance_m=0.008)
-        for _ in range(30):
+        for _ in range(40):
             block = layout.block_pos_m(motion.world, "block")[:2]
-            left = float(np.linalg.norm(goal - block))
-            if left < 0.006 or np.dot(goal - block, way) < 0.003:
+            if np.dot(goal - block, way) < 0.004:
                 break
-            # Aim along the line from block to goal, a little ahead: errors to the side shrink.
-            ahead = block + (goal - block) / left * (min(left, 0.04) - TOUCH_M)
-            yield motion.toward(np.array([*ahead, HALF_M]), yaw)
+            # The block sticks to two rough fingers and moves as they do.
+            ahead = (goal - block) / np.linalg.norm(goal - block)
+            yield motion.toward(np.array([*(motion.tool_m[:2] + STRIDE_M * ahead), HALF_M]), yaw)
 
     def _drag(self, motion: Motion, goal: np.ndarray) -> Iterator[np.ndarray]:
         """Take hold of the block from above and pull it over the table."""

@@ -48,8 +48,8 @@ SPEC = RobotSpec(
         CameraSpec(
             name="front",
             body="world",
-            pos_m=(1.12, 0.0, 0.62),
-            target_m=(0.46, 0.0, 0.06),
+            pos_m=(1.16, 0.0, 0.62),
+            target_m=(0.5, 0.0, 0.06),
             fovy_deg=46.0,
         ),
         CameraSpec(
@@ -62,5 +62,5 @@ SPEC = RobotSpec(
     ),
     control_hz=10.0,
     mjcf="panda.xml",
-    reach_m=(0.38, 0.58),
+    reach_m=(0.42, 0.62),
 )
