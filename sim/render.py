@@ -27,7 +27,7 @@ class Renderer:
         """Prepare drawing of `scene`.
 
         Raises:
-            RuntimeError: no OpenGL context can be made; the message says what to install.
+            ValueError: no OpenGL context can be made; the message says what to install.
         """
         self._views, self._height, self._width, _ = scene.image_shape
         self._gl = gl_context()
@@ -132,13 +132,13 @@ def gl_context() -> mujoco.GLContext:
     """Return this process's off-screen OpenGL context, made at the first call.
 
     Raises:
-        RuntimeError: there is none to be had; the message says what to install.
+        ValueError: there is none to be had; the message says what to install.
     """
     try:
         context = _new_context()
         context.make_current()
     except Exception as error:  # the GL backends raise types of their own, none of them public
-        raise RuntimeError(
+        raise ValueError(
             f"no off-screen OpenGL ({type(error).__name__}: {error}). Install EGL (Debian, Ubuntu: "
             "apt install libegl1 libgl1 libglx-mesa0) and set MUJOCO_GL=egl"
         ) from error

@@ -25,6 +25,7 @@ INSTRUCTIONS = (
     "place the block on the spot it was on before",
 )
 HALF_M = 0.018
+BLOCK_RGBA = (0.12, 0.25, 0.92, 1.0)
 PLACE_RADIUS_M = 0.036
 PLACE_BORDER_M = 0.005
 SPACING_M = 0.088
@@ -116,6 +117,7 @@ class PutBack:
             place = (PLACE_RADIUS_M, 0.0016, 0.0)
             layout.add_mark(scene, f"place{k}", disc, place, rgba=(0.95, 0.95, 0.95, 1))
         layout.add_block(scene, "block", HALF_M, 0.04)
+        scene.geom("block").rgba = BLOCK_RGBA
         _lock.add_side_lamp(scene, self.robot)
 
     def reset(self, world: World) -> None:
