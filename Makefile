@@ -19,7 +19,7 @@ test: .venv/.renders
 	@$(BIN)/python -m pytest -q
 
 check: .venv/.installed
-	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff format --check --quiet --output-format concise .
 	@$(BIN)/ruff check --quiet --output-format concise .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo

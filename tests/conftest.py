@@ -6,14 +6,16 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MUJOCO_GL", "egl")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
 os.environ.setdefault("FASTDDS_BUILTIN_TRANSPORTS", "UDPv4")
+# Forced: tests never talk to a robot that happens to be on the network.
+os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
 
 import hypothesis
 import jaxtyping
 
 # Modules imported from here on raise when an argument's shape or dtype is not what they say.
-jaxtyping.install_import_hook(["vla", "sim", "training", "deploy"], "beartype.beartype")
+FOLDERS = ["vla", "sim", "reward_models", "training", "deploy", "robot_bridge"]
+jaxtyping.install_import_hook(FOLDERS, "beartype.beartype")
 
 hypothesis.settings.register_profile(
     "mneme", deadline=None, derandomize=True, max_examples=50, print_blob=True
