@@ -77,7 +77,7 @@ def act_stream(
 
 
 def _freeze(world: World, task: Task, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    stop_at = rng.uniform(0.1, 0.7)
+    stop_at = rng.uniform(0.1, 0.6)
     for action in task.script(world, "expert"):
         if task.progress(world) >= stop_at:
             break

@@ -123,6 +123,14 @@ def draw_apart(
     )
 
 
+def within_reach(robot: RobotSpec, pos_m: np.ndarray) -> np.ndarray:
+    """Return `pos_m` (3,), moved along its radius to where the arm works with ease."""
+    near, far = robot.reach_m
+    radius = float(np.linalg.norm(pos_m[:2]))
+    scale = float(np.clip(radius, near, 1.05 * far)) / radius
+    return pos_m * (scale, scale, 1.0)
+
+
 def touching(world: World, geom: str) -> set[int]:
     """Return the bodies of the arm that touch a geom; two of them hold it."""
     geom_id = world.model.geom(geom).id

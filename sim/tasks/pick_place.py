@@ -164,11 +164,13 @@ class PickPlace:
         if variant == "near_miss":
             goal = goal - way * (TRAY_HALF_M + HALF_M + rng.uniform(0.004, 0.015))
         if variant in ("drop", "slip"):
-            share = rng.uniform(0.3, 0.6) if variant == "drop" else rng.uniform(0.0, 0.1)
-            yield from self._lose(motion, start + share * (goal - start), goal, variant)
+            share = rng.uniform(0.0, 1.0 if variant == "drop" else 0.1)
+            # Far enough from the tray that it cannot land on it by luck.
+            far = max(float(np.linalg.norm((goal - start)[:2])) - TRAY_HALF_M * 1.5 - HALF_M, 0.0)
+            yield from self._lose(motion, start + share * far * way, goal, variant)
             return
         if variant == "overshoot":
-            yield from self._carry(motion, self._within(goal + 0.07 * way))
+            yield from self._carry(motion, layout.within_reach(self.robot, goal + 0.07 * way))
         yield from self._carry(motion, goal)
         yield from self._place(motion, goal)
         if variant == "undo":
@@ -217,13 +219,6 @@ class PickPlace:
         yield from motion.move(above)
         for _ in range(15):
             yield motion.toward(above)
-
-    def _within(self, pos: np.ndarray) -> np.ndarray:
-        """Return the nearest point that the arm reaches."""
-        near, far = self.robot.reach_m
-        radius = float(np.linalg.norm(pos[:2]))
-        scale = float(np.clip(radius, near, 1.05 * far)) / radius
-        return pos * (scale, scale, 1.0)
 
     def _carry_m(self, world: World) -> float:
         offset = layout.block_pos_m(world, CUBES[0]) - world.episode.tray_m

@@ -110,12 +110,12 @@ class Reach:
         return False
 
     def progress(self, world: World) -> float:
-        """Distance up to 0.8, then the time held."""
+        """Distance up to 0.9, then the time held."""
         episode = world.episode
         if self.success(world):
             return 1.0
         way = rewards.share_done(self._distance_m(world), episode.start_m)
-        return rewards.staged((way, episode.held / HOLD_STEPS), (0.8, 0.2))
+        return rewards.staged((way, episode.held / HOLD_STEPS), (0.9, 0.1))
 
     def script(self, world: World, variant: str) -> Iterator[np.ndarray]:
         """Go to the ball and stay; or beside it, past it, above it, away again, to the other."""
@@ -125,7 +125,8 @@ class Reach:
         away[2] = 0.0
         away /= max(float(np.linalg.norm(away)), 1e-6)
         if variant == "overshoot":
-            yield from motion.move(ball + 0.05 * away)
+            beyond = layout.within_reach(self.robot, ball + 0.05 * away)
+            yield from motion.move(beyond, tolerance_m=0.01, max_steps=20)
         elif variant == "near_miss":
             ball = ball - self.config.tolerance_m * world.rng.uniform(1.6, 2.2) * away
         elif variant == "hover":

@@ -49,8 +49,8 @@ SPEC = RobotSpec(
             name="front",
             body="world",
             pos_m=(1.16, 0.0, 0.62),
-            target_m=(0.5, 0.0, 0.06),
-            fovy_deg=46.0,
+            target_m=(0.47, 0.0, 0.09),
+            fovy_deg=40.0,
         ),
         CameraSpec(
             name="wrist",
