@@ -73,9 +73,9 @@ def build_scene(robot: RobotSpec, task: Task) -> mujoco.MjSpec:
     spec.visual.global_.offheight = max(c.height_px for c in robot.cameras)
     spec.visual.quality.shadowsize = 0
     spec.visual.quality.offsamples = 0
-    # Fewer triangles than MuJoCo's defaults: half the drawing time, no difference at 96 pixels.
-    spec.visual.quality.numslices = 16
-    spec.visual.quality.numstacks = 8
+    # A third of the triangles of the defaults: drawing small images is bound by vertices.
+    spec.visual.quality.numslices = 12
+    spec.visual.quality.numstacks = 6
     spec.visual.quality.numquads = 1
     spec.visual.map.znear = 0.01
     spec.stat.extent = 1.0
@@ -107,7 +107,7 @@ def _add_room(spec: mujoco.MjSpec) -> None:
         name="floor",
         type=mujoco.mjtGeom.mjGEOM_PLANE,
         pos=(0, 0, -0.5),
-        size=(4, 4, 0.1),
+        size=(4, 4, 8),  # the last is the spacing of its grid: one quad, not thousands
         rgba=FLOOR_RGBA,
         contype=0,
         conaffinity=0,
