@@ -9,7 +9,7 @@ robot.
 from dataclasses import dataclass
 from typing import Any
 
-from jaxtyping import Bool, Float32, Float64, UInt8
+from jaxtyping import Bool, Float32, Float64, Int64, UInt8
 
 Array = Any
 """A numpy array or a torch tensor."""
@@ -96,3 +96,32 @@ class Progress:
     """Probability that the task is complete, in [0, 1]."""
     confidence: Float32[Array, " b"]
     """Trust in the above, in [0, 1]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeBatch:
+    """Decisions of whole episodes for training, padding left out: F frames of B episodes.
+
+    Frames of an episode are in order. M of the frames are queries: they carry a loss.
+    """
+
+    images: UInt8[Array, "f v h w 3"]
+    """RGB images of every decision."""
+    proprio: Float32[Array, "f s"]
+    """Measured channel positions of every decision, in the units of `RobotSpec.channels`."""
+    now: Float32[Array, " f"]
+    """Time of every decision, in control steps since the episode began."""
+    row: Int64[Array, " f"]
+    """Episode of every frame, in [0, B)."""
+    decision: Int64[Array, " f"]
+    """Position of every frame among the decisions of its episode, from 0."""
+    task: tuple[str, ...]
+    """Instruction of each of the B episodes."""
+    query: Int64[Array, " m"]
+    """Frames that carry a loss."""
+    actions: Float32[Array, "m k u"]
+    """Position targets that followed each query, in the units of `RobotSpec.channels`."""
+    pad: Bool[Array, "m k"]
+    """True where the episode had ended."""
+    weight: Float32[Array, " m"]
+    """Weight of each query's loss."""

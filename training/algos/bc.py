@@ -1,0 +1,145 @@
+"""Behaviour cloning: the diffusion loss on demonstrations, whole episodes or single decisions.
+
+Whole episodes train the memory: every decision is written, some carry a loss. Where to spend the
+loss is decided by motion: an arm that is held still teaches the same thing at every decision.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from training.config import TrainConfig
+from training.data import batches, sampler
+from training.data.store import EpisodeStore, load_episodes
+from training.optimiser import Optimiser
+from vla.contracts import registry
+from vla.contracts.config import PluginConfig
+from vla.nn.text import train_tokenizer
+from vla.normalize import Statistics
+from vla.policies.vla import VLAPolicy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(PluginConfig):
+    """Settings of behaviour cloning."""
+
+    unit: Literal["episodes", "windows"] = "episodes"
+    """Learn from whole episodes, or from single decisions without a past."""
+    batch: int = 32
+    """Episodes (or decisions) per update."""
+    queries: int = 4
+    """Decisions per episode that carry a loss; episodes only."""
+    phases: int = 1
+    """Phases of the decision grid kept of each episode; all of them for windows."""
+    still_weight: float = 0.05
+    """Weight with which a decision without motion is drawn, where full motion is 1."""
+    short_decisions: int = 0
+    """Curriculum: some batches hold only episodes of at most so many decisions; 0 for none."""
+    short_share: float = 0.5
+    """Share of batches that the curriculum takes."""
+
+    def start(self, train: TrainConfig, data: Path) -> "BehaviourCloning":
+        """Load the data and make a policy for it.
+
+        Raises:
+            ValueError: the data are damaged, empty or of another robot.
+        """
+        return BehaviourCloning(self, train, data)
+
+
+class BehaviourCloning:
+    """Satisfies `training.loop.Learner`."""
+
+    def __init__(self, config: Config, train: TrainConfig, data: Path) -> None:
+        self.config = config
+        self.policy_config = train.policy
+        robot = registry.load("vla.robots", train.robot).SPEC
+        side = train.policy.backbone.image_px
+        windows = config.unit == "windows"
+        self.store = load_episodes(
+            data, cameras=train.policy.cameras, image_hw=(side, side),
+            stride=1 if windows else train.policy.execute, phase_seed=train.seed,
+            phases=1 if windows else config.phases, cache_dir=data.parent / f"{data.name}-cache",
+        )  # fmt: skip
+        check_channels(self.store, robot.names, data)
+        self.instructions = tuple(sorted(set(self.store.tasks)))
+        torch.manual_seed(train.seed)
+        self.policy: VLAPolicy = train.policy.build(
+            robot, normalisation(self.store), train_tokenizer(self.instructions)
+        ).to(train.device)
+        chunk = train.policy.chunk
+        motion = sampler.motion_weights(self.store, chunk)
+        self.weights = config.still_weight + (1 - config.still_weight) * motion
+        self.rng = np.random.default_rng(train.seed)
+        lengths = self.store.seq_lengths
+        if windows:
+            lengths = np.ones(len(self.store.frames), np.int64)
+        self.stream = sampler.SequenceStream(lengths, config.batch, train.seed)
+        self.short = (
+            sampler.SequenceStream(lengths, config.batch, train.seed + 1, config.short_decisions)
+            if config.short_decisions
+            else None
+        )
+
+    def collect(self) -> Any:
+        """Return the next batch."""
+        chunk = self.policy_config.chunk
+        if self.config.unit == "windows":
+            return batches.window_batch(self.store, self.stream.next(), chunk)
+        stream = self.stream
+        if self.short is not None and self.rng.random() < self.config.short_share:
+            stream = self.short
+        return batches.episode_batch(
+            self.store, stream.next(), chunk, self.config.queries, self.weights, self.rng
+        )
+
+    def update(
+        self, data: Any, optimiser: Optimiser, generator: torch.Generator
+    ) -> dict[str, float]:
+        """Descend the cloning loss once."""
+        with torch.autocast(
+            generator.device.type, torch.bfloat16, enabled=generator.device.type == "cuda"
+        ):
+            loss, parts = self.policy.bc_loss(data, generator)
+        figures = optimiser.step_(loss)
+        values = {name: float(value) for name, value in parts.items()}
+        return {**values, **figures, "samples": float(len(data.query))}
+
+    def state(self) -> dict[str, Any]:
+        """Return where the streams of data are."""
+        short = None if self.short is None else self.short.state()
+        return {"rng": self.rng.bit_generator.state, "stream": self.stream.state(), "short": short}
+
+    def restore_(self, state: dict[str, Any]) -> None:
+        """Continue the streams of data."""
+        self.rng.bit_generator.state = state["rng"]
+        self.stream.restore_(state["stream"])
+        if self.short is not None:
+            self.short.restore_(state["short"])
+
+
+def check_channels(store: EpisodeStore, names: tuple[str, ...], data: Path) -> None:
+    """Raise ValueError unless the data set's actions are those of the robot."""
+    found = store.info.action_names
+    if len(found) != len(names) or store.info.state_dim != len(names):
+        raise ValueError(
+            f"{data}: {store.info.state_dim} states and {len(found)} actions ({', '.join(found)}), "
+            f"the robot has {len(names)} channels ({', '.join(names)}); choose its robot with --robot"
+        )
+
+
+def normalisation(store: EpisodeStore) -> Statistics:
+    """Return the statistics a policy normalises with."""
+    state, action = store.state_statistics(), store.action_statistics()
+
+    def numbers(values: np.ndarray | Tensor) -> tuple[float, ...]:
+        return tuple(float(v) for v in values)
+
+    return Statistics(
+        state_mean=numbers(state.mean), state_std=numbers(state.std),
+        action_low=numbers(action.min), action_high=numbers(action.max),
+    )  # fmt: skip

@@ -1,0 +1,69 @@
+"""What a training run is: one frozen dataclass, made by a recipe and changed by flags."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from training.optimiser import OptimiserConfig
+from vla.contracts.config import PluginConfig, plugin
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demonstrations:
+    """Demonstrations to learn from."""
+
+    episodes: int = 500
+    """How many; recorded before training where the data set does not exist yet."""
+    behaviour: str = "expert"
+    """Who acts: expert, mixed, or one of the bad behaviours."""
+    seed: int = 0
+    """Seed of the episodes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalConfig:
+    """Periodic and final evaluation."""
+
+    every: int = 1000
+    """Updates between evaluations; 0 for only the last."""
+    episodes: int = 50
+    """Episodes of a periodic evaluation."""
+    final_episodes: int = 200
+    """Episodes of the last evaluation; 0 for none."""
+    seed: int = 500
+    """Seed of the periodic episodes; the last evaluation uses seed + 1, on which nothing is chosen."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """One training run."""
+
+    task: PluginConfig = plugin("sim.tasks", "reach")
+    """What to learn."""
+    robot: str = "so101"
+    """Arm."""
+    demos: Demonstrations = field(default_factory=Demonstrations)
+    """Demonstrations."""
+    policy: PluginConfig = plugin("vla.policies", "vla")
+    """What learns."""
+    algo: PluginConfig = plugin("training.algos", "bc")
+    """How it learns."""
+    optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
+    """Optimiser."""
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    """Evaluation."""
+    steps: int = 2000
+    """Updates."""
+    seed: int = 0
+    """Seed of weights, batches and noise."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where to train; on cuda in bfloat16."""
+    threads: int = 2
+    """CPU threads."""
+    compile: bool = False
+    """Compile the policy's loss with torch.compile."""
+    log_every: int = 20
+    """Updates between rows of metrics."""
+    save_every: int = 500
+    """Updates between checkpoints; one is also written on Ctrl-C and at the end."""
+    wandb_project: str | None = None
+    """Weights & Biases project to log to as well."""

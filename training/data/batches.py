@@ -1,0 +1,65 @@
+"""Makes `EpisodeBatch`es of an `EpisodeStore`: whole episodes through memory, or single decisions."""
+
+import numpy as np
+import torch
+
+from training.data.sampler import draw_weighted
+from training.data.store import EpisodeStore
+from vla.contracts.types import EpisodeBatch
+
+
+def episode_batch(
+    store: EpisodeStore, sequences: np.ndarray, chunk: int, queries: int, weights: np.ndarray,
+    rng: np.random.Generator,
+) -> EpisodeBatch:  # fmt: skip
+    """Return every decision of some sequences, a few of which carry a loss.
+
+    Args:
+        store: Where they lie.
+        sequences: i64 [b].
+        chunk: K, actions per decision.
+        queries: Decisions per sequence that carry a loss; all of a shorter one.
+        weights: f32 [f], with which decisions are drawn to carry a loss.
+        rng: Source of randomness.
+    """
+    lengths = store.seq_lengths[sequences]
+    within = np.arange(lengths.max())
+    valid = within < lengths[:, None]
+    frames = (store.seq_offsets[sequences][:, None] + within)[valid]
+    row, decision = np.nonzero(valid)
+    share = np.zeros(valid.shape, np.float32)
+    share[valid] = weights[frames]
+    chosen = draw_weighted(share, min(queries, len(within)), rng)
+    flat = np.cumsum(valid).reshape(valid.shape) - 1  # place of each valid decision among frames
+    kept = np.take_along_axis(valid, chosen, 1)
+    query = np.take_along_axis(flat, chosen, 1)[kept]
+    tasks = tuple(store.tasks[e] for e in store.seq_episode[sequences])
+    return _batch(store, frames, row, decision, tasks, np.sort(query), chunk)
+
+
+def window_batch(store: EpisodeStore, frames: np.ndarray, chunk: int) -> EpisodeBatch:
+    """Return single decisions, each an episode of its own; frames i64 [b] are rows of the store."""
+    episode = store.frame_episode[frames]
+    index = np.arange(len(frames))
+    tasks = tuple(store.tasks[e] for e in episode)
+    return _batch(store, frames, index, np.zeros_like(index), tasks, index, chunk)
+
+
+def _batch(
+    store: EpisodeStore, frames: np.ndarray, row: np.ndarray, decision: np.ndarray,
+    tasks: tuple[str, ...], query: np.ndarray, chunk: int,
+) -> EpisodeBatch:  # fmt: skip
+    episode, time = store.frame_episode[frames], store.frame_time[frames]
+    actions, pad = store.action_chunks(episode[query], time[query], chunk)
+    arrays = {
+        "images": store.frames[frames],
+        "proprio": store.state_at(episode, time),
+        "now": time.astype(np.float32),
+        "row": row,
+        "decision": decision,
+        "query": query,
+        "actions": actions,
+        "pad": pad,
+        "weight": np.ones(len(query), np.float32),
+    }
+    return EpisodeBatch(task=tasks, **{k: torch.from_numpy(v) for k, v in arrays.items()})

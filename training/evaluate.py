@@ -1,0 +1,170 @@
+"""Success of a policy over numbered episodes: `vla eval`, and the periodic test of a training run.
+
+Episode k of a seed is the same episode however many environments run side by side, and so is the
+policy's noise in it: the figures do not depend on the batch.
+"""
+
+import dataclasses
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import rich.progress
+import torch
+
+from sim import vec_env
+from training import statistics
+from vla import checkpoint
+from vla.contracts import config as configs
+from vla.contracts.config import PluginConfig
+from vla.contracts.types import Observation, PolicyState
+from vla.policies.vla import VLAPolicy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Outcome of every episode, in the order of their numbers."""
+
+    task: dict[str, Any]
+    """Configuration of the task."""
+    seed: int
+    """Seed of the episodes."""
+    success: list[bool]
+    """Whether each episode succeeded."""
+    progress: list[float]
+    """Simulator's progress at the end of each episode, in [0, 1]."""
+    steps: list[int]
+    """Length of each episode in control steps."""
+    seconds: float
+    """Wall time of the evaluation."""
+
+    @property
+    def rate(self) -> float:
+        """Share of episodes that succeeded."""
+        return sum(self.success) / len(self.success)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson 95 % interval of the rate."""
+        return statistics.wilson(sum(self.success), len(self.success))
+
+    def sentence(self) -> str:
+        """Return the result for people."""
+        low, high = self.interval
+        return (
+            f"{self.task['type']}: {sum(self.success)} of {len(self.success)} episodes succeeded, "
+            f"{self.rate:.1%} (95 % interval {low:.1%} to {high:.1%}), seed {self.seed}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything, with rate and interval, as JSON types."""
+        return {**dataclasses.asdict(self), "rate": self.rate, "interval": list(self.interval)}
+
+
+def episode_noise(
+    seed: int, episode: np.ndarray, decision: np.ndarray, shape: tuple[int, ...]
+) -> np.ndarray:
+    """Return standard normal noise f32 [e, *shape], a function of (seed, episode, decision) alone."""
+    rows = [
+        np.random.default_rng([seed, 1, int(e), int(d)]).standard_normal(shape, np.float32)
+        for e, d in zip(episode, decision, strict=True)
+    ]
+    return np.stack(rows)
+
+
+class Player:
+    """Drives E environments with a policy, one decision at a time, keeping memory and noise in step."""
+
+    def __init__(self, policy: VLAPolicy, environments: int, seed: int) -> None:
+        self.policy, self.environments, self.seed = policy, environments, seed
+        self.state: PolicyState = policy.initial_state(environments)
+        self.decision = np.zeros(environments, np.int64)
+
+    def decide(self, obs: Observation, episode: np.ndarray) -> np.ndarray:
+        """Return the actions f32 [e, h, u] to execute before the next decision.
+
+        Args:
+            obs: Batch of E observations; rows at time 0 start an episode.
+            episode: i64 [e], number of the episode of each row.
+        """
+        self.decision[np.asarray(obs.time_s) == 0] = 0
+        noise = episode_noise(self.seed, episode, self.decision, self.policy.noise_shape)
+        chunk, self.state = self.policy.act(obs, self.state, noise)
+        self.decision += 1
+        return chunk.values[:, : self.policy.config.execute].cpu().numpy()
+
+
+def evaluate(
+    policy: VLAPolicy, task: PluginConfig, *, episodes: int, seed: int, environments: int = 32,
+    quiet: bool = True,
+) -> Evaluation:  # fmt: skip
+    """Run episodes 0 to `episodes` - 1 of `seed` and return their outcomes.
+
+    Args:
+        policy: In evaluation mode.
+        task: Configuration of the task.
+        episodes: How many.
+        seed: Episodes of one seed never change; train and test on different ones.
+        environments: How many run side by side.
+        quiet: Show no progress bar.
+
+    Raises:
+        ValueError: no episodes, or a robot the policy was not trained for.
+    """
+    if episodes < 1:
+        raise ValueError(f"episodes must be at least 1, got {episodes}")
+    width = min(environments, episodes)
+    begin = time.perf_counter()
+    outcomes: dict[int, tuple[bool, float, int]] = {}
+    with vec_env.make(
+        configs.type_name(task), width, robot=policy.robot.name, task_config=task
+    ) as env:
+        checkpoint.check_robot(policy.robot, env.spec.robot)
+        player, obs = Player(policy, width, seed), env.reset(seed)
+        episode, length = np.arange(width), np.zeros(width, np.int64)
+        with rich.progress.Progress(disable=quiet, transient=True) as bar:
+            line = bar.add_task("evaluating", total=episodes)
+            while len(outcomes) < episodes:
+                step = env.step_chunk(player.decide(obs, episode))
+                length += step.info["steps"]
+                ended = step.terminated | step.truncated
+                for e in np.flatnonzero(ended & (episode < episodes)):
+                    outcomes[int(episode[e])] = (
+                        bool(step.info["success"][e]), float(step.info["progress"][e]), int(length[e]),
+                    )  # fmt: skip
+                episode, length = episode + width * ended, length * ~ended
+                obs = step.obs
+                bar.update(line, completed=len(outcomes))
+    rows = [outcomes[k] for k in range(episodes)]
+    return Evaluation(
+        task=configs.to_json(task), seed=seed, success=[r[0] for r in rows],
+        progress=[r[1] for r in rows], steps=[r[2] for r in rows],
+        seconds=time.perf_counter() - begin,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalArgs:
+    """Measure a checkpoint's success in simulation."""
+
+    checkpoint: Path
+    """Folder that `vla train` wrote."""
+    task: str = ""
+    """Task to test on; the one it was trained on if empty."""
+    episodes: int = 200
+    """How many episodes."""
+    seed: int = 1000
+    """Seed of the episodes."""
+    robot: str = ""
+    """Arm to drive; the one it was trained for if empty."""
+    out: Path | None = None
+    """Folder for `evaluation.json` and `episodes.mp4`; EVAL-TASK-SEED inside the run if not given."""
+    videos: int = 9
+    """Episodes in the grid video; 0 for none."""
+    device: str = "cpu"
+    """Where the policy runs."""
+    threads: int = 2
+    """CPU threads of the policy."""

@@ -1,0 +1,230 @@
+"""The only training loop: get data, update, log, evaluate, save; resume where a run was stopped.
+
+It knows no algorithm and no task. A run that is killed and started again ends, on CPU, with the
+same weights to the bit as one that was left alone.
+"""
+
+import copy
+import json
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import rich.progress
+import safetensors.torch
+import torch
+from rich.console import Console
+
+from training.config import TrainConfig
+from training.evaluate import Evaluation, evaluate
+from training.metrics import MetricsLog
+from training.optimiser import Optimiser
+from vla import checkpoint
+from vla.contracts import config as configs
+from vla.policies.vla import VLAPolicy
+
+
+class Learner(Protocol):
+    """What an algorithm plug-in's `Config.start(train, data)` returns."""
+
+    policy: VLAPolicy
+    """The policy that learns, on its device."""
+    instructions: tuple[str, ...]
+    """Instructions it learns from."""
+
+    def collect(self) -> Any:
+        """Return the data of the next update."""
+        ...
+
+    def update(
+        self, data: Any, optimiser: Optimiser, generator: torch.Generator
+    ) -> dict[str, float]:
+        """Improve the policy on `data`; "samples" among the metrics counts what was learned from."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Return, as JSON types, what `restore_` needs to continue the same stream of data."""
+        ...
+
+    def restore_(self, state: dict[str, Any]) -> None:
+        """Continue where `state` was taken."""
+        ...
+
+
+class Interrupted(Exception):
+    """The run was stopped by a signal, after saving."""
+
+
+def run(config: TrainConfig, data: Path, out: Path, console: Console) -> list[Evaluation]:
+    """Train on `data` until `config.steps`, continuing what is in `out`; return the evaluations made.
+
+    Raises:
+        ValueError: `out` holds a run of another configuration, or something else.
+        Interrupted: SIGINT or SIGTERM arrived; everything is saved.
+    """
+    torch.set_num_threads(config.threads)
+    torch.manual_seed(config.seed)
+    _claim(config, out)
+    learner = config.algo.start(config, data)
+    policy = learner.policy
+    optimiser = Optimiser(config.optimiser, policy, config.steps)
+    generator = torch.Generator(config.device).manual_seed(config.seed)
+    _resume_(out, learner, optimiser, generator)
+    parameters = sum(p.numel() for p in policy.parameters())
+    console.print(
+        f"{parameters:,} parameters, {config.steps - optimiser.count} updates to go, in {out}"
+    )
+    results: list[Evaluation] = []
+    with MetricsLog(out, optimiser.count, config.wandb_project) as log, _signals() as stopped:
+        with _progress(console) as bar:
+            line = bar.add_task("training", total=config.steps, completed=optimiser.count, rate=0.0)
+            _train(config, out, learner, optimiser, generator, log, stopped, bar, line, results)
+        if stopped.is_set():
+            raise Interrupted(f"saved after update {optimiser.count} of {config.steps}")
+        if config.eval.final_episodes and not (out / "evaluation.json").exists():
+            seed = config.eval.seed + 1
+            result = _evaluate(config, policy, optimiser, config.eval.final_episodes, seed)
+            (out / "evaluation.json").write_text(json.dumps(result.to_json()) + "\n")
+            log.write(optimiser.count, {"eval/final_success": result.rate})
+            console.print(result.sentence())
+            results.append(result)
+    return results
+
+
+def _train(
+    config: TrainConfig, out: Path, learner: Learner, optimiser: Optimiser, generator: torch.Generator,
+    log: MetricsLog, stopped: threading.Event, bar: rich.progress.Progress, line: rich.progress.TaskID,
+    results: list[Evaluation],
+) -> None:  # fmt: skip
+    samples, since = 0.0, time.perf_counter()
+    while optimiser.count < config.steps and not stopped.is_set():
+        learner.policy.train()
+        metrics = learner.update(learner.collect(), optimiser, generator)
+        step = optimiser.count
+        samples += metrics.get("samples", 0.0)
+        if step % config.log_every == 0 or step == config.steps:
+            rate = samples / (time.perf_counter() - since)
+            samples, since = 0.0, time.perf_counter()
+            log.write(step, {**metrics, "samples_per_s": rate})
+            bar.update(line, completed=step, rate=rate)
+        if step % config.save_every == 0 or step == config.steps:
+            _save(config, out, learner, optimiser, generator)
+        if config.eval.every and step % config.eval.every == 0 and step < config.steps:
+            result = _evaluate(
+                config, learner.policy, optimiser, config.eval.episodes, config.eval.seed
+            )
+            log.write(step, {"eval/success": result.rate, "eval/seconds": result.seconds})
+            results.append(result)
+            since = time.perf_counter()
+    if stopped.is_set():
+        _save(config, out, learner, optimiser, generator)
+
+
+def _evaluate(
+    config: TrainConfig, policy: VLAPolicy, optimiser: Optimiser, episodes: int, seed: int
+) -> Evaluation:
+    averaged = copy.deepcopy(policy)
+    averaged.load_state_dict(optimiser.average)
+    return evaluate(averaged.eval(), config.task, episodes=episodes, seed=seed)
+
+
+def _save(
+    config: TrainConfig,
+    out: Path,
+    learner: Learner,
+    optimiser: Optimiser,
+    generator: torch.Generator,
+) -> None:
+    """Write policy and trainer state together, by one rename."""
+
+    def also(folder: Path) -> None:
+        tensors = {**optimiser.tensors(), "generator": generator.get_state()}
+        tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+        safetensors.torch.save_file(tensors, folder / "trainer.safetensors")
+        state = {"step": optimiser.count, "learner": learner.state()}
+        (folder / "trainer.json").write_text(json.dumps(state) + "\n")
+
+    origin = checkpoint.provenance(
+        configs.to_json(config.task), learner.instructions, optimiser.count
+    )
+    checkpoint.save(learner.policy, origin, out / "checkpoint", optimiser.average, also)
+
+
+def _resume_(out: Path, learner: Learner, optimiser: Optimiser, generator: torch.Generator) -> None:
+    folder = out / "checkpoint"
+    checkpoint.recover_folder(folder)
+    if not folder.exists():
+        return
+    try:
+        state = json.loads((folder / "trainer.json").read_text())
+        tensors = safetensors.torch.load_file(folder / "trainer.safetensors")
+        generator.set_state(tensors.pop("generator"))
+        optimiser.load_(tensors, state["step"])
+        learner.restore_(state["learner"])
+    except (
+        OSError,
+        KeyError,
+        json.JSONDecodeError,
+        safetensors.SafetensorError,
+        RuntimeError,
+    ) as error:
+        raise ValueError(
+            f"{folder}: cannot continue this run ({error}); delete {out} to start it afresh"
+        ) from error
+
+
+def _claim(config: TrainConfig, out: Path) -> None:
+    """Write the run's configuration, or check that it is the one already there."""
+    path = out / "config.json"
+    wanted = configs.to_json(config)
+    if path.exists():
+        found = json.loads(path.read_text())
+        if found != wanted:
+            raise ValueError(
+                f"{out} holds a run with another configuration ({_difference(found, wanted)}); "
+                "choose another --out, or delete it"
+            )
+    elif out.exists() and any(out.iterdir()):
+        raise ValueError(
+            f"{out} is not empty and holds no run (no config.json); choose another --out"
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(wanted, indent=1) + "\n")
+
+
+def _difference(a: Any, b: Any, name: str = "config") -> str:
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in {**a, **b}:
+            if a.get(key) != b.get(key):
+                return _difference(a.get(key), b.get(key), f"{name}.{key}")
+    return f"{name} is {a!r} there, {b!r} here"
+
+
+@contextmanager
+def _signals() -> Iterator[threading.Event]:
+    """Turn SIGINT and SIGTERM into an event that the loop sees between updates."""
+    stopped = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped
+        return
+    before = {
+        s: signal.signal(s, lambda *_: stopped.set()) for s in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _progress(console: Console) -> rich.progress.Progress:
+    return rich.progress.Progress(
+        rich.progress.TextColumn("{task.description}"), rich.progress.BarColumn(),
+        rich.progress.MofNCompleteColumn(),
+        rich.progress.TextColumn("{task.fields[rate]:.0f} samples/s"),
+        rich.progress.TimeRemainingColumn(), console=console,
+    )  # fmt: skip

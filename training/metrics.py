@@ -1,0 +1,59 @@
+"""Where figures of a run go: a JSON-lines file, TensorBoard, and Weights & Biases on request."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+class MetricsLog:
+    """Appends scalars to `RUN/metrics.jsonl` and TensorBoard; a context manager."""
+
+    def __init__(self, run: Path, step: int, wandb_project: str | None) -> None:
+        from torch.utils.tensorboard import SummaryWriter  # slow to import: not for `vla eval`
+
+        run.mkdir(parents=True, exist_ok=True)
+        self.path = run / "metrics.jsonl"
+        kept = [row for row in read_metrics(run) if row["step"] <= step]
+        self.path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+        self._file = self.path.open("a", buffering=1)
+        self._board = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
+        self._wandb = _open_wandb(run, wandb_project)
+
+    def __enter__(self) -> "MetricsLog":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+        self._board.close()
+        if self._wandb is not None:
+            self._wandb.finish()
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        """Record the figures of one step."""
+        self._file.write(json.dumps({"step": step, **values}) + "\n")
+        for name, value in values.items():
+            self._board.add_scalar(name, value, step)
+        if self._wandb is not None:
+            self._wandb.log(values, step=step)
+
+
+def _open_wandb(run: Path, project: str | None) -> Any:
+    if project is None:
+        return None
+    import wandb
+
+    return wandb.init(project=project, dir=str(run), name=run.name, resume="allow")
+
+
+def read_metrics(run: Path) -> list[dict[str, float]]:
+    """Return the rows of `RUN/metrics.jsonl`, oldest first; a line cut short by a kill is left out."""
+    path = run / "metrics.jsonl"
+    if not path.exists():
+        return []
+    rows = []
+    for line in path.read_text().splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return rows

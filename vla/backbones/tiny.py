@@ -1,0 +1,117 @@
+"""From-scratch vision-language backbone for two CPU cores: convolutions, FiLM and keypoints.
+
+Vision is modulated early by instruction and memory, and summarised by keypoints: at this scale that
+learns in minutes what a patch transformer does not learn in an hour (docs/design.md). What memory
+stores does not depend on what it retrieves, so an episode is encoded in one pass.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from vla.contracts.config import PluginConfig
+from vla.nn.context import Context, Encoded, Retrieved
+from vla.nn.vision import FilmConv, grid, spatial_softmax
+
+PERCEPTUAL = 16
+"""Perceptual tokens per decision: a 4 x 4 grid."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(PluginConfig):
+    """Settings of the tiny backbone."""
+
+    image_px: int = 96
+    """Side of the square images it works on; cameras of other sizes are resized."""
+    channels: int = 32
+    """Channels of the feature maps."""
+    blocks: int = 2
+    """FiLM convolutions per view."""
+    token_width: int = 64
+    """Width of the tokens that memory stores."""
+    pooled_width: int = 256
+    """Width of the vector handed to the action head."""
+    text_width: int = 32
+    """Width of the word embedding."""
+
+    def build(self, views: int, proprio: int, vocabulary: int, memory: int) -> "TinyBackbone":
+        """Return a backbone.
+
+        Args:
+            views: Cameras.
+            proprio: Numbers of proprioception.
+            vocabulary: Words of the tokenizer; id 0 is padding.
+            memory: Width of the retrieved vector.
+        """
+        return TinyBackbone(self, views, proprio, vocabulary, memory)
+
+
+class TinyBackbone(nn.Module):
+    """See the module's sentence."""
+
+    def __init__(
+        self, config: Config, views: int, proprio: int, vocabulary: int, memory: int
+    ) -> None:
+        super().__init__()
+        self.config, self.views = config, views
+        c, d = config.channels, config.token_width
+        side = config.image_px // 4
+        self.words = nn.EmbeddingBag(vocabulary, config.text_width, mode="mean", padding_idx=0)
+        self.stem = nn.Sequential(nn.Conv2d(3, c, 6, stride=4, padding=1), nn.ReLU())
+        self.look = nn.Sequential(
+            nn.Conv2d(c, c, 3, stride=2, padding=1), nn.ReLU(), nn.AdaptiveMaxPool2d(4)
+        )
+        self.perceive = nn.Linear(c * views, d)
+        self.think = nn.Linear(c * views + proprio + config.text_width, d)
+        condition = memory + config.text_width
+        self.blocks = nn.ModuleList(FilmConv(c, condition) for _ in range(config.blocks))
+        self.view = nn.Embedding(views, c)
+        self.temperature = nn.Parameter(torch.ones(()))
+        self.register_buffer("coordinates", grid(side, side), persistent=False)
+        self.pool = nn.Sequential(
+            nn.Linear(3 * c * views + proprio + condition, config.pooled_width), nn.ReLU(),
+            nn.Linear(config.pooled_width, config.pooled_width),
+        )  # fmt: skip
+
+    @property
+    def token_shape(self) -> tuple[int, int]:
+        """Tokens per decision and their width."""
+        return PERCEPTUAL + 1, self.config.token_width
+
+    def sizes(self, memory: int) -> tuple[int, int, int]:
+        """Widths of `Context`: pooled, token, memory."""
+        return self.config.pooled_width, self.config.token_width, memory
+
+    def encode(self, images: Tensor, proprio: Tensor, words: Tensor) -> Encoded:
+        """Encode observations without memory.
+
+        Args:
+            images: u8 [b, v, h, w, 3].
+            proprio: f32 [b, s], normalised.
+            words: i64 [b, w], token ids, 0 pads.
+        """
+        side = self.config.image_px
+        flat = images.flatten(0, 1).permute(0, 3, 1, 2).float() / 127.5 - 1
+        if flat.shape[2:] != (side, side):
+            flat = nn.functional.interpolate(flat, (side, side), mode="bilinear", antialias=True)
+        maps = self.stem(flat)
+        text = self.words(words)
+        cells = self.look(maps).flatten(2).unflatten(0, (-1, self.views))  # [b, v, c, 16]
+        cells = cells.flatten(1, 2).transpose(1, 2)
+        cognitive = self.think(torch.cat([cells.amax(1), proprio, text], 1))
+        tokens = torch.cat([self.perceive(cells), cognitive[:, None]], 1)
+        return Encoded(tokens, (maps.unflatten(0, (-1, self.views)), proprio, text))
+
+    def refine(self, cache: tuple[Tensor, Tensor, Tensor], retrieved: Retrieved) -> Context:
+        """Look again, knowing what memory retrieved."""
+        maps, proprio, text = cache
+        condition = torch.cat([retrieved.vector, text], 1)
+        wide = condition[:, None].expand(-1, self.views, -1).flatten(0, 1)
+        x = (maps + self.view.weight[:, :, None, None]).flatten(0, 1)
+        for block in self.blocks:
+            x = block(x, wide)
+        points = spatial_softmax(x, self.coordinates, self.temperature)
+        points = points.flatten(1).unflatten(0, (-1, self.views)).flatten(1)
+        pooled = self.pool(torch.cat([points, proprio, condition], 1))
+        return Context(pooled, retrieved.tokens, retrieved.vector)

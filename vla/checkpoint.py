@@ -1,0 +1,228 @@
+"""Policies on disk: a folder of safetensors and JSON that is checked before it is trusted.
+
+`policy.json` holds configuration, robot, statistics, task and provenance; `tokenizer.json` the
+tokenizer; `model.safetensors` the weights. No code from the folder is ever run.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from tokenizers import Tokenizer
+
+from vla.contracts import config as configs
+from vla.contracts.specs import RobotSpec
+from vla.normalize import Statistics
+from vla.policies.vla import VLAPolicy
+
+FORMAT = 1
+FILES = ("policy.json", "tokenizer.json", "model.safetensors")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """Where a checkpoint comes from."""
+
+    task: dict[str, Any]
+    """Configuration of the task it was trained on; "type" is its registry key."""
+    instructions: tuple[str, ...]
+    """Instructions it was trained on."""
+    step: int
+    """Updates so far."""
+    revision: str
+    """Git revision of the code, "unknown" outside a repository."""
+    versions: dict[str, str]
+    """Versions of the packages that matter."""
+
+
+def provenance(task: dict[str, Any], instructions: tuple[str, ...], step: int) -> Provenance:
+    """Return the provenance of weights made here and now."""
+    git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    found = subprocess.run(git, capture_output=True, text=True, check=False)
+    packages = {name: metadata.version(name) for name in ("torch", "safetensors", "tokenizers")}
+    return Provenance(
+        task=task, instructions=instructions, step=step,
+        revision=found.stdout.strip() or "unknown", versions=packages,
+    )  # fmt: skip
+
+
+def save(
+    policy: VLAPolicy,
+    origin: Provenance,
+    folder: Path,
+    weights: dict[str, torch.Tensor],
+    also: Callable[[Path], None] = lambda folder: None,
+) -> None:
+    """Write a checkpoint by atomic rename: the folder is either the old one, or wholly the new.
+
+    Args:
+        policy: What to describe.
+        origin: Where it comes from.
+        folder: Where to write; replaced if it exists.
+        weights: The state dict to store, such as an exponential average of the policy's.
+        also: Writes further files (a trainer's state) that must appear together with the weights.
+    """
+    fresh = folder.with_name(f".{folder.name}.new-{os.getpid()}")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    try:
+        description = {
+            "format": FORMAT,
+            "policy": configs.to_json(policy.config),
+            "robot": configs.to_json(policy.robot),
+            "statistics": configs.to_json(policy.statistics),
+            "provenance": configs.to_json(origin),
+        }
+        (fresh / "policy.json").write_text(json.dumps(description, indent=1) + "\n")
+        policy.text.tokenizer.save(str(fresh / "tokenizer.json"))
+        tensors = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
+        safetensors.torch.save_file(tensors, fresh / "model.safetensors")
+        also(fresh)
+        replace_folder(fresh, folder)
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
+
+
+def replace_folder(fresh: Path, folder: Path) -> None:
+    """Put `fresh` in the place of `folder` such that a kill leaves one of the two, complete."""
+    for path in fresh.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+    old = folder.with_name(f".{folder.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        folder.rename(old)
+    fresh.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def recover_folder(folder: Path) -> None:
+    """Finish a replacement that was killed between its two renames."""
+    old = folder.with_name(f".{folder.name}.old")
+    if old.exists() and not folder.exists():
+        old.rename(folder)
+
+
+def load(
+    folder: Path, robot: RobotSpec | None = None, device: str = "cpu"
+) -> tuple[VLAPolicy, Provenance]:
+    """Read and validate a checkpoint.
+
+    Args:
+        folder: What `save` wrote, or a run folder with such a folder named "checkpoint" in it.
+        robot: The arm it will drive; checked against the arm it was trained for.
+        device: Where to put the weights.
+
+    Returns:
+        The policy, in evaluation mode, and its provenance.
+
+    Raises:
+        ValueError: a file is missing or damaged, weights do not fit, or the robot is another.
+    """
+    folder = find(folder)
+    description = _read_json(folder / "policy.json")
+    if description.get("format") != FORMAT:
+        raise ValueError(
+            f"{folder}: checkpoint format {description.get('format')!r}, expected {FORMAT}"
+        )
+    parts = {key: description.get(key) for key in ("policy", "robot", "statistics", "provenance")}
+    config = configs.from_json(
+        None, parts["policy"], f"{folder}/policy.json: policy", "vla.policies"
+    )
+    trained_on = configs.from_json(RobotSpec, parts["robot"], f"{folder}/policy.json: robot")
+    statistics = configs.from_json(
+        Statistics, parts["statistics"], f"{folder}/policy.json: statistics"
+    )
+    origin = configs.from_json(Provenance, parts["provenance"], f"{folder}/policy.json: provenance")
+    if robot is not None:
+        check_robot(trained_on, robot)
+    policy = config.build(trained_on, statistics, _read_tokenizer(folder / "tokenizer.json"))
+    _load_weights_(policy, folder / "model.safetensors")
+    return policy.to(device).eval(), origin
+
+
+def find(folder: Path) -> Path:
+    """Return the checkpoint folder at `folder`, which may be the run folder around it.
+
+    Raises:
+        ValueError: there is none.
+    """
+    for place in (folder, folder / "checkpoint"):
+        recover_folder(place)
+        if (place / "policy.json").is_file():
+            missing = [name for name in FILES if not (place / name).is_file()]
+            if missing:
+                raise ValueError(
+                    f"{place}: checkpoint lacks {', '.join(missing)}; copy the whole folder"
+                )
+            return place
+    raise ValueError(
+        f"{folder}: no checkpoint there (expected a folder with {', '.join(FILES)}); "
+        "give the folder that `vla train --out` wrote"
+    )
+
+
+def check_robot(trained_on: RobotSpec, robot: RobotSpec) -> None:
+    """Raise ValueError, naming the first difference, unless the arms agree where it matters."""
+    for field in ("names", "control_hz", "low", "high"):
+        expected, got = getattr(trained_on, field), getattr(robot, field)
+        if expected != got:
+            raise ValueError(
+                f"wrong robot: the checkpoint was trained for {trained_on.name} with {field} "
+                f"{expected}, got {robot.name} with {got}; use its own robot or train for this one"
+            )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: damaged, not JSON ({error}); restore the checkpoint") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path}: expected a JSON object, got {type(value).__name__}")
+    return value
+
+
+def _read_tokenizer(path: Path) -> Tokenizer:
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception for a damaged file
+        raise ValueError(f"{path}: damaged tokenizer ({error}); restore the checkpoint") from error
+
+
+def _load_weights_(policy: VLAPolicy, path: Path) -> None:
+    try:
+        given = safetensors.torch.load_file(path)
+    except (safetensors.SafetensorError, OSError) as error:
+        raise ValueError(f"{path}: damaged weights ({error}); restore the checkpoint") from error
+    expected = policy.state_dict()
+    for name, value in expected.items():
+        if name not in given:
+            raise ValueError(
+                f"{path}: lacks weight {name!r}; policy.json and weights do not belong together"
+            )
+        if given[name].shape != value.shape:
+            raise ValueError(
+                f"{path}: weight {name!r} has shape {tuple(given[name].shape)}, "
+                f"policy.json expects {tuple(value.shape)}"
+            )
+    extra = sorted(set(given) - set(expected))
+    if extra:
+        raise ValueError(f"{path}: unexpected weight {extra[0]!r}; policy.json and weights differ")
+    bad = [name for name, value in given.items() if not torch.isfinite(value.float()).all()]
+    if bad:
+        raise ValueError(
+            f"{path}: weight {bad[0]!r} is not finite; train again or use an older one"
+        )
+    policy.load_state_dict(given)

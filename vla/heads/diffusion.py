@@ -1,0 +1,144 @@
+"""The diffusion action head: trains, samples and scores chunks of normalised actions.
+
+It knows nothing of images, memory or units. `chain step -> mean, std` is one function, used by
+sampling and by log-probability alike.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from vla.contracts.config import PluginConfig
+from vla.nn import denoisers, diffusion
+from vla.nn.context import Context
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(PluginConfig):
+    """Settings of the diffusion head."""
+
+    denoiser: Literal["mlp", "transformer"] = "mlp"
+    """Residual MLP (small preset) or diffusion transformer (large presets)."""
+    width: int = 256
+    """Width of the denoiser."""
+    depth: int = 3
+    """Blocks of the denoiser."""
+    train_timesteps: int = 100
+    """Noise levels in training."""
+    steps: int = 6
+    """Denoising steps when acting."""
+    prediction: Literal["sample", "epsilon"] = "sample"
+    """What the network predicts: the clean chunk, or the noise."""
+    draws: int = 4
+    """Noise draws per encoded decision in training: vision costs more than the denoiser."""
+    min_std: float = 0.05
+    """Least standard deviation of a stochastic transition, in normalised action units."""
+    clip: float = 1.5
+    """Bound on predicted clean actions, in normalised units (the data lie in [-1, 1])."""
+
+    def build(self, chunk: int, actions: int, sizes: tuple[int, int, int]) -> "DiffusionHead":
+        """Return a head for chunks of `chunk` x `actions`; sizes: pooled, token, memory widths."""
+        return DiffusionHead(self, chunk, actions, sizes)
+
+
+class DiffusionHead(nn.Module):
+    """See the module's sentence; chunks are f32 [b, k, u] in normalised units."""
+
+    def __init__(
+        self, config: Config, chunk: int, actions: int, sizes: tuple[int, int, int]
+    ) -> None:
+        super().__init__()
+        self.config, self.chunk, self.actions = config, chunk, actions
+        kinds = {"mlp": denoisers.MlpDenoiser, "transformer": denoisers.TransformerDenoiser}
+        self.denoiser = kinds[config.denoiser](chunk, actions, sizes, config.width, config.depth)
+        alphas = diffusion.cosine_alphas(config.train_timesteps)
+        self.register_buffer("alphas", alphas, persistent=False)
+        self.chain = diffusion.make_chain(alphas, config.steps)
+
+    @property
+    def noise_shape(self) -> tuple[int, int, int]:
+        """Shape of the noise of one row: (steps + 1, k, u)."""
+        return (self.config.steps + 1, self.chunk, self.actions)
+
+    def predict_clean(self, latent: Tensor, t: Tensor, context: Context) -> Tensor:
+        """Return the predicted clean chunk for latent f32 [b, k, u] at timestep t i64 [b]."""
+        output = self.denoiser(latent, t, context)
+        if self.config.prediction == "epsilon":
+            alpha = self.alphas[t][:, None, None]
+            output = (latent - (1 - alpha).sqrt() * output) / alpha.sqrt()
+        return output.clamp(-self.config.clip, self.config.clip)
+
+    def loss(
+        self, clean: Tensor, pad: Tensor, context: Context, generator: torch.Generator
+    ) -> Tensor:
+        """Return the denoising loss of each row, f32 [b]; padded actions carry none.
+
+        Args:
+            clean: f32 [b, k, u], normalised actions.
+            pad: bool [b, k], True beyond the end of the episode.
+            context: What the head is conditioned on.
+            generator: Draws noise levels and noise.
+        """
+        draws, (rows, chunk, actions) = self.config.draws, clean.shape
+        t = torch.randint(
+            self.config.train_timesteps, (draws, rows), generator=generator, device=clean.device
+        )
+        noise = torch.randn((draws, *clean.shape), generator=generator, device=clean.device)
+        noisy = diffusion.add_noise(clean, noise, self.alphas[t][..., None, None])
+        wide = Context(*(_repeat(part, draws) for part in context))
+        output = self.denoiser(noisy.flatten(0, 1), t.flatten(), wide)
+        target = clean.expand_as(noisy) if self.config.prediction == "sample" else noise
+        error = (
+            (output - target.flatten(0, 1)).square().view(draws, rows, chunk, actions).mean((0, 3))
+        )
+        keep = (~pad).float()
+        return (error * keep).sum(1) / keep.sum(1).clamp(min=1.0)
+
+    def step(
+        self, i: int, latent: Tensor, context: Context, stochastic: bool
+    ) -> tuple[Tensor, float]:
+        """Return mean f32 [b, k, u] and standard deviation of transition i of the chain."""
+        t = torch.full((len(latent),), self.chain.timesteps[i], device=latent.device)
+        clean = self.predict_clean(latent, t, context)
+        eta, floor = (1.0, self.config.min_std) if stochastic else (0.0, 0.0)
+        return diffusion.transition(
+            latent, clean, self.chain.alphas[i], self.chain.alphas_prev[i], eta, floor
+        )
+
+    def sample(self, context: Context, noise: Tensor, stochastic: bool) -> tuple[Tensor, Tensor]:
+        """Run the chain.
+
+        Args:
+            context: What the head is conditioned on.
+            noise: f32 [b, steps + 1, k, u], standard normal; only row 0 counts if deterministic.
+            stochastic: Whether transitions are drawn (for RL) or take their mean (DDIM).
+
+        Returns:
+            Latents f32 [b, steps + 1, k, u], the last of them the chunk, and the log-probability
+            f32 [b, steps] of each transition (zeros if deterministic).
+        """
+        latents, log_probs = [noise[:, 0]], []
+        for i in range(self.config.steps):
+            mean, std = self.step(i, latents[-1], context, stochastic)
+            latent = mean + std * noise[:, i + 1] if stochastic else mean
+            latents.append(latent)
+            log_probs.append(
+                diffusion.gaussian_log_prob(latent, mean, std)
+                if stochastic
+                else torch.zeros(len(latent), device=latent.device)
+            )
+        return torch.stack(latents, 1), torch.stack(log_probs, 1)
+
+    def log_prob(self, context: Context, latents: Tensor) -> Tensor:
+        """Return the log-probability f32 [b, steps] of a stochastic chain's transitions."""
+        scores = []
+        for i in range(self.config.steps):
+            mean, std = self.step(i, latents[:, i], context, True)
+            scores.append(diffusion.gaussian_log_prob(latents[:, i + 1], mean, std))
+        return torch.stack(scores, 1)
+
+
+def _repeat(part: Tensor, draws: int) -> Tensor:
+    return part.expand(draws, *part.shape).flatten(0, 1)

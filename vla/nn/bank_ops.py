@@ -1,0 +1,167 @@
+"""Arithmetic of a slot memory: append, choose a pair, merge; fixed shapes, no loop or scatter.
+
+The choice of the pair is the only thing that is not linear in what was written. So once the pairs
+are known, slot contents are a mixing matrix times the written tokens: `mixing` finds the matrix
+without a gradient, and a whole episode is then read in one batched product.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+HOLE_COST = -1.0
+"""Cost of a pair with an empty member: below every real cost, so holes are consumed first."""
+PROTECTED_COST = 1e3
+"""Added to pairs that touch the oldest slot or the newest ones."""
+TIE_COST = 1e-5
+"""Times the pair's index: equal pairs merge oldest first, on every device."""
+
+
+class Slots(NamedTuple):
+    """Memory content, oldest slot first."""
+
+    tokens: Tensor
+    """f32 [b, l, n, d]."""
+    time: Tensor
+    """f32 [b, l], control steps since the episode began."""
+    count: Tensor
+    """f32 [b, l], decisions held; 0 is empty."""
+
+
+def empty(batch: int, slots: int, tokens: int, width: int, device: torch.device) -> Slots:
+    """Return a memory in which nothing is written."""
+    return Slots(
+        torch.zeros(batch, slots, tokens, width, device=device),
+        torch.zeros(batch, slots, device=device),
+        torch.zeros(batch, slots, device=device),
+    )
+
+
+def ward_cost(tokens: Tensor, count: Tensor, recent: int) -> Tensor:
+    """Return the cost f32 [b, m-1] of merging each adjacent pair of m entries.
+
+    Ward's criterion (Ward 1963) on the token that differs most: max over tokens of the mean square
+    difference, times c_i c_j / (c_i + c_j). A mean over tokens would drown a cue that shows in one.
+    """
+    left, right = count[:, :-1], count[:, 1:]
+    difference = (tokens[:, :-1] - tokens[:, 1:]).square().mean(-1).amax(-1)
+    cost = difference * left * right / (left + right).clamp(min=1.0)
+    index = torch.arange(cost.shape[1], device=cost.device)
+    filled = count > 0
+    first = filled & (filled.cumsum(1) == 1)
+    protected = first[:, :-1] | first[:, 1:] | (index >= cost.shape[1] - recent)
+    return _with_holes(cost + PROTECTED_COST * protected, left, right, index)
+
+
+def fifo_cost(count: Tensor) -> Tensor:
+    """Return costs f32 [b, m-1] that always choose the oldest pair: the ablation of Ward merging."""
+    left, right = count[:, :-1], count[:, 1:]
+    index = torch.arange(left.shape[1], device=count.device)
+    return _with_holes(torch.zeros_like(left), left, right, index)
+
+
+def _with_holes(cost: Tensor, left: Tensor, right: Tensor, index: Tensor) -> Tensor:
+    hole = (left == 0) | (right == 0)
+    return torch.where(hole, torch.full_like(cost, HOLE_COST), cost) + TIE_COST * index
+
+
+def pair_weights(left: Tensor, right: Tensor, fifo: bool) -> tuple[Tensor, Tensor]:
+    """Return the shares of the two members in their merger: by count, or all to the newer one."""
+    if fifo:
+        keep_left = (right == 0).float()
+        return keep_left, 1 - keep_left
+    total = (left + right).clamp(min=1.0)
+    return left / total, right / total
+
+
+def merge(values: Tensor, pair: Tensor, left_share: Tensor, right_share: Tensor) -> Tensor:
+    """Return values [b, m, ...] with entries pair and pair + 1 replaced by their weighted sum.
+
+    Shift and select: entry i comes from i before the pair and from i + 1 after it.
+
+    Args:
+        values: [b, m, ...].
+        pair: i64 [b], index of the older member.
+        left_share: f32 [b, m-1], weight of the older member of every adjacent pair.
+        right_share: f32 [b, m-1], weight of the newer one.
+    """
+    trailing = (1,) * (values.dim() - 2)
+    left, right = values[:, :-1], values[:, 1:]
+    index = torch.arange(left.shape[1], device=values.device)[None]
+    before = (index < pair[:, None]).view(*index.expand(len(pair), -1).shape, *trailing)
+    at = (index == pair[:, None]).view(before.shape)
+    shares = (
+        left_share.view(*left_share.shape, *trailing),
+        right_share.view(*right_share.shape, *trailing),
+    )
+    return torch.where(before, left, torch.where(at, shares[0] * left + shares[1] * right, right))
+
+
+def write(
+    slots: Slots, x: Tensor, now: Tensor, mask: Tensor, *, recent: int, fifo: bool
+) -> tuple[Slots, Tensor]:
+    """Append one decision and merge one pair, so that the number of slots stays.
+
+    Args:
+        slots: Memory of l slots.
+        x: f32 [b, n, d], tokens to store.
+        now: f32 [b], control steps since the episode began.
+        mask: f32 [b], 1 to write, 0 to leave the memory as it is (a hole is appended).
+        recent: Newest entries that are not merged while others can be.
+        fifo: Drop the oldest instead of merging.
+
+    Returns:
+        The new memory and the chosen pair i64 [b].
+    """
+    tokens = torch.cat([slots.tokens, (x * mask[:, None, None])[:, None]], 1)
+    time = torch.cat([slots.time, (now * mask)[:, None]], 1)
+    count = torch.cat([slots.count, mask[:, None]], 1)
+    cost = fifo_cost(count) if fifo else ward_cost(tokens, count, recent)
+    pair = cost.argmin(1)
+    left, right = pair_weights(count[:, :-1], count[:, 1:], fifo)
+    ones = torch.ones_like(left)
+    merged_count = merge(count, pair, left, right) if fifo else merge(count, pair, ones, ones)
+    return Slots(
+        merge(tokens, pair, left, right), merge(time, pair, left, right), merged_count
+    ), pair
+
+
+class Mixing(NamedTuple):
+    """What each slot holds when each decision is taken, as shares of what was written before."""
+
+    share: Tensor
+    """f32 [b, t, l, t]: slots before decision t's own write are share[:, t] @ written tokens."""
+    count: Tensor
+    """f32 [b, t, l]."""
+    time: Tensor
+    """f32 [b, t, l], control steps since the episode began."""
+
+
+@torch.no_grad()
+def mixing(x: Tensor, now: Tensor, mask: Tensor, *, slots: int, recent: int, fifo: bool) -> Mixing:
+    """Find the mixing matrices of whole episodes that start with an empty memory.
+
+    Args:
+        x: f32 [b, t, n, d], tokens written at each decision.
+        now: f32 [b, t], control steps since the episode began.
+        mask: f32 [b, t], 1 where the decision is written.
+        slots: Number of slots.
+        recent: As in `write`.
+        fifo: As in `write`.
+    """
+    batch, steps = now.shape
+    memory = empty(batch, slots, x.shape[2], x.shape[3], x.device)
+    share = torch.zeros(batch, slots, steps, device=x.device)
+    unit = torch.eye(steps, device=x.device)
+    shares, counts, times = [], [], []
+    for t in range(steps):
+        shares.append(share)
+        counts.append(memory.count)
+        times.append(memory.time)
+        count = torch.cat([memory.count, mask[:, t : t + 1]], 1)
+        left, right = pair_weights(count[:, :-1], count[:, 1:], fifo)
+        memory, pair = write(memory, x[:, t], now[:, t], mask[:, t], recent=recent, fifo=fifo)
+        appended = torch.cat([share, (mask[:, t, None] * unit[t])[:, None]], 1)
+        share = merge(appended, pair, left, right)
+    return Mixing(torch.stack(shares, 1), torch.stack(counts, 1), torch.stack(times, 1))

@@ -1,0 +1,34 @@
+"""What backbone, memory and head hand to each other within one decision."""
+
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+
+class Encoded(NamedTuple):
+    """What a backbone makes of one observation, before memory is consulted."""
+
+    tokens: Tensor
+    """f32 [b, n, d]: perceptual tokens, then one cognitive token. This is what memory stores."""
+    cache: Any
+    """The backbone's own intermediate results, for `refine`; every tensor in it has b rows."""
+
+
+class Retrieved(NamedTuple):
+    """What a memory returns for one decision."""
+
+    tokens: Tensor
+    """f32 [b, n, d]: present tokens, gated with what attention fetched."""
+    vector: Tensor
+    """f32 [b, m]: everything remembered in one standardised vector; zeros without memory."""
+
+
+class Context(NamedTuple):
+    """What the action head is conditioned on."""
+
+    pooled: Tensor
+    """f32 [b, c]: one vector."""
+    tokens: Tensor
+    """f32 [b, n, d]: tokens to attend to."""
+    memory: Tensor
+    """f32 [b, m]: the retrieved vector, for adaptive normalisation."""

@@ -1,0 +1,113 @@
+"""Networks that predict the clean action chunk from a noisy one; both take the same arguments."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from vla.nn.context import Context
+
+
+def timestep_features(t: Tensor, width: int) -> Tensor:
+    """Return sinusoidal features f32 [b, width] of timesteps t [b] (Vaswani et al. 2017, 3.5)."""
+    half = width // 2
+    rates = torch.exp(-math.log(10_000.0) * torch.arange(half, device=t.device) / half)
+    phase = t.float()[:, None] * rates
+    return torch.cat([phase.sin(), phase.cos()], 1)
+
+
+class MlpDenoiser(nn.Module):
+    """Residual MLP over the flattened chunk: little compute, learns fast from few updates."""
+
+    def __init__(
+        self, chunk: int, actions: int, sizes: tuple[int, int, int], width: int, depth: int
+    ) -> None:
+        super().__init__()
+        pooled, _, _ = sizes
+        self.chunk, self.actions = chunk, actions
+        self.time = nn.Sequential(nn.Linear(64, width), nn.SiLU(), nn.Linear(width, width))
+        self.condition = nn.Linear(pooled, width)
+        self.enter = nn.Linear(chunk * actions, width)
+        self.blocks = nn.ModuleList(_MlpBlock(width) for _ in range(depth))
+        self.leave = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, chunk * actions))
+
+    def forward(self, latent: Tensor, t: Tensor, context: Context) -> Tensor:
+        """Return the prediction f32 [b, k, u] for latent f32 [b, k, u] at timestep t i64 [b]."""
+        h = self.enter(latent.flatten(1)) + self.time(timestep_features(t, 64))
+        condition = self.condition(context.pooled)
+        h = h + condition
+        for block in self.blocks:
+            h = block(h, condition)
+        return self.leave(h).unflatten(1, (self.chunk, self.actions))
+
+
+class _MlpBlock(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.net = nn.Sequential(nn.Linear(2 * width, width), nn.SiLU(), nn.Linear(width, width))
+
+    def forward(self, h: Tensor, condition: Tensor) -> Tensor:
+        return h + self.net(torch.cat([self.norm(h), condition], 1))
+
+
+class TransformerDenoiser(nn.Module):
+    """Diffusion transformer (Peebles and Xie 2023) over the chunk's actions.
+
+    Each block attends to the chunk and to the observation's tokens. Adaptive layer norm is driven
+    by timestep, pooled observation and retrieved memory, zero-initialised so that a block starts
+    as the identity.
+    """
+
+    def __init__(
+        self, chunk: int, actions: int, sizes: tuple[int, int, int], width: int, depth: int
+    ) -> None:
+        super().__init__()
+        pooled, token, memory = sizes
+        self.enter = nn.Linear(actions, width)
+        self.position = nn.Parameter(torch.randn(chunk, width) * 0.02)
+        self.tokens = nn.Linear(token, width)
+        self.time = nn.Sequential(nn.Linear(64, width), nn.SiLU(), nn.Linear(width, width))
+        self.condition = nn.Linear(pooled, width)
+        self.memory = nn.Linear(memory, width)
+        self.blocks = nn.ModuleList(_DitBlock(width, max(1, width // 64)) for _ in range(depth))
+        self.norm = nn.LayerNorm(width)
+        self.leave = nn.Linear(width, actions)
+
+    def forward(self, latent: Tensor, t: Tensor, context: Context) -> Tensor:
+        """Return the prediction f32 [b, k, u] for latent f32 [b, k, u] at timestep t i64 [b]."""
+        drive = self.time(timestep_features(t, 64)) + self.condition(context.pooled)
+        drive = nn.functional.silu(drive + self.memory(context.memory))
+        tokens = torch.cat(
+            [self.tokens(context.tokens), self.condition(context.pooled)[:, None]], 1
+        )
+        h = self.enter(latent) + self.position
+        for block in self.blocks:
+            h = block(h, tokens, drive)
+        return self.leave(self.norm(h))
+
+
+class _DitBlock(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(width, elementwise_affine=False) for _ in range(3))
+        self.self_attention = nn.MultiheadAttention(width, heads, batch_first=True)
+        self.cross_attention = nn.MultiheadAttention(width, heads, batch_first=True)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+        self.modulation = nn.Linear(width, 9 * width)
+        nn.init.zeros_(self.modulation.weight)
+        nn.init.zeros_(self.modulation.bias)
+
+    def forward(self, h: Tensor, tokens: Tensor, drive: Tensor) -> Tensor:
+        shift_scale_gate = self.modulation(drive)[:, None].chunk(9, dim=2)
+        x = self._modulated(0, h, shift_scale_gate)
+        h = h + shift_scale_gate[2] * self.self_attention(x, x, x, need_weights=False)[0]
+        x = self._modulated(1, h, shift_scale_gate)
+        h = h + shift_scale_gate[5] * self.cross_attention(x, tokens, tokens, need_weights=False)[0]
+        x = self._modulated(2, h, shift_scale_gate)
+        return h + shift_scale_gate[8] * self.mlp(x)
+
+    def _modulated(self, i: int, h: Tensor, parts: tuple[Tensor, ...]) -> Tensor:
+        return self.norms[i](h) * (1 + parts[3 * i + 1]) + parts[3 * i]

@@ -1,0 +1,46 @@
+"""Instructions to token ids: a small tokenizer, trained on the instructions at hand."""
+
+from collections.abc import Iterable
+
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from torch import Tensor
+
+VOCABULARY = 512
+"""Largest vocabulary."""
+
+
+def train_tokenizer(instructions: Iterable[str]) -> Tokenizer:
+    """Return a byte-pair tokenizer of lower-case words; id 0 pads, id 1 is unknown."""
+    tokenizer = Tokenizer(models.BPE(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY, special_tokens=["[PAD]", "[UNK]"], show_progress=False
+    )
+    tokenizer.train_from_iterator(sorted(set(instructions)), trainer)
+    return tokenizer
+
+
+class TextEncoder:
+    """Encodes instructions, remembering those it has seen: an episode repeats its own."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self._known: dict[str, list[int]] = {}
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of token ids."""
+        return self.tokenizer.get_vocab_size()
+
+    def __call__(self, tasks: tuple[str, ...], device: torch.device) -> Tensor:
+        """Return ids i64 [b, w], padded with 0."""
+        rows = [self._ids(task) for task in tasks]
+        width = max(len(row) for row in rows)
+        return torch.tensor([row + [0] * (width - len(row)) for row in rows], device=device)
+
+    def _ids(self, task: str) -> list[int]:
+        if task not in self._known:
+            self._known[task] = self.tokenizer.encode(task).ids or [1]
+        return self._known[task]

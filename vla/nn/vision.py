@@ -1,0 +1,37 @@
+"""Small vision modules: feature-wise modulation, spatial softmax, query keypoints."""
+
+import torch
+from torch import Tensor, nn
+
+
+class FilmConv(nn.Module):
+    """3x3 convolution whose channels are scaled and shifted by a condition (Perez et al. 2018)."""
+
+    def __init__(self, channels: int, condition: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 3, padding=1)
+        self.norm = nn.GroupNorm(4, channels)
+        self.film = nn.Linear(condition, 2 * channels)
+        nn.init.zeros_(self.film.bias)
+
+    def forward(self, maps: Tensor, condition: Tensor) -> Tensor:
+        """Return maps f32 [b, c, h, w] for a condition f32 [b, m]."""
+        scale, shift = self.film(condition)[:, :, None, None].chunk(2, 1)
+        return maps + torch.relu(self.norm(self.conv(maps)) * (1 + scale) + shift)
+
+
+def grid(height: int, width: int) -> Tensor:
+    """Return the coordinates f32 [h * w, 2] of map cells, x then y, in [-1, 1]."""
+    y = torch.linspace(-1, 1, height)[:, None].expand(height, width)
+    x = torch.linspace(-1, 1, width)[None].expand(height, width)
+    return torch.stack([x, y], -1).reshape(-1, 2)
+
+
+def spatial_softmax(maps: Tensor, coordinates: Tensor, temperature: Tensor) -> Tensor:
+    """Return f32 [b, c, 3]: expected x and y of each channel, and its maximum.
+
+    Levine et al. 2016 (arXiv 1504.00702), section 5.1; the maximum says whether the thing is there.
+    """
+    flat = maps.flatten(2)
+    place = (flat * temperature).softmax(2) @ coordinates
+    return torch.cat([place, flat.amax(2, keepdim=True)], 2)

@@ -1,0 +1,184 @@
+"""Vision-language-action policy: backbone, memory and diffusion head, composed.
+
+It holds no state between calls: memory, noise and time are arguments. Units are physical at its
+edges and normalised inside.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from vla.contracts.config import PluginConfig, plugin
+from vla.contracts.specs import RobotSpec
+from vla.contracts.types import (
+    ActionChunk,
+    Array,
+    DenoiseTrace,
+    EpisodeBatch,
+    Observation,
+    PolicyState,
+)
+from vla.nn.bank_ops import Slots
+from vla.nn.context import Context
+from vla.nn.text import TextEncoder
+from vla.normalize import Normalizer, Statistics
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(PluginConfig):
+    """Settings of the policy."""
+
+    chunk: int = 16
+    """Actions predicted per decision."""
+    execute: int = 8
+    """Actions executed before the next decision: the period of memory writes."""
+    cameras: tuple[str, ...] = ("front", "wrist")
+    """Cameras it looks through, in view order; a subset of the robot's."""
+    backbone: PluginConfig = plugin("vla.backbones", "tiny")
+    """Images, text and proprioception to tokens."""
+    memory: PluginConfig = plugin("vla.memory", "bank")
+    """What is carried from decision to decision."""
+    head: PluginConfig = plugin("vla.heads", "diffusion")
+    """Tokens to actions."""
+
+    def build(self, robot: RobotSpec, statistics: Statistics, tokenizer: Tokenizer) -> "VLAPolicy":
+        """Return a policy with fresh weights.
+
+        Raises:
+            ValueError: a camera the robot does not have, or more actions executed than predicted.
+        """
+        known = tuple(camera.name for camera in robot.cameras)
+        missing = [name for name in self.cameras if name not in known]
+        if missing or not self.cameras:
+            raise ValueError(
+                f"policy.cameras: {robot.name} has cameras {known}, got {self.cameras}"
+            )
+        if not 1 <= self.execute <= self.chunk:
+            raise ValueError(
+                f"policy.execute must lie in [1, chunk = {self.chunk}], got {self.execute}"
+            )
+        return VLAPolicy(self, robot, statistics, tokenizer)
+
+
+class VLAPolicy(nn.Module):
+    """Satisfies `TrainablePolicy`; arrays may be numpy or torch, results are torch tensors."""
+
+    def __init__(
+        self, config: Config, robot: RobotSpec, statistics: Statistics, tokenizer: Tokenizer
+    ) -> None:
+        super().__init__()
+        self.config, self.robot, self.statistics = config, robot, statistics
+        self.text = TextEncoder(tokenizer)
+        self.normalizer = Normalizer(statistics)
+        channels = len(robot.channels)
+        shape = config.backbone  # tokens and widths are the backbone's to say
+        probe = shape.build(len(config.cameras), channels, self.text.vocabulary, 0)
+        self.memory = config.memory.build(*probe.token_shape)
+        size = self.memory.vector_size
+        self.backbone = shape.build(len(config.cameras), channels, self.text.vocabulary, size)
+        self.head = config.head.build(config.chunk, channels, self.backbone.sizes(size))
+        names = [camera.name for camera in robot.cameras]
+        self.views = [names.index(name) for name in config.cameras]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.normalizer.state_mean.device
+
+    @property
+    def noise_shape(self) -> tuple[int, int, int]:
+        """Shape of one row of `noise`: (denoising steps + 1, chunk, channels)."""
+        return self.head.noise_shape
+
+    def initial_state(self, batch: int) -> PolicyState:
+        """Return the empty memory of `batch` arms."""
+        return _to_state(self.memory.initial(batch, self.device))
+
+    @torch.no_grad()
+    def act(
+        self, obs: Observation, state: PolicyState, noise: Array
+    ) -> tuple[ActionChunk, PolicyState]:
+        """See `Policy.act`; deterministic given the noise."""
+        context, state = self._perceive(obs, state)
+        latents, _ = self.head.sample(context, self._tensor(noise), False)
+        return self._chunk(obs, latents[:, -1]), state
+
+    @torch.no_grad()
+    def sample(
+        self, obs: Observation, state: PolicyState, noise: Array
+    ) -> tuple[ActionChunk, DenoiseTrace, PolicyState]:
+        """See `TrainablePolicy.sample`."""
+        context, state = self._perceive(obs, state)
+        latents, log_prob = self.head.sample(context, self._tensor(noise), True)
+        trace = DenoiseTrace(latents=latents, log_prob=log_prob)
+        return self._chunk(obs, latents[:, -1]), trace, state
+
+    def log_prob(self, obs: Observation, state: PolicyState, trace: DenoiseTrace) -> Tensor:
+        """See `TrainablePolicy.log_prob`; `state` is the one `sample` was given."""
+        context, _ = self._perceive(obs, state)
+        return self.head.log_prob(context, self._tensor(trace.latents))
+
+    def bc_loss(
+        self, batch: EpisodeBatch, generator: torch.Generator
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """See `TrainablePolicy.bc_loss`; one parallel pass over whole episodes."""
+        context = self.contexts(batch)
+        clean = self.normalizer.action(self._tensor(batch.actions))
+        loss = self.head.loss(clean, self._tensor(batch.pad), context, generator)
+        weight = self._tensor(batch.weight)
+        mean = (loss * weight).sum() / weight.sum().clamp(min=1e-6)
+        return mean, {"loss": mean.detach()}
+
+    def contexts(self, batch: EpisodeBatch) -> Context:
+        """Return what the head is conditioned on at the batch's queries, through the memory."""
+        row, decision = self._tensor(batch.row), self._tensor(batch.decision)
+        query = self._tensor(batch.query)
+        words = self.text(batch.task, self.device)[row]
+        proprio = self.normalizer.state(self._tensor(batch.proprio))
+        encoded = self.backbone.encode(self._tensor(batch.images), proprio, words)
+        rows, steps = len(batch.task), int(decision.max()) + 1
+        tokens = _padded(encoded.tokens, row, decision, rows, steps)
+        now = _padded(self._tensor(batch.now), row, decision, rows, steps)
+        mask = _padded(torch.ones_like(row, dtype=torch.float32), row, decision, rows, steps)
+        retrieved = self.memory.read_episodes(tokens, now, mask, row[query], decision[query])
+        return self.backbone.refine(tuple(part[query] for part in encoded.cache), retrieved)
+
+    def _perceive(self, obs: Observation, state: PolicyState) -> tuple[Context, PolicyState]:
+        """Encode, reset, read and write: everything of a decision but the action."""
+        images = self._tensor(obs.images)[:, self.views]
+        proprio = self.normalizer.state(self._tensor(obs.proprio))
+        time_s = self._tensor(obs.time_s)
+        encoded = self.backbone.encode(images, proprio, self.text(obs.task, self.device))
+        keep = (time_s != 0).float()
+        now = (time_s * self.robot.control_hz).float()
+        slots = Slots(
+            self._tensor(state.tokens) * keep[:, None, None, None],
+            self._tensor(state.slot_time) * keep[:, None],
+            self._tensor(state.slot_count) * keep[:, None],
+        )
+        retrieved = self.memory.read(slots, encoded.tokens, now)
+        context = self.backbone.refine(encoded.cache, retrieved)
+        return context, _to_state(
+            self.memory.write(slots, encoded.tokens, now, torch.ones_like(now))
+        )
+
+    def _chunk(self, obs: Observation, clean: Tensor) -> ActionChunk:
+        low, high = (torch.tensor(x, device=self.device) for x in (self.robot.low, self.robot.high))
+        values = torch.minimum(torch.maximum(self.normalizer.action_inverse(clean), low), high)
+        return ActionChunk(values=values, start_s=self._tensor(obs.time_s))
+
+    def _tensor(self, value: Any) -> Tensor:
+        return torch.as_tensor(value, device=self.device)
+
+
+def _to_state(slots: Slots) -> PolicyState:
+    return PolicyState(tokens=slots.tokens, slot_time=slots.time, slot_count=slots.count)
+
+
+def _padded(flat: Tensor, row: Tensor, decision: Tensor, rows: int, steps: int) -> Tensor:
+    """Return [rows, steps, ...] with flat frames at their episode and decision, zero elsewhere."""
+    return flat.new_zeros(rows, steps, *flat.shape[1:]).index_put((row, decision), flat)
