@@ -5,13 +5,25 @@ from typing import Any
 
 import numpy as np
 
+from vla.contracts.config import PluginConfig
 from vla.contracts.specs import CameraSpec, Channel, Gripper, RobotSpec
 
 COLOURS = np.array([[220, 30, 30], [30, 200, 40], [40, 60, 220], [230, 210, 40]], np.uint8)
+"""Red, green, blue, yellow."""
+SQUARE_PX = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(PluginConfig):
+    """Configuration of the made-up task."""
+
+    difficulty: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class FakeEpisode:
+    """See `sim.episode.EpisodeRecord`."""
+
     images: np.ndarray
     proprio: np.ndarray
     action: np.ndarray
@@ -23,11 +35,22 @@ class FakeEpisode:
 
 def fake_robot(size_px: int = 32) -> RobotSpec:
     """Return a two-channel arm with two cameras."""
-    limits = dict(low=-2.0, high=2.0, velocity=1.0, acceleration=2.0, jerk=4.0, source="made up")
-    channels = tuple(Channel(name=n, unit="rad", **limits) for n in ("joint", "gripper"))
+    channels = tuple(
+        Channel(
+            name=name,
+            unit="rad",
+            low=-2.0,
+            high=2.0,
+            velocity=1.0,
+            acceleration=2.0,
+            jerk=4.0,
+            source="made up",
+        )
+        for name in ("joint", "gripper")
+    )
     cameras = tuple(
         CameraSpec(
-            name=n,
+            name=name,
             body="world",
             pos_m=(0.5, 0.0, 0.5),
             target_m=(0.0, 0.0, 0.0),
@@ -35,7 +58,7 @@ def fake_robot(size_px: int = 32) -> RobotSpec:
             width_px=size_px,
             height_px=size_px,
         )
-        for n in ("front", "wrist")
+        for name in ("front", "wrist")
     )
     return RobotSpec(
         name="fake",
@@ -49,32 +72,39 @@ def fake_robot(size_px: int = 32) -> RobotSpec:
 
 
 def fake_episode(
-    task_name: str,
+    task: str,
     seed: int,
     index: int,
     behaviour: str = "expert",
     robot: RobotSpec | None = None,
     task_config: Any = None,
 ) -> FakeEpisode:
-    """Return episode (seed, index): a coloured square crosses a smooth background, a joint turns."""
+    """Return episode (seed, index): a square of `COLOURS[index % 4]` crosses a smooth background."""
     robot = robot or fake_robot()
-    size = robot.cameras[0].height_px
+    size, channels = robot.cameras[0].height_px, len(robot.channels)
     rng = np.random.default_rng([seed, index])
     steps = int(rng.integers(9, 15))
-    column = np.linspace(80, 160, size, dtype=np.float32)
     images = np.empty((steps, 2, size, size, 3), np.uint8)
-    images[:] = column[:, None].astype(np.uint8)
-    colour = COLOURS[index % len(COLOURS)]
+    images[:] = np.linspace(80, 160, size).astype(np.uint8)[:, None]
     for t in range(steps):
-        images[t, 0, 8:12, 4 + t : 8 + t] = colour
-        images[t, 1, 4 + t : 8 + t, 8:12] = colour
-    action = np.cumsum(rng.normal(0, 0.1, (steps, 2)), axis=0).astype(np.float32)
+        images[t, 0, 8 : 8 + SQUARE_PX, 4 + t : 4 + t + SQUARE_PX] = COLOURS[index % 4]
+        images[t, 1, 4 + t : 4 + t + SQUARE_PX, 8 : 8 + SQUARE_PX] = COLOURS[index % 4]
+    action = np.cumsum(rng.normal(0, 0.1, (steps, channels)), axis=0).astype(np.float32)
     return FakeEpisode(
         images=images,
-        proprio=np.vstack([np.zeros((1, 2), np.float32), action[:-1]]),
+        proprio=np.vstack([np.zeros((1, channels), np.float32), action[:-1]]),
         action=action,
         success=np.arange(steps) == steps - 1,
         progress=np.linspace(0, 1, steps).astype(np.float32),
-        instruction=f"{task_name} {index % 2}",
+        instruction=f"{task} {index % 2}",
         behaviour=behaviour,
     )
+
+
+def failing_episode(
+    task: str, seed: int, index: int, behaviour: str, robot: RobotSpec, task_config: Any
+) -> FakeEpisode:
+    """Like `fake_episode`, but the disk is full when episode 3 is due."""
+    if index == 3:
+        raise OSError(28, "No space left on device")
+    return fake_episode(task, seed, index, behaviour, robot, task_config)

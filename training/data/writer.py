@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import av
 import numpy as np
@@ -37,6 +37,7 @@ _FILES_PER_CHUNK = 1000
 _QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 
 
+@runtime_checkable
 class Episode(Protocol):
     """What a recorded episode offers (`sim.episode.EpisodeRecord`); frame t precedes action t."""
 

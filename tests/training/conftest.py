@@ -1,0 +1,21 @@
+"""Data sets that several tests read; nobody may write to them."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.training.fake_episodes import fake_episode, fake_robot
+from training.data.writer import merge_shards, write_shard
+
+EPISODES = 5
+
+
+@pytest.fixture(scope="session")
+def fake_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a data set of `EPISODES` fake episodes, merged from shards of 3 and 2."""
+    place = tmp_path_factory.mktemp("data")
+    robot = fake_robot()
+    for name, indices in (("a", (0, 1, 2)), ("b", (3, 4))):
+        write_shard(place / name, robot, (fake_episode("push", 7, i) for i in indices), {})
+    merge_shards([place / "a", place / "b"], place / "whole", {"seed": 7})
+    return place / "whole"

@@ -1,0 +1,106 @@
+"""Batches: what is in them, how little padding, and that a stream continues to the bit."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.training.fake_episodes import fake_episode
+from training.data.sampler import (
+    SequenceStream,
+    draw_weighted,
+    gather_sequences,
+    gather_windows,
+    motion_weights,
+)
+from training.data.store import EpisodeStore, load_episodes
+
+
+@pytest.fixture(scope="module")
+def store(fake_dataset: Path) -> EpisodeStore:
+    return load_episodes(fake_dataset, image_hw=(32, 32), stride=2)
+
+
+def test_a_batch_of_sequences_holds_every_decision_and_pads_the_shorter(
+    store: EpisodeStore,
+) -> None:
+    batch = gather_sequences(store, np.array([1, 0]), horizon=3)
+    lengths = store.seq_lengths[[1, 0]]
+    assert batch.valid.sum(axis=1).tolist() == lengths.tolist()
+    assert batch.frames.shape == (2, lengths.max(), 2, 32, 32, 3)
+    assert batch.task == ("push 1", "push 0")
+    for b, index in enumerate((1, 0)):
+        n = lengths[b]
+        begin = store.seq_offsets[index]
+        np.testing.assert_array_equal(batch.frames[b, :n], store.frames[begin : begin + n])
+        assert not batch.frames[b, n:].any() and not batch.weight[b, n:].any()
+        times = batch.time[b, :n]
+        np.testing.assert_array_equal(
+            batch.state[b, :n], fake_episode("push", 7, index).proprio[times]
+        )
+        np.testing.assert_array_equal(
+            batch.actions[b, :n, 0], fake_episode("push", 7, index).action[times]
+        )
+
+
+def test_windows_are_single_decisions(store: EpisodeStore) -> None:
+    rows = np.array([0, int(store.seq_offsets[2])])
+    batch = gather_windows(store, rows, horizon=3)
+    assert batch.episode.tolist() == [0, 2]
+    assert batch.valid.all()
+    np.testing.assert_array_equal(batch.frames, store.frames[rows])
+    assert batch.actions.shape == (2, 3, 2)
+
+
+def test_every_sequence_comes_once_per_epoch(store: EpisodeStore) -> None:
+    stream = SequenceStream(store.seq_lengths, batch=2, seed=0)
+    drawn = np.concatenate([stream.next() for _ in range(3)])
+    assert sorted(drawn.tolist()) == [0, 1, 2, 3, 4]
+
+
+def test_sequences_of_one_batch_have_similar_lengths() -> None:
+    lengths = np.random.default_rng(0).integers(5, 50, 1000)
+    stream = SequenceStream(lengths, batch=16, seed=0)
+    batches = [lengths[stream.next()] for _ in range(62)]
+    padding = 1 - sum(b.sum() for b in batches) / sum(b.max() * len(b) for b in batches)
+    assert padding < 0.1  # about 0.45 without buckets
+
+
+def test_a_limit_leaves_longer_sequences_out() -> None:
+    stream = SequenceStream(np.array([3, 9, 4]), batch=2, seed=0, max_decisions=4)
+    assert sorted(stream.next().tolist()) == [0, 2]
+    with pytest.raises(ValueError, match="at most 2 decisions, the shortest has 3"):
+        SequenceStream(np.array([3, 9, 4]), batch=2, seed=0, max_decisions=2)
+
+
+def test_a_restored_stream_continues_to_the_bit_across_epochs() -> None:
+    lengths = np.random.default_rng(0).integers(5, 50, 40)
+    stream = SequenceStream(lengths, batch=8, seed=3)
+    for _ in range(7):  # five batches per epoch: two into the second
+        stream.next()
+    state = json.loads(json.dumps(stream.state()))
+    expected = [stream.next() for _ in range(20)]
+    other = SequenceStream(lengths, batch=8, seed=99)
+    other.restore_(state)
+    for batch in expected:
+        np.testing.assert_array_equal(other.next(), batch)
+
+
+def test_motion_weight_is_the_share_of_steps_that_move(fake_dataset: Path) -> None:
+    store = load_episodes(fake_dataset, image_hw=(8, 8))
+    actions = store.actions
+    actions[:] = 0.0
+    actions[3:5, 0] = (1.0, 2.0)  # steps 3 and 4 move, and step 5 back to 0 does too
+    weights = motion_weights(store, horizon=4)
+    # Chunks of steps 0-3, 1-4, 2-5, 3-6, ... hold 1, 2, 3, 3, 2, 1, 0 moving steps.
+    assert weights[:7].tolist() == [0.25, 0.5, 0.75, 0.75, 0.5, 0.25, 0.0]
+    assert not weights[store.seq_offsets[1] :].any()
+
+
+def test_weighted_draws_are_distinct_and_prefer_heavy_columns() -> None:
+    rng = np.random.default_rng(0)
+    weight = np.tile(np.array([[1.0, 3.0, 0.0, 0.0]], np.float32), (4000, 1))
+    drawn = draw_weighted(weight, 2, rng)
+    assert set(map(tuple, np.sort(drawn, axis=1).tolist())) == {(0, 1)}
+    assert np.mean(drawn[:, 0] == 1) == pytest.approx(0.75, abs=0.03)  # 3 / (1 + 3)

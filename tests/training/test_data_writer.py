@@ -1,0 +1,109 @@
+"""What the writer leaves on disk, seen by stock LeRobot and by pixels."""
+
+import dataclasses
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.training.conftest import EPISODES
+from tests.training.fake_episodes import COLOURS, SQUARE_PX, fake_episode, fake_robot
+from training.data.reader import open_dataset
+from training.data.store import load_episodes
+from training.data.writer import dataset_features, write_shard
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+
+
+def test_stock_lerobot_reads_back_what_was_recorded(fake_dataset: Path) -> None:
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    stock = LeRobotDataset("local/fake", root=fake_dataset, video_backend="pyav")
+    store = load_episodes(fake_dataset, image_hw=(32, 32))
+    assert stock.num_episodes == EPISODES
+    row = 0
+    for index in range(EPISODES):
+        episode = fake_episode("push", 7, index)
+        for t in range(len(episode.action)):
+            item = stock[row]
+            assert item["episode_index"] == index and item["frame_index"] == t
+            assert item["task"] == f"push {index % 2}"
+            assert item["behaviour"] == "expert"
+            assert bool(item["success"]) == episode.success[t]
+            np.testing.assert_array_equal(item["action"].numpy(), episode.action[t])
+            np.testing.assert_array_equal(item["observation.state"].numpy(), episode.proprio[t])
+            for view, name in enumerate(("front", "wrist")):
+                pixels = item[f"observation.images.{name}"].numpy().transpose(1, 2, 0) * 255
+                np.testing.assert_allclose(pixels, store.frames[row, view], atol=0.01)
+            row += 1
+    assert row == stock.num_frames
+
+
+def test_statistics_of_a_merged_set_are_those_of_its_frames(fake_dataset: Path) -> None:
+    from lerobot.datasets.utils import load_stats
+
+    stats = load_stats(fake_dataset)
+    action = np.concatenate([fake_episode("push", 7, i).action for i in range(EPISODES)])
+    np.testing.assert_allclose(stats["action"]["mean"], action.mean(axis=0), atol=1e-5)
+    np.testing.assert_allclose(stats["action"]["std"], action.std(axis=0), atol=1e-5)
+    np.testing.assert_allclose(stats["action"]["max"], action.max(axis=0))
+    assert stats["observation.images.front"]["mean"].shape == (3, 1, 1)
+    assert 0 < stats["observation.images.front"]["mean"].mean() < 1
+
+
+def test_policies_see_no_column_beyond_cameras_state_and_action() -> None:
+    from lerobot.datasets.utils import dataset_to_policy_features
+
+    features = dataset_to_policy_features(dataset_features(fake_robot()))
+    assert set(features) == {
+        "observation.images.front",
+        "observation.images.wrist",
+        "observation.state",
+        "action",
+    }
+
+
+def test_small_coloured_squares_keep_their_colour(fake_dataset: Path) -> None:
+    store = load_episodes(fake_dataset, image_hw=(32, 32))
+    errors = []
+    for index in range(4):
+        begin = store.seq_offsets[index]
+        for t in range(store.seq_lengths[index]):
+            square = store.frames[begin + t, 0, 8 : 8 + SQUARE_PX, 4 + t : 4 + t + SQUARE_PX]
+            errors.append(np.abs(square.astype(int) - COLOURS[index]).mean())
+    # Adjacent palette colours differ by more than 100; 4:2:0 at LeRobot's crf 30 errs by 25 here.
+    assert np.max(errors) < 12
+
+
+def test_a_shard_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    def episodes():
+        yield fake_episode("push", 7, 0)
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        write_shard(tmp_path / "shard", fake_robot(), episodes(), {})
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_control_rate_that_is_no_whole_number_is_refused(tmp_path: Path) -> None:
+    robot = dataclasses.replace(fake_robot(), control_hz=12.5)
+    with pytest.raises(ValueError, match=r"whole control rate, got 12\.5"):
+        write_shard(tmp_path / "shard", robot, [fake_episode("push", 7, 0)], {})
+
+
+def test_images_of_another_size_than_the_cameras_are_refused(tmp_path: Path) -> None:
+    episode = fake_episode("push", 7, 0, robot=fake_robot(40))
+    with pytest.raises(ValueError, match="expected images"):
+        write_shard(tmp_path / "shard", fake_robot(32), [episode], {})
+
+
+def test_a_merged_set_says_where_each_episode_lies(fake_dataset: Path) -> None:
+    info = open_dataset(fake_dataset)
+    lengths = [len(fake_episode("push", 7, i).action) for i in range(EPISODES)]
+    assert info.lengths.tolist() == lengths
+    assert info.tasks == ("push 0", "push 1", "push 0", "push 1", "push 0")
+    assert info.recording == {"seed": 7}
+    # Episodes 0 to 2 share the first shard's file, 3 and 4 the second's.
+    start = info.video_start["observation.images.front"].tolist()
+    assert start == [0, lengths[0], lengths[0] + lengths[1], 0, lengths[3]]
