@@ -85,7 +85,7 @@ def test_every_wall_between_the_folders_holds():
         ({"robot_bridge/convert.py": "import rclpy"}, "rclpy only in the nodes"),
         (
             {"sim/tasks/up.py": "import sim.tasks.down", "sim/tasks/down.py": ""},
-            "Plug-ins of one folder never import each other",
+            "Plug-ins of sim.tasks never import each other",
         ),
     ],
 )
@@ -188,3 +188,9 @@ def test_the_lock_names_one_exact_version_of_everything_declared_and_no_host():
         if extra != "scale":
             declared |= extras(extra)
     assert declared - set(locked) == set()
+
+
+def test_the_ros_package_and_the_python_package_carry_the_same_version():
+    manifest = (ROOT / "package.xml").read_text()
+    assert f"<version>{project()['project']['version']}</version>" in manifest
+    assert "<name>mneme_vla</name>" in manifest
