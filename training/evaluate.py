@@ -4,6 +4,7 @@ Episode k of a seed is the same episode however many environments run side by si
 policy's noise in it: the figures do not depend on the batch.
 """
 
+import contextlib
 import dataclasses
 import json
 import time
@@ -119,10 +120,8 @@ def evaluate(
     width = min(environments, episodes)
     begin = time.perf_counter()
     outcomes: dict[int, tuple[bool, float, int]] = {}
-    with vec_env.make(
-        configs.type_name(task), width, robot=policy.robot.name, task_config=task
-    ) as env:
-        checkpoint.check_robot(policy.robot, env.spec.robot)
+    env = vec_env.make(configs.type_name(task), width, robot=policy.robot, task_config=task)
+    with contextlib.closing(env):
         player, obs = Player(policy, width, seed), env.reset(seed)
         episode, length = np.arange(width), np.zeros(width, np.int64)
         with rich.progress.Progress(disable=quiet, transient=True) as bar:

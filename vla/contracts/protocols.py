@@ -79,6 +79,18 @@ class VecEnv(Protocol):
         """Apply one action (position targets in physical units) for one control step."""
         ...
 
+    def step_chunk(self, actions: Float32[Array, "e h u"]) -> EnvStep:
+        """Apply up to h actions, one per control step, and observe only at the end.
+
+        An environment whose episode ends on the way is reset and waits for the others; `reward` is
+        the sum, `info["steps"]` what was executed.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release processes and graphics; calling it twice does no harm."""
+        ...
+
 
 @runtime_checkable
 class RewardModel(Protocol):
