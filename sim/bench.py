@@ -1,7 +1,8 @@
 """`vla bench sim`: our environments against a bare loop and Gymnasium's vector env, in one run.
 
-All contenders run the same models, actions, substeps, cameras and image size, without shadows and
-multisampling, and draw every frame; they take turns, and medians over the turns are compared.
+All contenders run the same models, actions, substeps, cameras and image size without shadows, and
+draw every frame, but chunks are drawn once. They take turns; medians over turns are compared.
+SyncVectorEnv keeps MuJoCo's multisampling and triangles, or is tuned like ours.
 """
 
 import argparse
@@ -23,6 +24,12 @@ from sim.world import MujocoWorld
 BARE_BAR = 0.85
 SYNC_BAR = 3.0
 SWING_RAD = 0.15
+CHUNK = 8
+CHUNKED, SYNC, SYNC_TUNED = (
+    f"VecEnv, chunks of {CHUNK}",
+    "SyncVectorEnv, no shadows",
+    "SyncVectorEnv, tuned",
+)
 
 
 def main(argv: list[str]) -> int:
@@ -34,12 +41,16 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="vla bench sim", description=__doc__)
     parser.add_argument("--task", default="reach", help="task to run (default reach)")
     parser.add_argument("--envs", type=int, default=8, help="environments (default 8)")
-    parser.add_argument("--steps", type=int, default=40, help="control steps a turn (default 40)")
+    parser.add_argument(
+        "--steps", type=int, default=40, help=f"control steps a turn, a multiple of {CHUNK}"
+    )
     parser.add_argument("--turns", type=int, default=7, help="turns per contender (default 7)")
     args = parser.parse_args(argv)
     for name in ("envs", "steps", "turns"):
         if getattr(args, name) < 1:
             raise ValueError(f"--{name}: got {getattr(args, name)}, expected at least 1")
+    if args.steps % CHUNK:
+        raise ValueError(f"--steps: got {args.steps}, expected a multiple of {CHUNK}")
     rates = measure(args.task, args.envs, args.steps, args.turns)
     _print(Console(highlight=False), args.task, args.envs, rates)
     return 0
@@ -48,33 +59,41 @@ def main(argv: list[str]) -> int:
 def measure(task: str, num_envs: int, steps: int, turns: int) -> dict[str, list[float]]:
     """Return control steps per second of each contender in each turn, all environments together."""
     scene = compile_scene(vec_env.load_task(task), vec_env.load_robot(None))
-    ours = vec_env.make(task, num_envs)
-    contenders: dict[str, Callable[[np.ndarray], object]] = {"bare": Bare(scene, num_envs).step}
-    contenders["VecEnv"] = ours.step
-    shared = vec_env.make(task, num_envs, workers=2) if num_envs > 1 else None
-    if shared is not None:
-        contenders["VecEnv, 2 workers"] = shared.step
-        shared.reset(0)
-    sync = gymnasium.vector.SyncVectorEnv(
-        [lambda: OwnRendererEnv(scene) for _ in range(num_envs)],
-        autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP,
-    )
-    contenders["SyncVectorEnv"] = sync.step
-    ours.reset(0)
-    sync.reset(seed=0)
-    actions = _swing(scene, num_envs, steps)
+    ours, chunked = vec_env.make(task, num_envs), vec_env.make(task, num_envs)
+    shared = vec_env.make(task, num_envs, workers=min(2, num_envs))
+    sync, tuned = (_sync_env(scene, num_envs, tuned=tuned) for tuned in (False, True))
+    for env in (ours, chunked, shared):
+        env.reset(0)
+    for env in (sync, tuned):
+        env.reset(seed=0)
+    contenders: dict[str, tuple[int, Callable[[np.ndarray], object]]] = {
+        "bare": (1, Bare(scene, num_envs).step),
+        "VecEnv": (1, ours.step),
+        "VecEnv, 2 workers": (1, shared.step),
+        CHUNKED: (CHUNK, chunked.step_chunk),
+        SYNC: (1, sync.step),
+        SYNC_TUNED: (1, tuned.step),
+    }
+    swing = _swing(scene, num_envs, steps)
+    chunks = swing.reshape(-1, CHUNK, *swing.shape[1:]).swapaxes(1, 2)
     rates: dict[str, list[float]] = {name: [] for name in contenders}
     for turn in range(turns + 1):
-        for name, step in contenders.items():
+        for name, (length, step) in contenders.items():
             start_s = time.perf_counter()
-            for action in actions:
+            for action in swing if length == 1 else chunks:
                 step(action)
             if turn:  # the first turn warms up
                 rates[name].append(num_envs * steps / (time.perf_counter() - start_s))
-    sync.close()
-    if shared is not None:
-        shared.close()
+    for env in (sync, tuned, shared):
+        env.close()
     return rates
+
+
+def _sync_env(scene: Scene, num_envs: int, *, tuned: bool) -> gymnasium.vector.SyncVectorEnv:
+    return gymnasium.vector.SyncVectorEnv(
+        [lambda: OwnRendererEnv(scene, tuned=tuned) for _ in range(num_envs)],
+        autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP,
+    )
 
 
 def _swing(scene: Scene, num_envs: int, steps: int) -> np.ndarray:
@@ -113,17 +132,16 @@ class Bare:
             model, data = world.model, world.data
             data.ctrl[world.actuators] = targets
             mujoco.mj_step(model, data, nstep=self._scene.substeps)
-            mujoco.mjv_updateScene(
-                model,
-                data,
-                self._option,
-                self._perturb,
-                self._cameras[0],
-                mujoco.mjtCatBit.mjCAT_ALL.value,
-                self._drawn,
-            )
             for camera, image in zip(self._cameras, images, strict=True):
-                mujoco.mjv_updateCamera(model, data, camera, self._drawn)
+                mujoco.mjv_updateScene(
+                    model,
+                    data,
+                    self._option,
+                    self._perturb,
+                    camera,
+                    mujoco.mjtCatBit.mjCAT_ALL.value,
+                    self._drawn,
+                )
                 mujoco.mjr_render(self._rect, self._drawn, self._mjr)
                 mujoco.mjr_readPixels(image, None, self._rect, self._mjr)
 
@@ -131,9 +149,19 @@ class Bare:
 class OwnRendererEnv(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
     """What one writes with Gymnasium and MuJoCo's own renderer: one renderer per environment."""
 
-    def __init__(self, scene: Scene) -> None:
-        """Make an environment with the rules and physics of ours."""
+    def __init__(self, scene: Scene, *, tuned: bool) -> None:
+        """Make an environment with the rules and physics of ours.
+
+        Args:
+            scene: The scene.
+            tuned: Whether multisampling is off and triangles are few, as in ours; MuJoCo's
+                default quality otherwise. Shadows are off in both.
+        """
         self._world = MujocoWorld(scene)
+        if not tuned:
+            quality, default = self._world.model.vis.quality, mujoco.MjSpec().visual.quality
+            for name in ("offsamples", "numslices", "numstacks", "numquads"):
+                setattr(quality, name, getattr(default, name))
         views, height, width, _ = scene.image_shape
         self._renderer = mujoco.Renderer(self._world.model, height, width)
         self._renderer.scene.flags[int(mujoco.mjtRndFlag.mjRND_SHADOW)] = 0
@@ -178,18 +206,19 @@ def _fixed_camera(scene: Scene, name: str) -> mujoco.MjvCamera:
 
 def _print(console: Console, task: str, num_envs: int, rates: dict[str, list[float]]) -> None:
     medians = {name: float(np.median(values)) for name, values in rates.items()}
-    table = Table("contender", "control steps/s", "range", "/ bare", "/ SyncVectorEnv")
+    table = Table("contender", "control steps/s", "range", "/ bare", "/ Sync", "/ Sync tuned")
     for name, median in medians.items():
         table.add_row(
             name,
             f"{median:.0f}",
             f"{min(rates[name]):.0f}-{max(rates[name]):.0f}",
             f"{median / medians['bare']:.2f}",
-            f"{median / medians['SyncVectorEnv']:.2f}",
+            f"{median / medians[SYNC]:.2f}",
+            f"{median / medians[SYNC_TUNED]:.2f}",
         )
     console.print(f"{task}: {num_envs} environments, every camera drawn in every control step")
     console.print(table)
-    bare, sync = (medians["VecEnv"] / medians[name] for name in ("bare", "SyncVectorEnv"))
+    bare, sync = (medians["VecEnv"] / medians[name] for name in ("bare", SYNC))
     console.print(
         f"VecEnv / bare {bare:.2f} (bar {BARE_BAR}: {'met' if bare >= BARE_BAR else 'missed'}), "
         f"VecEnv / SyncVectorEnv {sync:.2f} "

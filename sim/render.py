@@ -60,18 +60,17 @@ class Renderer:
         for world, image in zip(worlds, images, strict=True):
             model, data = world.model, world.data
             mujoco.mj_camlight(model, data)
-            mujoco.mjv_updateScene(
-                model,
-                data,
-                self._option,
-                self._perturb,
-                self._cameras[0],
-                mujoco.mjtCatBit.mjCAT_ALL.value,
-                self._scene,
-            )
             for view, camera in enumerate(self._cameras):
-                if view:
-                    mujoco.mjv_updateCamera(model, data, camera, self._scene)
+                # For each view anew: the headlight moves with the camera.
+                mujoco.mjv_updateScene(
+                    model,
+                    data,
+                    self._option,
+                    self._perturb,
+                    camera,
+                    mujoco.mjtCatBit.mjCAT_ALL.value,
+                    self._scene,
+                )
                 mujoco.mjr_render(self._rect, self._scene, self._context)
                 mujoco.mjr_readPixels(self._pixels, None, self._rect, self._context)
                 image[view] = self._pixels[::-1]  # OpenGL counts rows from the bottom

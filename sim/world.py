@@ -106,8 +106,8 @@ def _coupled_joints(model: mujoco.MjModel) -> list[tuple[int, int, np.ndarray]]:
     pairs = np.flatnonzero(model.eq_type == int(mujoco.mjtEq.mjEQ_JOINT))
     return [
         (
-            model.jnt_qposadr[model.eq_obj1id[i]],
-            model.jnt_qposadr[model.eq_obj2id[i]],
+            int(model.jnt_qposadr[model.eq_obj1id[i]]),
+            int(model.jnt_qposadr[model.eq_obj2id[i]]),
             model.eq_data[i, :5].copy(),
         )
         for i in pairs
