@@ -40,12 +40,11 @@ from training.data.reader import DatasetInfo, open_dataset
 from training.data.writer import Episode, merge_shards, write_shard
 from vla.contracts import registry
 from vla.contracts.config import PluginConfig, to_json, type_name
-from vla.contracts.specs import RobotSpec
 
 MAX_SHARD_EPISODES = 25
 """What a kill may cost each worker at most, and the number of episodes per video file."""
 
-Recorder = Callable[[str, int, int, str, RobotSpec, PluginConfig], Episode]
+Recorder = Callable[..., Episode]
 """Arguments: task, seed, index, behaviour, robot, task configuration."""
 
 
@@ -158,8 +157,8 @@ def _check_same(place: Path, found: dict[str, Any] | None, wanted: dict[str, Any
     for key, value in wanted.items():
         if found.get(key) != value:
             raise ValueError(
-                f"{place}: was recorded with {key} {found.get(key)!r}, not {value!r}; choose another "
-                "--out, delete it, or use the same settings"
+                f"{place}: was recorded with {key} {found.get(key)!r}, not {value!r}; choose "
+                "another --out, delete it, or use the same settings"
             )
 
 
@@ -286,7 +285,9 @@ class _Team:
         finally:
             signal.signal(signal.SIGINT, handler)
         self._jobs: deque[range] = deque()
+        self._told = False
         self.busy: set[Connection] = set()
+        """Connections to workers that are at a shard."""
 
     def __enter__(self) -> "_Team":
         return self
@@ -305,11 +306,13 @@ class _Team:
 
     def messages(self, stopping: bool) -> Iterator[tuple[str, int]]:
         """Wait a moment; yield ("episode", 1) and ("saved", count) and hand out further shards."""
-        if stopping and self._jobs:
+        if stopping and not self._told:
+            self._told = True
             self._jobs.clear()
             for connection in self.busy:
                 connection.send(None)
-        for connection in wait(list(self.busy), timeout=0.2):
+        ready = wait(self.busy, timeout=0.2)
+        for connection in [c for c in self.busy if c in ready]:
             try:
                 kind, value = connection.recv()
             except EOFError as error:
@@ -317,8 +320,8 @@ class _Team:
                 self._processes[connection].join()
                 code = self._processes[connection].exitcode
                 raise ChildProcessError(
-                    f"a worker process died with exit code {code} (-9 often means out of memory); run "
-                    "the same command to continue, with fewer --workers if it happens again"
+                    f"a worker process died with exit code {code} (-9 often means out of memory); "
+                    "run the same command to continue, with fewer --workers if it happens again"
                 ) from error
             if kind == "error":
                 raise value
@@ -347,7 +350,7 @@ def _work(connection: Connection, config: DemosConfig, record: Recorder, parts: 
                 connection.send(("saved", count))
     except (EOFError, BrokenPipeError):  # whoever asked is gone; nothing to tell anyone
         return
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 (told to the user by the parent)
         with contextlib.suppress(BrokenPipeError):
             connection.send(("error", _portable(error)))
 
@@ -361,7 +364,7 @@ def _play(
         yield record(task, config.seed, index, config.behaviour, robot, config.task)
         connection.send(("episode", 1))
         if connection.poll():
-            connection.recv()  # raises EOFError if the recording process died: nothing is saved then
+            connection.recv()  # EOFError if the recording process died: save nothing
             break
 
 

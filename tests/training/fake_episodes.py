@@ -79,7 +79,7 @@ def fake_episode(
     robot: RobotSpec | None = None,
     task_config: Any = None,
 ) -> FakeEpisode:
-    """Return episode (seed, index): a square of `COLOURS[index % 4]` crosses a smooth background."""
+    """Return episode (seed, index): a square of `COLOURS[index % 4]` crosses a grey slope."""
     robot = robot or fake_robot()
     size, channels = robot.cameras[0].height_px, len(robot.channels)
     rng = np.random.default_rng([seed, index])

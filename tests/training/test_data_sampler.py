@@ -1,4 +1,4 @@
-"""Batches: what is in them, how little padding, and that a stream continues to the bit."""
+"""Batches: how little padding, what is drawn, and that a stream continues to the bit."""
 
 import json
 from pathlib import Path
@@ -6,51 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.training.fake_episodes import fake_episode
-from training.data.sampler import (
-    SequenceStream,
-    draw_weighted,
-    gather_sequences,
-    gather_windows,
-    motion_weights,
-)
+from training.data.sampler import SequenceStream, draw_weighted, motion_weights
 from training.data.store import EpisodeStore, load_episodes
 
 
 @pytest.fixture(scope="module")
 def store(fake_dataset: Path) -> EpisodeStore:
     return load_episodes(fake_dataset, image_hw=(32, 32), stride=2)
-
-
-def test_a_batch_of_sequences_holds_every_decision_and_pads_the_shorter(
-    store: EpisodeStore,
-) -> None:
-    batch = gather_sequences(store, np.array([1, 0]), horizon=3)
-    lengths = store.seq_lengths[[1, 0]]
-    assert batch.valid.sum(axis=1).tolist() == lengths.tolist()
-    assert batch.frames.shape == (2, lengths.max(), 2, 32, 32, 3)
-    assert batch.task == ("push 1", "push 0")
-    for b, index in enumerate((1, 0)):
-        n = lengths[b]
-        begin = store.seq_offsets[index]
-        np.testing.assert_array_equal(batch.frames[b, :n], store.frames[begin : begin + n])
-        assert not batch.frames[b, n:].any() and not batch.weight[b, n:].any()
-        times = batch.time[b, :n]
-        np.testing.assert_array_equal(
-            batch.state[b, :n], fake_episode("push", 7, index).proprio[times]
-        )
-        np.testing.assert_array_equal(
-            batch.actions[b, :n, 0], fake_episode("push", 7, index).action[times]
-        )
-
-
-def test_windows_are_single_decisions(store: EpisodeStore) -> None:
-    rows = np.array([0, int(store.seq_offsets[2])])
-    batch = gather_windows(store, rows, horizon=3)
-    assert batch.episode.tolist() == [0, 2]
-    assert batch.valid.all()
-    np.testing.assert_array_equal(batch.frames, store.frames[rows])
-    assert batch.actions.shape == (2, 3, 2)
 
 
 def test_every_sequence_comes_once_per_epoch(store: EpisodeStore) -> None:

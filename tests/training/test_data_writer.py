@@ -27,7 +27,7 @@ def test_stock_lerobot_reads_back_what_was_recorded(fake_dataset: Path) -> None:
         episode = fake_episode("push", 7, index)
         for t in range(len(episode.action)):
             item = stock[row]
-            assert item["episode_index"] == index and item["frame_index"] == t
+            assert (item["episode_index"], item["frame_index"]) == (index, t)
             assert item["task"] == f"push {index % 2}"
             assert item["behaviour"] == "expert"
             assert bool(item["success"]) == episode.success[t]

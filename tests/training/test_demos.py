@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +33,14 @@ if __name__ == "__main__":
 
 
 def config(out: Path, **changes: object) -> DemosConfig:
-    given = {"out": out, "episodes": 80, "workers": 1, "seed": 3, "task": Config(), **changes}
+    given: dict[str, Any] = {
+        "out": out,
+        "episodes": 80,
+        "workers": 1,
+        "seed": 3,
+        "task": Config(),
+        **changes,
+    }
     return DemosConfig(**given)
 
 
@@ -119,7 +127,7 @@ def test_a_full_disk_loses_nothing_that_was_saved(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space left on device"):
         record_demos(config(out, episodes=4, workers=2), failing_episode)
     assert not out.exists()
-    info = record_demos(config(out, episodes=4, workers=2), fake_episode)
+    info = record_demos(config(out, episodes=4), fake_episode)
     assert info.num_episodes == 4
 
 
@@ -147,6 +155,7 @@ def test_a_real_task_is_recorded_by_its_command(tmp_path: Path) -> None:
     command = f"cue_colour --episodes 1 --workers 1 --seed 5 --out {out}"
     assert main([*command.split(), "--task.delay-steps", "16", "16"]) == 0
     info = open_dataset(out)
-    assert info.recording is not None and info.recording["task"]["delay_steps"] == [16, 16]
+    assert info.recording is not None
+    assert info.recording["task"]["delay_steps"] == [16, 16]
     assert [c.name for c in info.cameras] == ["front", "wrist"]
     assert read_columns(info).scalars["success"][-1] == 1.0

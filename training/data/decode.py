@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from training.data.reader import Camera, DatasetInfo, table_files
+from training.data.info import Camera, DatasetInfo
+from training.data.reader import table_files
 
 THREADS = 2
 """Files decoded at the same time; FFmpeg releases the interpreter lock."""
@@ -89,8 +90,8 @@ def _decode_file_(
         raise ValueError(f"{path}: cannot be decoded ({error}); copy the data set again") from error
     if missing:
         raise ValueError(
-            f"{path}: has no frame {min(missing)} ({len(missing)} wanted ones are missing); copy the "
-            "data set again or record it again"
+            f"{path}: has no frame {min(missing)} ({len(missing)} wanted ones are missing); copy "
+            "the data set again or record it again"
         )
     out[rows] = out[[row_of[int(p)] for p in position]]
 

@@ -23,7 +23,8 @@ def frame_count(path: Path) -> int:
     end, kinds = _last_box_end(path, size)
     if end != size or not {b"moov", b"mdat"} <= kinds:
         raise ValueError(
-            f"{path}: is truncated ({size} bytes) or no MP4; copy the data set again or record it again"
+            f"{path}: is truncated ({size} bytes) or no MP4; copy the data set again or record it "
+            "again"
         )
     try:
         with av.open(str(path)) as container:
@@ -36,7 +37,8 @@ def frame_count(path: Path) -> int:
 
 def _last_box_end(path: Path, size: int) -> tuple[int, set[bytes]]:
     """Return where the last top-level box ends by its own account, and the kinds of box seen."""
-    at, kinds = 0, set()
+    at = 0
+    kinds: set[bytes] = set()
     with path.open("rb") as file:
         while at < size:
             file.seek(at)

@@ -4,9 +4,7 @@ Checks everything a training run would stumble over, before the run starts. Pixe
 `training.data.video`, kept in `training.data.store`.
 """
 
-import dataclasses
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,100 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from training.data import mp4
+from training.data.info import Camera, Columns, DatasetInfo
 
 STATE = "observation.state"
 ACTION = "action"
 VERSION = "v3.0"
 _INDEX_COLUMNS = ("episode_index", "frame_index", "index", "task_index")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Camera:
-    """One camera of a data set."""
-
-    name: str
-    """Key without "observation.images." or "observation."."""
-    key: str
-    """Feature key, such as "observation.images.front"."""
-    height_px: int
-    width_px: int
-    video: bool
-    """True if stored in MP4 files, False if as encoded images within the tables."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DatasetInfo:
-    """A data set that passed every check: what it holds and where each episode lies."""
-
-    path: Path
-    fps: float
-    """Control steps per second; frame i of an episode is at i / fps seconds."""
-    robot: str | None
-    """LeRobot's robot type, if the recorder named one."""
-    cameras: tuple[Camera, ...]
-    state_names: tuple[str, ...]
-    action_names: tuple[str, ...]
-    scalars: tuple[str, ...]
-    """Names of the other numeric or boolean columns with one value per frame."""
-    tasks: tuple[str, ...]
-    """Instruction of each episode, that of its first frame."""
-    offsets: np.ndarray
-    """i64 `n+1`: frames of episode e are offsets[e] to offsets[e+1] of the columns."""
-    video_start: dict[str, np.ndarray]
-    """Per video key, i64 `n`: position of each episode's first frame in its file."""
-    video_file: dict[str, tuple[Path, ...]]
-    """Per video key, the file that holds each episode, relative to `path`."""
-    recording: dict[str, Any] | None
-    """What `vla demos` was asked for, if it recorded the set."""
-
-    @property
-    def num_episodes(self) -> int:
-        return len(self.tasks)
-
-    @property
-    def num_frames(self) -> int:
-        return int(self.offsets[-1])
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """i64 `n`: control steps of each episode."""
-        return np.diff(self.offsets)
-
-    @property
-    def state_dim(self) -> int:
-        return len(self.state_names)
-
-    @property
-    def action_dim(self) -> int:
-        return len(self.action_names)
-
-    def camera(self, name: str) -> Camera:
-        """Return the camera called `name` (or whose key it is).
-
-        Raises:
-            ValueError: there is none; the message lists those there are.
-        """
-        for camera in self.cameras:
-            if name in (camera.name, camera.key):
-                return camera
-        known = ", ".join(c.name for c in self.cameras)
-        raise ValueError(f"{self.path}: no camera {name!r}; it has {known}; name one of those")
-
-    def moved_to(self, path: Path) -> "DatasetInfo":
-        """Return the same description of a data set that was renamed to `path`."""
-        return dataclasses.replace(self, path=path)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Columns:
-    """The numbers of every frame of a data set, in order of episode and time."""
-
-    state: np.ndarray
-    """f32 `n s`."""
-    action: np.ndarray
-    """f32 `n u`."""
-    scalars: dict[str, np.ndarray]
-    """f32 `n` each; booleans as 0 and 1."""
 
 
 def open_dataset(path: Path | str) -> DatasetInfo:
@@ -198,8 +108,8 @@ def _check_features(path: Path, features: dict[str, Any]) -> None:
     for key in (STATE, ACTION):
         if key not in features:
             raise ValueError(
-                f"{path}: has no column {key!r} (it has {', '.join(features)}); rename the one that "
-                "holds it or record the data set with it"
+                f"{path}: has no column {key!r} (it has {', '.join(features)}); rename the one "
+                "that holds it or record the data set with it"
             )
         shape = features[key]["shape"]
         if len(shape) != 1 or shape[0] < 1:
@@ -230,8 +140,8 @@ def _cameras(path: Path, features: dict[str, Any]) -> tuple[Camera, ...]:
         )
     if not found:
         raise ValueError(
-            f"{path}: has no camera (no column of dtype video or image, only {', '.join(features)}); "
-            "record it with at least one, named observation.images.NAME"
+            f"{path}: has no camera (no column of dtype video or image, only "
+            f"{', '.join(features)}); record it with at least one, named observation.images.NAME"
         )
     return tuple(found)
 
@@ -277,8 +187,8 @@ def _read_tables(path: Path, folder: str, columns: list[str] | None) -> pa.Table
                 tables.append(parquet.read(columns=columns))
         except (pa.ArrowException, OSError) as error:
             raise ValueError(
-                f"{file}: cannot be read ({str(error).splitlines()[0]}); it is truncated, or its recorder "
-                "was killed before finalize(): restore it from a copy or record it again"
+                f"{file}: cannot be read ({str(error).splitlines()[0]}); it is truncated, or its "
+                "recorder was killed before finalize(): restore it from a copy or record it again"
             ) from error
     return pa.concat_tables(tables, promote_options="permissive")
 
@@ -295,8 +205,8 @@ def _episode_order(
     ):
         if expected != got:
             raise ValueError(
-                f"{path}: meta/info.json counts {expected} {what} but data/ holds {got}; the recorder was "
-                "interrupted or a file is missing: copy it again or record it again"
+                f"{path}: meta/info.json counts {expected} {what} but data/ holds {got}; the "
+                "recorder was interrupted or a file is missing: copy it again or record it again"
             )
     if not len(episode):
         raise ValueError(f"{path}: is empty; record at least one episode")
@@ -321,8 +231,8 @@ def _read_episodes(path: Path, meta: dict[str, Any], lengths: np.ndarray) -> pa.
     table = _read_tables(path, "meta/episodes", None)
     if len(table) != len(lengths):
         raise ValueError(
-            f"{path}: meta/episodes lists {len(table)} episodes but data/ holds {len(lengths)}; the "
-            "recorder was interrupted: delete the surplus or record it again"
+            f"{path}: meta/episodes lists {len(table)} episodes but data/ holds {len(lengths)}; "
+            "the recorder was interrupted: delete the surplus or record it again"
         )
     table = table.sort_by("episode_index")
     wrong = np.flatnonzero(table["length"].to_numpy() != lengths)
@@ -384,8 +294,8 @@ def _locate_videos(
             frames = mp4.frame_count(path / name)
             if frames < end:
                 raise ValueError(
-                    f"{path / name}: holds {frames} frames but its episodes need {end}; copy the data "
-                    "set again or record it again"
+                    f"{path / name}: holds {frames} frames but its episodes need {end}; copy the "
+                    "data set again or record it again"
                 )
     return start, files
 
@@ -411,16 +321,16 @@ def _matrix(info: DatasetInfo, table: pa.Table, key: str, dim: int) -> np.ndarra
         wrong = np.flatnonzero(sizes != dim)
         if len(wrong):
             raise ValueError(
-                f"{info.path}: row {wrong[0]} of {key!r} has {sizes[wrong[0]]} values, meta/info.json "
-                f"says {dim}; record it anew"
+                f"{info.path}: row {wrong[0]} of {key!r} has {sizes[wrong[0]]} values, "
+                f"meta/info.json says {dim}; record it anew"
             )
     if hasattr(column, "flatten") and not pa.types.is_primitive(column.type):
         column = column.flatten()
     values = column.to_numpy(zero_copy_only=False).astype(np.float32)
     if values.size != len(table) * dim:
         raise ValueError(
-            f"{info.path}: {key!r} has {values.size / len(table):g} values per frame, meta/info.json "
-            f"says {dim}; record it anew"
+            f"{info.path}: {key!r} has {values.size / len(table):g} values per frame, "
+            f"meta/info.json says {dim}; record it anew"
         )
     return values.reshape(len(table), dim)
 
@@ -435,7 +345,7 @@ def _check_finite(info: DatasetInfo, columns: Columns) -> None:
             row, channel = bad[0]
             episode = int(np.searchsorted(info.offsets, row, side="right")) - 1
             raise ValueError(
-                f"{info.path}: {key!r} of episode {episode}, frame {row - info.offsets[episode]}, channel "
-                f"{names[channel]!r} is {values[row, channel]} ({len(bad)} such values); drop or mend "
-                "the episode"
+                f"{info.path}: {key!r} of episode {episode}, frame {row - info.offsets[episode]}, "
+                f"channel {names[channel]!r} is {values[row, channel]} ({len(bad)} such values); "
+                "drop or mend the episode"
             )

@@ -1,10 +1,9 @@
-"""Draws batches of whole sequences or of single decisions from an `EpisodeStore`; numpy only.
+"""Draws which sequences or decisions of an `EpisodeStore` make a batch; numpy only.
 
-All randomness comes from the generators given or held here, and a stream of batches can be saved
-and continued to the bit.
+What is in a batch is gathered in `training.data.batches`. All randomness comes from the generators
+given or held here, and a stream of batches can be saved and continued to the bit.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,84 +14,6 @@ _BATCHES_PER_BUCKET = 16
 """Sequences are sorted by length within so many batches: little padding, yet well shuffled."""
 _MOVING_SHARE_OF_RANGE = 0.005
 """A channel moves if it changes by more than this share of its range in one control step."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Batch:
-    """Decisions with what was seen and done; lead is `b t` for sequences and `b` for windows."""
-
-    frames: np.ndarray
-    """u8 `lead v h w 3`; zero where not valid."""
-    time: np.ndarray
-    """i64 `lead`, control steps since the episode began; 0 where not valid."""
-    state: np.ndarray
-    """f32 `lead s`."""
-    actions: np.ndarray
-    """f32 `lead k u`, physical units."""
-    action_pad: np.ndarray
-    """bool `lead k`, True beyond the end of the episode."""
-    valid: np.ndarray
-    """bool `lead`, False for the padding of shorter sequences."""
-    weight: np.ndarray
-    """f32 `lead`, share of the chunk's steps in which the arm moves; 0 where not valid."""
-    episode: np.ndarray
-    """i64 `b`."""
-    task: tuple[str, ...]
-    """Instruction of each row."""
-
-
-def gather_sequences(
-    store: EpisodeStore, sequences: np.ndarray, horizon: int, weights: np.ndarray | None = None
-) -> Batch:
-    """Return whole sequences, padded to the longest.
-
-    Args:
-        store: Where they lie.
-        sequences: i64 `b`.
-        horizon: K, actions per chunk.
-        weights: f32 `f` from `motion_weights`; 1 for every valid decision if None.
-    """
-    lengths = store.seq_lengths[sequences]
-    within = np.arange(lengths.max())
-    valid = within < lengths[:, None]
-    rows = store.seq_offsets[sequences][:, None] + np.where(valid, within, 0)
-    return _gather(store, rows, valid, store.seq_episode[sequences], horizon, weights)
-
-
-def gather_windows(
-    store: EpisodeStore, rows: np.ndarray, horizon: int, weights: np.ndarray | None = None
-) -> Batch:
-    """Return single decisions; `rows` i64 `b` are rows of `store.frames`."""
-    sequence = np.searchsorted(store.seq_offsets, rows, side="right") - 1
-    valid = np.ones(len(rows), bool)
-    return _gather(store, rows, valid, store.seq_episode[sequence], horizon, weights)
-
-
-def _gather(
-    store: EpisodeStore,
-    rows: np.ndarray,
-    valid: np.ndarray,
-    episode: np.ndarray,
-    horizon: int,
-    weights: np.ndarray | None,
-) -> Batch:
-    step = store.frame_time[rows]
-    of_step = np.broadcast_to(episode.reshape(-1, *[1] * (rows.ndim - 1)), rows.shape)
-    actions, pad = store.action_chunks(of_step, step, horizon)
-    frames = store.frames[rows]
-    frames[~valid] = 0
-    weight = np.ones(rows.shape, np.float32) if weights is None else weights[rows]
-    return Batch(
-        frames=frames,
-        time=np.where(valid, step, 0),
-        state=store.state_at(of_step, step),
-        actions=actions,
-        action_pad=pad,
-        valid=valid,
-        weight=np.where(valid, weight, 0).astype(np.float32),
-        episode=episode,
-        task=tuple(store.tasks[e] for e in episode),
-    )
 
 
 def motion_weights(store: EpisodeStore, horizon: int) -> np.ndarray:
@@ -134,7 +55,8 @@ def draw_weighted(weight: np.ndarray, count: int, rng: np.random.Generator) -> n
 class SequenceStream:
     """An endless stream of batches of sequences, every sequence once per epoch.
 
-    Sequences of similar length share a batch. The last batch of an epoch may be smaller.
+    With lengths of 1 it serves single decisions. Sequences of similar length share a batch. The
+    last batch of an epoch may be smaller.
     """
 
     def __init__(
@@ -155,8 +77,8 @@ class SequenceStream:
         self._kept = np.flatnonzero(lengths <= limit)
         if not len(self._kept):
             raise ValueError(
-                f"no sequence has at most {limit} decisions, the shortest has {lengths.min()}; raise "
-                "max_decisions"
+                f"no sequence has at most {limit} decisions, the shortest has {lengths.min()}; "
+                "raise max_decisions"
             )
         self._lengths, self._batch = lengths, batch
         self._rng = np.random.default_rng(seed)

@@ -4,6 +4,7 @@ Videos are decoded once and kept in a zarr cache. Which decisions make a batch i
 `training.data.sampler`.
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -16,7 +17,8 @@ import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec
 
 from training.data.decode import FrameChoice, decode_views
-from training.data.reader import Camera, DatasetInfo, open_dataset, read_columns
+from training.data.info import Camera, DatasetInfo
+from training.data.reader import open_dataset, read_columns
 
 _CACHE_VERSION = 1
 _CACHE_CHUNK_FRAMES = 256
@@ -76,7 +78,7 @@ class EpisodeStore:
         """i64 `q`: decisions of each sequence."""
         return np.diff(self.seq_offsets)
 
-    @property
+    @functools.cached_property
     def frame_episode(self) -> np.ndarray:
         """i64 `f`: episode of each frame."""
         return np.repeat(self.seq_episode, self.seq_lengths)

@@ -18,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from training.data.reader import DatasetInfo, open_dataset
+from training.data.info import DatasetInfo
+from training.data.reader import open_dataset
 from vla.contracts.specs import RobotSpec
 
 RECORDING_FILE = "meta/recording.json"
@@ -41,18 +42,33 @@ _QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 class Episode(Protocol):
     """What a recorded episode offers (`sim.episode.EpisodeRecord`); frame t precedes action t."""
 
-    images: np.ndarray
-    """u8 `t v h w 3`."""
-    proprio: np.ndarray
-    """f32 `t s`."""
-    action: np.ndarray
-    """f32 `t u`."""
-    success: np.ndarray
-    """bool `t`."""
-    progress: np.ndarray
-    """f32 `t`, simulator truth in [0, 1]."""
-    instruction: str
-    behaviour: str
+    @property
+    def images(self) -> np.ndarray:
+        """RGB u8 `t v h w 3`."""
+
+    @property
+    def proprio(self) -> np.ndarray:
+        """Measured positions f32 `t s`."""
+
+    @property
+    def action(self) -> np.ndarray:
+        """Position targets f32 `t u`."""
+
+    @property
+    def success(self) -> np.ndarray:
+        """Whether the task is solved, bool `t`."""
+
+    @property
+    def progress(self) -> np.ndarray:
+        """Simulator truth in [0, 1], f32 `t`."""
+
+    @property
+    def instruction(self) -> str:
+        """What the arm was told."""
+
+    @property
+    def behaviour(self) -> str:
+        """Who acted."""
 
 
 def dataset_features(robot: RobotSpec) -> dict[str, dict[str, Any]]:
@@ -85,12 +101,12 @@ def dataset_features(robot: RobotSpec) -> dict[str, dict[str, Any]]:
 class VideoWriter:
     """An MP4 with full chroma and a key frame in every second frame, for RGB frames u8 `h w 3`."""
 
-    def __init__(self, path: Path, height_px: int, width_px: int, fps: int) -> None:
+    def __init__(self, path: Path, shape: tuple[int, int, int], fps: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._container = av.open(str(path), "w")
         self._stream = self._container.add_stream(_CODEC, fps, options=_CODEC_OPTIONS)
         self._stream.pix_fmt = _PIXEL_FORMAT
-        self._stream.height, self._stream.width = height_px, width_px
+        self._stream.height, self._stream.width = shape[:2]
         self._stream.time_base = self._time_base = Fraction(1, fps)
         self.frames = 0
         """Frames written so far."""
@@ -166,7 +182,7 @@ def check_whole(path: Path, episodes: int) -> DatasetInfo:
 
 
 def publish(temporary: Path, path: Path) -> None:
-    """Flush a finished directory to disk and give it its name: it survives a power cut from here."""
+    """Flush a finished directory to disk and give it its name: it now survives a power cut."""
     for place, _, files in os.walk(temporary):
         for name in [*(os.path.join(place, f) for f in files), place]:
             _flush(name)
@@ -200,9 +216,7 @@ def _record(root: Path, robot: RobotSpec, episodes: Iterable[Episode]) -> int:
     )
     schema = get_hf_features_from_features(meta.features).arrow_schema
     videos = {
-        key: VideoWriter(
-            root / _VIDEO_FILE.format(key, 0, 0), *meta.features[key]["shape"][:2], fps
-        )
+        key: VideoWriter(root / _VIDEO_FILE.format(key, 0, 0), meta.features[key]["shape"], fps)
         for key in meta.video_keys
     }
     (root / _DATA_FILE).parent.mkdir(parents=True)
@@ -214,7 +228,7 @@ def _record(root: Path, robot: RobotSpec, episodes: Iterable[Episode]) -> int:
         writer.close()
         for video in videos.values():
             video.close()
-        meta._close_writer()  # LeRobot 0.4.4 offers no public name for this without its recorder
+        meta._close_writer()  # noqa: SLF001 (LeRobot 0.4.4 has no public name for it)
     meta.update_video_info()
     write_info(meta.info, root)
     return meta.total_episodes
@@ -237,7 +251,7 @@ def _record_episode(
     stats = compute_episode_stats(numeric, meta.features)
     first, last = meta.total_frames, meta.total_frames + len(episode.action)
     place: dict[str, Any] = {"data/chunk_index": 0, "data/file_index": 0}
-    # LeRobot computes these two itself, but in an order of columns that varies unless they are given
+    # LeRobot computes these two itself, but unless given, in an order of columns that varies
     place |= {"dataset_from_index": first, "dataset_to_index": last}
     expected = [tuple(meta.features[key]["shape"]) for key in videos]
     views = np.moveaxis(episode.images, 1, 0)
