@@ -21,9 +21,10 @@ POSITION_COST = 1.0
 ANGLE_COST = 0.03
 ANGLE_COST_DEXTEROUS = 0.3
 POSTURE_COST = 1e-3
-DAMPING = 1e-6
+# Without it full steps swing to and fro about a stretched arm.
+DAMPING = 1e-4
 MAX_ITERATIONS = 30
-MAX_STEP = 0.4
+MAX_STEP_RAD = 0.4
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +54,7 @@ def kinematics(robot: RobotSpec) -> Kinematics:
     posture = mink.PostureTask(model, cost=posture_cost)
     return Kinematics(
         configuration=mink.Configuration(model),
-        tool=mink.FrameTask("tool", "site", POSITION_COST, 0.0, lm_damping=1e-4),
+        tool=mink.FrameTask("tool", "site", POSITION_COST, 0.0, lm_damping=1e-6),
         angle_cost=ANGLE_COST if len(arm) < 6 else ANGLE_COST_DEXTEROUS,
         posture=posture,
         joint_qpos=joint_qpos,
@@ -89,9 +90,9 @@ def solve(
             arm.configuration, [arm.tool, arm.posture], 1.0, solver="daqp", damping=DAMPING
         )
         # A linear model of the arm is good for a few tenths of a radian only.
-        step *= min(1.0, MAX_STEP / max(float(np.abs(step).max()), 1e-9))
+        step *= min(1.0, MAX_STEP_RAD / max(float(np.abs(step).max()), 1e-9))
         arm.configuration.integrate_inplace(step, 1.0)
-        if np.abs(step).max() < 2e-3:
+        if np.abs(step).max() < 1e-3:
             break
     return arm.configuration.q[arm.joint_qpos].copy()
 

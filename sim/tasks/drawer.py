@@ -89,17 +89,17 @@ class Drawer:
             armature=0.05,
         )
         wall = 0.004
-        _add_box(cabinet, "roof", (depth, width, wall), (0, 0, 2 * height), WOOD)
-        _add_box(cabinet, "left", (depth, wall, height), (0, width, height), WOOD)
-        _add_box(cabinet, "right", (depth, wall, height), (0, -width, height), WOOD)
-        _add_box(cabinet, "back", (wall, width, height), (depth, 0, height), WOOD)
+        _add_box(cabinet, "roof", (depth, width, wall), (0.0, 0.0, 2 * height), WOOD)
+        _add_box(cabinet, "left", (depth, wall, height), (0.0, width, height), WOOD)
+        _add_box(cabinet, "right", (depth, wall, height), (0.0, -width, height), WOOD)
+        _add_box(cabinet, "back", (wall, width, height), (depth, 0.0, height), WOOD)
         inner = (depth - 0.006, width - 0.008, wall)
-        _add_box(drawer, "bottom", inner, (0, 0, 0.008 - height), PALE)
-        _add_box(drawer, "front", (wall, width, height - 0.004), (-depth, 0, 0), PALE)
+        _add_box(drawer, "bottom", inner, (0.0, 0.0, 0.008 - height), PALE)
+        _add_box(drawer, "front", (wall, width, height - 0.004), (-depth, 0.0, 0.0), PALE)
         bar = HANDLE_OUT_M / 2
-        _add_box(drawer, "bar", (bar, 0.006, 0.004), (-depth - bar, 0, 0.0), HANDLE)
+        _add_box(drawer, "bar", (bar, 0.006, 0.004), (-depth - bar, 0.0, 0.0), HANDLE)
         grip = (0.007, 0.011, 0.018)
-        _add_box(drawer, "handle", grip, (-depth - HANDLE_OUT_M, 0, HANDLE_Z_M - height), HANDLE)
+        _add_box(drawer, "handle", grip, (-depth - HANDLE_OUT_M, 0.0, HANDLE_Z_M - height), HANDLE)
 
     def reset(self, world: World) -> None:
         """Draw where the cabinet stands; it always faces the arm."""
@@ -198,7 +198,7 @@ def _add_box(
         rgba=rgba,
         mass=0.02,
         condim=4,
-        # Touches the arm (contype 2), neither the other boxes here nor things on the table.
+        # Touches the arm (contype 2), but neither the other boxes here nor the table.
         contype=4,
         conaffinity=2,
     )

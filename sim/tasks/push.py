@@ -83,7 +83,7 @@ class Push:
     def build(self, scene: mujoco.MjSpec) -> None:
         """Add the disc and the block."""
         disc = mujoco.mjtGeom.mjGEOM_CYLINDER
-        layout.add_mark(scene, "disc", disc, (DISC_M, 0.001, 0), rgba=(0.12, 0.1, 0.16, 1))
+        layout.add_mark(scene, "disc", disc, (DISC_M, 0.001, 0.0), rgba=(0.12, 0.1, 0.16, 1))
         layout.add_block(scene, "block", HALF_M, 0.05)
 
     def reset(self, world: World) -> None:

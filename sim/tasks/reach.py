@@ -75,7 +75,7 @@ class Reach:
     def build(self, scene: mujoco.MjSpec) -> None:
         """Add the balls."""
         for name in BALLS[: 1 + self.config.distractors]:
-            layout.add_mark(scene, name, mujoco.mjtGeom.mjGEOM_SPHERE, (RADIUS_M, 0, 0))
+            layout.add_mark(scene, name, mujoco.mjtGeom.mjGEOM_SPHERE, (RADIUS_M, 0.0, 0.0))
 
     def reset(self, world: World) -> None:
         """Draw places, colours and wording."""
