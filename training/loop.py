@@ -107,9 +107,10 @@ def _train(
         step = optimiser.count
         samples += metrics.get("samples", 0.0)
         if step % config.log_every == 0 or step == config.steps:
-            rate = samples / (time.perf_counter() - since)
+            seconds = time.perf_counter() - since
+            rate = samples / seconds
             samples, since = 0.0, time.perf_counter()
-            log.write(step, {**metrics, "samples_per_s": rate})
+            log.write(step, {**metrics, "samples_per_s": rate, "seconds": seconds})
             bar.update(line, completed=step, rate=rate)
         if step % config.save_every == 0 or step == config.steps:
             _save(config, out, learner, optimiser, generator)

@@ -23,7 +23,7 @@ class TrainArgs:
     """Folder of the run; the same command continues what is there."""
     data: Path | None = None
     """LeRobotDataset v3 to learn from; recorded beside the run by the recipe if not given."""
-    train: Annotated[TrainConfig, tyro.conf.OmitArgPrefixes]
+    train: Annotated[TrainConfig, tyro.conf.arg(name="")]
     """The recipe; every setting is a flag."""
 
 

@@ -77,6 +77,7 @@ def save(
     try:
         description = {
             "format": FORMAT,
+            "parameters": sum(p.numel() for p in policy.parameters()),
             "policy": configs.to_json(policy.config),
             "robot": configs.to_json(policy.robot),
             "statistics": configs.to_json(policy.statistics),
