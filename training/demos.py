@@ -134,7 +134,10 @@ def record_demos(config: DemosConfig, record: Recorder = record_episode) -> Data
         _continue(parts, recording)
         saved = sum(_shards(parts).values())
         if saved < config.episodes:
-            _record_missing(config, record, parts)
+            try:
+                _record_missing(config, record, parts)
+            finally:
+                _clear_leftovers(parts)
         info = merge_shards(list(_shards(parts)), config.out, recording)
     shutil.rmtree(parts)
     return info
@@ -180,6 +183,11 @@ def _continue(parts: Path, recording: dict[str, Any]) -> None:
         temporary = file.with_suffix(".tmp")
         temporary.write_text(json.dumps(recording, indent=1))
         temporary.rename(file)
+    _clear_leftovers(parts)
+
+
+def _clear_leftovers(parts: Path) -> None:
+    """Delete what killed workers had begun to write; nobody may be recording."""
     out = parts.name.removesuffix(".parts")
     for leftover in (*parts.glob(".episodes-*.tmp"), *parts.parent.glob(f".{out}.*.tmp")):
         shutil.rmtree(leftover)

@@ -127,6 +127,8 @@ def test_a_full_disk_loses_nothing_that_was_saved(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space left on device"):
         record_demos(config(out, episodes=4, workers=2), failing_episode)
     assert not out.exists()
+    left = {p.name for p in (tmp_path / "set.parts").iterdir()}
+    assert left <= {"lock", "recording.json", "episodes-0000000"}
     info = record_demos(config(out, episodes=4), fake_episode)
     assert info.num_episodes == 4
 
