@@ -4,6 +4,7 @@ MuJoCo's defaults (shadow maps, multisampling) cost two orders of magnitude on a
 off. Frames of an environment whose looks did not change since its last frame are not drawn again.
 """
 
+import atexit
 import functools
 import importlib
 import os
@@ -141,6 +142,8 @@ def gl_context() -> mujoco.GLContext:
             f"no off-screen OpenGL ({type(error).__name__}: {error}). Install EGL (Debian, Ubuntu: "
             "apt install libegl1 libgl1 libglx-mesa0) and set MUJOCO_GL=egl"
         ) from error
+    # At the end of the process PyOpenGL is gone before the context's own destructor runs.
+    atexit.register(context.free)
     return context
 
 

@@ -29,6 +29,7 @@ BUTTON_RADIUS_M = 0.03
 BUTTON_HALF_HEIGHT_M = 0.012
 SPACING_M = 0.085
 WIDEST_RAD = 2.1
+ROOMY_CHOICES = 5
 JITTER_M = 0.006
 HIDDEN_Z_M = -1.0
 LAMP_HALF_M = 0.045
@@ -177,6 +178,8 @@ class CueColour:
         while world.steps < episode.schedule.go:
             yield home
         motion = Motion(world)
+        if self.config.choices > ROOMY_CHOICES:
+            motion.opening = self.robot.gripper.closed  # an open hand would touch two buttons
         target = (episode.cue + (variant == "wrong_object")) % self.config.choices
         button = episode.buttons_m[target]
         if variant == "hover":

@@ -102,7 +102,7 @@ class PutBack:
         self.robot = robot
         self.instructions = INSTRUCTIONS
         self.max_episode_steps = config.act_steps + _lock.longest_go(
-            config.cue_steps + CARRY_STEPS, config.delay_steps, config.decision_steps
+            config.cue_steps + 2 * CARRY_STEPS, config.delay_steps, config.decision_steps
         )
         hand = robot.gripper
         self._wide = hand.closed + 0.75 * (hand.open - hand.closed)
@@ -126,7 +126,7 @@ class PutBack:
         cue = int(rng.integers(config.choices))
         schedule = _lock.draw_schedule(
             rng,
-            cue_steps=config.cue_steps + CARRY_STEPS,
+            cue_steps=config.cue_steps + 2 * CARRY_STEPS,
             delay_steps=config.delay_steps,
             decision_steps=config.decision_steps,
             distractors=config.distractors,
@@ -191,10 +191,10 @@ class PutBack:
         left = float(np.linalg.norm(block[:2] - place[:2]))
         if len(layout.touching(world, "block")) >= 2:
             if left < PLACE_RADIUS_M:
-                return rewards.staged((1, 1, 1, 1, 1.0 - height), STAGES)
+                return rewards.staged((1.0, 1.0, 1.0, 1.0, 1.0 - height), STAGES)
             start = float(np.linalg.norm(episode.centre_m[:2] - place[:2]))
             way = rewards.share_done(left - PLACE_RADIUS_M, start - PLACE_RADIUS_M)
-            return rewards.staged((1, 1, height, way * height, 0), STAGES)
+            return rewards.staged((1.0, 1.0, height, way * height, 0.0), STAGES)
         if left < PLACE_RADIUS_M:
             return sum(STAGES) + 0.05 * (1.0 - height)
         tool = world.data.site_xpos[world.tool_site]
@@ -253,7 +253,7 @@ class PutBack:
         """Put the block where the script of cue and delay has it now, exactly and at rest."""
         episode, schedule = world.episode, world.episode.schedule
         out = (world.steps - schedule.cue_start) / CARRY_STEPS
-        back = (world.steps - schedule.cue_end) / CARRY_STEPS
+        back = (world.steps - schedule.cue_end) / CARRY_STEPS + 1.0
         share = float(np.clip(out, 0.0, 1.0) - np.clip(back, 0.0, 1.0))
         place = episode.places_m[episode.cue] * (1.0, 1.0, 0.0) + (0.0, 0.0, HALF_M)
         pos = episode.centre_m + share * (place - episode.centre_m)
