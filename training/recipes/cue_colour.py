@@ -1,16 +1,10 @@
-"""Remember a colour: the main job, K = 4, delays of 16 to 128 control steps (docs/design.md)."""
+"""Remember a colour, the main job: whole episodes through the memory, delays of 16 to 128 control steps."""
 
 from sim.tasks import cue_colour
-from training.algos import bc
-from training.config import Demonstrations, EvalConfig, TrainConfig
+from training.config import TrainConfig
+from training.recipes import _memory
 
 
 def recipe() -> TrainConfig:
     """Return the recipe."""
-    return TrainConfig(
-        task=cue_colour.Config(),
-        demos=Demonstrations(episodes=2000),
-        algo=bc.Config(batch=32, queries=3, short_decisions=9),
-        eval=EvalConfig(every=0, final_episodes=200),
-        steps=1500,
-    )
+    return _memory.recipe(cue_colour.Config())

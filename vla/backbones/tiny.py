@@ -34,6 +34,10 @@ class Config(PluginConfig):
     """Width of the vector handed to the action head."""
     text_width: int = 32
     """Width of the word embedding."""
+    sharpness: float = 5.0
+    """Initial inverse temperature of the keypoints' softmax: at 1 they all start at the centre."""
+    selected: int = 8
+    """Keypoints picked by instruction and memory: a choice is then one product, not a network."""
 
     def build(self, views: int, proprio: int, vocabulary: int, memory: int) -> "TinyBackbone":
         """Return a backbone.
@@ -63,14 +67,16 @@ class TinyBackbone(nn.Module):
             nn.Conv2d(c, c, 3, stride=2, padding=1), nn.ReLU(), nn.AdaptiveMaxPool2d(4)
         )
         self.perceive = nn.Linear(c * views, d)
+        self.place = nn.Parameter(torch.randn(PERCEPTUAL, d) * 0.5)
         self.think = nn.Linear(c * views + proprio + config.text_width, d)
         condition = memory + config.text_width
         self.blocks = nn.ModuleList(FilmConv(c, condition) for _ in range(config.blocks))
         self.view = nn.Embedding(views, c)
-        self.temperature = nn.Parameter(torch.ones(()))
+        self.temperature = nn.Parameter(torch.full((c, 1), config.sharpness))
+        self.select = nn.Linear(condition, config.selected * c * views)
         self.register_buffer("coordinates", grid(side, side), persistent=False)
         self.pool = nn.Sequential(
-            nn.Linear(3 * c * views + proprio + condition, config.pooled_width), nn.ReLU(),
+            nn.Linear(3 * (c * views + config.selected) + proprio + condition, config.pooled_width), nn.ReLU(),
             nn.Linear(config.pooled_width, config.pooled_width),
         )  # fmt: skip
 
@@ -100,7 +106,7 @@ class TinyBackbone(nn.Module):
         cells = self.look(maps).flatten(2).unflatten(0, (-1, self.views))  # [b, v, c, 16]
         cells = cells.flatten(1, 2).transpose(1, 2)
         cognitive = self.think(torch.cat([cells.amax(1), proprio, text], 1))
-        tokens = torch.cat([self.perceive(cells), cognitive[:, None]], 1)
+        tokens = torch.cat([self.perceive(cells) + self.place, cognitive[:, None]], 1)
         return Encoded(tokens, (maps.unflatten(0, (-1, self.views)), proprio, text))
 
     def refine(self, cache: tuple[Tensor, Tensor, Tensor], retrieved: Retrieved) -> Context:
@@ -112,6 +118,8 @@ class TinyBackbone(nn.Module):
         for block in self.blocks:
             x = block(x, wide)
         points = spatial_softmax(x, self.coordinates, self.temperature)
-        points = points.flatten(1).unflatten(0, (-1, self.views)).flatten(1)
-        pooled = self.pool(torch.cat([points, proprio, condition], 1))
+        points = points.unflatten(0, (-1, self.views)).flatten(1, 2)  # [b, v * c, 3]
+        choice = self.select(condition).unflatten(1, (self.config.selected, -1)).softmax(2)
+        seen = torch.cat([(choice @ points).flatten(1), points.flatten(1)], 1)
+        pooled = self.pool(torch.cat([seen, proprio, condition], 1))
         return Context(pooled, retrieved.tokens, retrieved.vector)
