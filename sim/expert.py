@@ -223,7 +223,8 @@ class Motion:
     def press(
         self, pos_m: np.ndarray, *, clearance_m: float = 0.05, depth_m: float = 0.01
     ) -> Iterator[np.ndarray]:
-        """Yield actions that come down on `pos_m` from above and push `depth_m` into it."""
+        """Yield actions that come down on `pos_m`, hand closed, and push `depth_m` into it."""
+        self.opening = self.world.robot.gripper.closed
         yield from self.move(pos_m, clearance_m=clearance_m)
         below = np.asarray(pos_m) - np.array([0.0, 0.0, depth_m])
         yield from self.move(below, tolerance_m=0.3 * depth_m, max_steps=4)

@@ -13,16 +13,6 @@ def share_done(distance: float, start: float) -> float:
     return float(np.clip(1.0 - distance / start, 0.0, 1.0))
 
 
-def tolerance(distance: float, bound: float, margin: float) -> float:
-    """Return 1 up to `bound`, falling smoothly to 0.1 at `bound + margin`.
-
-    The Gaussian of dm_control's `rewards.tolerance` (Tassa et al., 2018): exp(-x^2 ln 10) with
-    x = (distance - bound) / margin.
-    """
-    x = max(distance - bound, 0.0) / margin
-    return float(np.exp(-np.log(10.0) * x * x))
-
-
 def staged(shares: tuple[float, ...], weights: tuple[float, ...]) -> float:
     """Return the weighted sum of the shares done of each stage.
 

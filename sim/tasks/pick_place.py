@@ -121,7 +121,7 @@ class PickPlace:
         """True once the cube rests on the tray, touched by nothing of the arm."""
         return (
             self._on_tray(world)
-            and layout.block_pos_m(world, CUBES[0])[2] < HALF_M + 0.004
+            and bool(layout.block_pos_m(world, CUBES[0])[2] < HALF_M + 0.004)
             and layout.block_speed_m_s(world, CUBES[0]) < 0.03
             and not layout.touching(world, CUBES[0])
         )
@@ -139,10 +139,10 @@ class PickPlace:
         height = float(np.clip((cube[2] - HALF_M) / LIFT_M, 0.0, 1.0))
         if len(layout.touching(world, CUBES[0])) >= 2:
             if self._on_tray(world):
-                return rewards.staged((1, 1, 1, 1, 1.0 - height), STAGES)
+                return rewards.staged((1.0, 1.0, 1.0, 1.0, 1.0 - height), STAGES)
             left = self._carry_m(world) - TRAY_HALF_M
             way = rewards.share_done(left, episode.carry_m - TRAY_HALF_M)
-            return rewards.staged((1, 1, height, way * height, 0), STAGES)
+            return rewards.staged((1.0, 1.0, height, way * height, 0.0), STAGES)
         if self._on_tray(world):
             return sum(STAGES) + 0.05 * (1.0 - height)
         tool = world.data.site_xpos[world.tool_site]

@@ -116,7 +116,7 @@ class Push:
         """True once the block rests on the table at the centre of the disc."""
         return (
             self._left_m(world) <= self.config.tolerance_m
-            and layout.block_pos_m(world, "block")[2] < HALF_M + 0.004
+            and bool(layout.block_pos_m(world, "block")[2] < HALF_M + 0.004)
             and layout.block_speed_m_s(world, "block") < 0.03
         )
 

@@ -22,6 +22,7 @@ WORDINGS = (
 RADIUS_M = 0.022
 APART_M = 0.09
 HOLD_STEPS = 3
+OVERSHOOT_M = 0.06
 BALLS = ("ball", "other_ball")
 
 
@@ -120,12 +121,17 @@ class Reach:
     def script(self, world: World, variant: str) -> Iterator[np.ndarray]:
         """Go to the ball and stay; or beside it, past it, above it, away again, to the other."""
         motion = Motion(world)
+        # An open hand hides less of the ball.
+        motion.opening = self.robot.gripper.open
         ball = world.episode.balls_m[int(variant == "wrong_object")]
         away = ball - motion.tool_m
         away[2] = 0.0
         away /= max(float(np.linalg.norm(away)), 1e-6)
         if variant == "overshoot":
-            beyond = layout.within_reach(self.robot, ball + 0.05 * away)
+            beyond = ball + OVERSHOOT_M * away
+            if np.linalg.norm(beyond[:2]) > self.robot.reach_m[1]:
+                # No room behind the ball: miss it to the side.
+                beyond = ball + OVERSHOOT_M * np.array([-away[1], away[0], 0.0])
             yield from motion.move(beyond, tolerance_m=0.01, max_steps=20)
         elif variant == "near_miss":
             ball = ball - self.config.tolerance_m * world.rng.uniform(1.6, 2.2) * away

@@ -70,7 +70,8 @@ def test_units_are_those_of_the_joints(spec: RobotSpec, model: mujoco.MjModel) -
 
 def test_home_and_gripper_positions_lie_within_limits(spec: RobotSpec) -> None:
     assert len(spec.home) == len(spec.channels)
-    assert np.all(np.array(spec.low) < spec.home) and np.all(np.array(spec.home) < spec.high)
+    assert np.all(np.array(spec.low) < spec.home)
+    assert np.all(np.array(spec.home) < spec.high)
     hand = spec.channels[spec.names.index(spec.gripper.channel)]
     for position in (spec.gripper.open, spec.gripper.closed):
         assert hand.low <= position <= hand.high
@@ -117,7 +118,8 @@ def test_the_arm_gets_down_to_the_table_everywhere_within_reach(
     near, far = spec.reach_m
     pos = np.array([near + depth * (far - near), side * 0.75 * (far - near), 0.02])
     pose = solve(spec, np.array(spec.home), pos)
-    assert np.all(pose >= spec.low) and np.all(pose <= spec.high)
+    assert np.all(pose >= spec.low)
+    assert np.all(pose <= spec.high)
     scene = MujocoWorld(compile_scene(reach.Config(), spec), vary=False)
     scene.data.qpos[scene.joint_qpos] = pose
     mujoco.mj_kinematics(scene.model, scene.data)
