@@ -3,13 +3,13 @@
 import dataclasses
 
 from sim.tasks import cue_colour
+from training import bases
 from training.config import TrainConfig
-from training.recipes import _memory
 from vla.memory import bank
 
 
 def recipe() -> TrainConfig:
     """Return the recipe."""
-    base = _memory.recipe(cue_colour.Config(distractors=8))
+    base = bases.memory_task(cue_colour.Config(distractors=8))
     policy = dataclasses.replace(base.policy, memory=bank.Config(slots=32, recent=8))
     return dataclasses.replace(base, policy=policy, steps=2000)

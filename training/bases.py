@@ -1,4 +1,4 @@
-"""What the recipes of motor skills share."""
+"""What recipes share: one base for memory tasks, one for motor skills."""
 
 from training.algos import bc
 from training.config import Demonstrations, EvalConfig, TrainConfig
@@ -8,7 +8,18 @@ from vla.memory import none
 from vla.policies import vla
 
 
-def recipe(task: PluginConfig, *, episodes: int, steps: int) -> TrainConfig:
+def memory_task(task: PluginConfig) -> TrainConfig:
+    """Return the recipe of a task with a cue, a delay and a choice: whole episodes."""
+    return TrainConfig(
+        task=task,
+        demos=Demonstrations(episodes=1500),
+        algo=bc.Config(batch=32, queries=3, short_decisions=9),
+        eval=EvalConfig(every=0, final_episodes=200),
+        steps=1000,
+    )
+
+
+def motor_skill(task: PluginConfig, *, episodes: int, steps: int) -> TrainConfig:
     """Return the recipe of a task that shows all it asks for: single decisions, no memory."""
     return TrainConfig(
         task=task,
