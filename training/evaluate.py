@@ -1,4 +1,4 @@
-"""Success of a policy over numbered episodes: `vla eval`, and the periodic test of a training run.
+"""Success of a policy over numbered episodes: for `vla eval` and for the test of a training run.
 
 Episode k of a seed is the same episode however many environments run side by side, and so is the
 policy's noise in it: the figures do not depend on the batch.
@@ -6,10 +6,8 @@ policy's noise in it: the figures do not depend on the batch.
 
 import contextlib
 import dataclasses
-import json
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,6 @@ import torch
 
 from sim import vec_env
 from training import statistics
-from vla import checkpoint
 from vla.contracts import config as configs
 from vla.contracts.config import PluginConfig
 from vla.contracts.types import Observation, PolicyState
@@ -143,27 +140,3 @@ def evaluate(
         progress=[r[1] for r in rows], steps=[r[2] for r in rows],
         seconds=time.perf_counter() - begin,
     )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvalArgs:
-    """Measure a checkpoint's success in simulation."""
-
-    checkpoint: Path
-    """Folder that `vla train` wrote."""
-    task: str = ""
-    """Task to test on; the one it was trained on if empty."""
-    episodes: int = 200
-    """How many episodes."""
-    seed: int = 1000
-    """Seed of the episodes."""
-    robot: str = ""
-    """Arm to drive; the one it was trained for if empty."""
-    out: Path | None = None
-    """Folder for `evaluation.json` and `episodes.mp4`; EVAL-TASK-SEED inside the run if not given."""
-    videos: int = 9
-    """Episodes in the grid video; 0 for none."""
-    device: str = "cpu"
-    """Where the policy runs."""
-    threads: int = 2
-    """CPU threads of the policy."""

@@ -12,7 +12,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "tasks": ("sim.catalogue:main", "list the tasks and what each one asks for"),
     "demos": ("training.demos:main", "record demonstrations of a task as a LeRobot data set"),
     "train": ("training.train:main", "train a policy from demonstrations by a recipe"),
-    "eval": ("training.evaluate:main", "run a checkpoint on a task: success with its interval"),
+    "eval": ("training.eval_cli:main", "run a checkpoint on a task: success with its interval"),
     "report": ("training.report:main", "write one HTML page about a run"),
     "bench sim": ("sim.bench:main", "measure simulation and rendering speed"),
     "bench train": ("training.bench:main", "measure training speed against LeRobot"),

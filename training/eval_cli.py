@@ -1,0 +1,122 @@
+"""`vla eval`: tests a checkpoint in simulation and writes figures, a video and a memory picture."""
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+from rich.console import Console
+
+from sim.vec_env import load_robot, load_task
+from training import flags, slot_map, video
+from training.evaluate import Evaluation, evaluate
+from vla import checkpoint
+from vla.contracts import config as configs
+from vla.contracts.config import PluginConfig
+from vla.policies.vla import VLAPolicy
+
+USAGE = "usage: vla eval CHECKPOINT [--task NAME] [--task.SETTING VALUE] [--episodes N] [--seed S]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalArgs:
+    """Measure a checkpoint's success in simulation."""
+
+    task: PluginConfig
+    """Task to test on: what the checkpoint was trained on; --task NAME takes another one."""
+    episodes: int = 200
+    """How many episodes."""
+    seed: int = 1000
+    """Seed of the episodes; training has used others."""
+    robot: str = ""
+    """Arm to drive, which must agree with the one it was trained for; that one if empty."""
+    out: Path | None = None
+    """Folder of the results; by default the run's own, or for another task one inside it."""
+    videos: int = 9
+    """Episodes in the grid video; 0 for neither video nor memory picture."""
+    device: str = "cpu"
+    """Where the policy runs."""
+    threads: int = 2
+    """CPU threads of the policy."""
+
+
+def main(argv: list[str]) -> int:
+    """Run `vla eval CHECKPOINT ...`; return the exit code.
+
+    Raises:
+        ValueError: the checkpoint is damaged or for another arm, or an argument makes no sense.
+    """
+    if not argv or argv[0].startswith("-"):
+        print(f"{USAGE}\n`vla eval CHECKPOINT --help` lists every setting of its task.")
+        return 0 if argv[:1] in (["-h"], ["--help"]) else 2
+    folder = checkpoint.find(Path(argv[0]))
+    policy, origin = checkpoint.load(folder)
+    trained_on = configs.from_json(None, origin.task, f"{folder}: task", "sim.tasks")
+    args = parse(argv[1:], trained_on)
+    if args.robot:
+        checkpoint.check_robot(policy.robot, load_robot(args.robot))
+    torch.set_num_threads(args.threads)
+    policy.to(args.device)
+    result = evaluate(policy, args.task, episodes=args.episodes, seed=args.seed, quiet=False)
+    out = args.out or _results_folder(folder, trained_on, args)
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / "evaluation.json", {**result.to_json(), "step": origin.step})
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(result.sentence())
+    if args.videos:
+        write_pictures(policy, args.task, result, min(args.videos, args.episodes), out)
+    console.print(f"results: {out}")
+    return 0
+
+
+def parse(argv: list[str], trained_on: PluginConfig) -> EvalArgs:
+    """Return the arguments that follow the checkpoint.
+
+    Raises:
+        ValueError: an unknown task.
+    """
+    own = configs.type_name(trained_on)
+    name, rest = flags.take(argv, "--task", own)
+    task = trained_on if name == own else load_task(name)
+    return tyro.cli(EvalArgs, args=rest, prog="vla eval CHECKPOINT", default=EvalArgs(task=task))
+
+
+def write_pictures(
+    policy: VLAPolicy, task: PluginConfig, result: Evaluation, videos: int, out: Path
+) -> None:
+    """Write `episodes.mp4` and, if the policy has slots, `memory.svg` of the longest of them."""
+    video.write_grid(policy, task, episodes=videos, seed=result.seed, path=out / "episodes.mp4")
+    if slot_map.has_slots(policy):
+        longest = max(range(videos), key=lambda k: result.steps[k])
+        trace = slot_map.record(policy, task, seed=result.seed, episode=longest)
+        (out / "memory.svg").write_text(slot_map.draw(trace))
+        write_json(out / "memory.json", slot_map.summary(trace))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON such that a reader sees the old file or the whole new one."""
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.write_text(json.dumps(value) + "\n")
+    os.replace(fresh, path)
+
+
+def _results_folder(folder: Path, trained_on: PluginConfig, args: EvalArgs) -> Path:
+    """Return the run's folder, or one inside it named after what differs from training."""
+    run = folder.parent if folder.name == "checkpoint" else folder
+    if args.task == trained_on:
+        return run
+    default = trained_on if type(args.task) is type(trained_on) else type(args.task)()
+    changed = [
+        f"{field.name}={_words(getattr(args.task, field.name))}"
+        for field in dataclasses.fields(args.task)
+        if getattr(args.task, field.name) != getattr(default, field.name)
+    ]
+    return run / "-".join(["eval", configs.type_name(args.task), *changed, str(args.seed)])
+
+
+def _words(value: Any) -> str:
+    return "_".join(map(str, value)) if isinstance(value, tuple) else str(value)
