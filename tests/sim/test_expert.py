@@ -66,7 +66,8 @@ def test_actions_keep_to_the_limits_of_velocity_and_position(world: MujocoWorld)
     motion.opening = robot.gripper.open
     for action in motion.move(np.array([robot.reach_m[1], 0.08, 0.02]), 0.5, clearance_m=0.05):
         assert np.all(np.abs(action - motion.measured) <= largest + 1e-9)
-        assert np.all(action >= robot.low) and np.all(action <= robot.high)
+        assert np.all(action >= robot.low)
+        assert np.all(action <= robot.high)
         world.step(action)
 
 
