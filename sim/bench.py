@@ -169,7 +169,7 @@ class OwnRendererEnv(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         self.action_space = gymnasium.spaces.Box(low, high, dtype=np.float64)
         image = gymnasium.spaces.Box(0, 255, (views, height, width, 3), np.uint8)
         joints = gymnasium.spaces.Box(-np.inf, np.inf, low.shape, np.float32)
-        self.observation_space = gymnasium.spaces.Dict({"pixels": image, "agent_pos": joints})
+        self.observation_space: Any = gymnasium.spaces.Dict({"pixels": image, "agent_pos": joints})
         self._index = -1
 
     def reset(self, **_: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

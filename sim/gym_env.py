@@ -1,6 +1,6 @@
 """One environment as a Gymnasium env, with the observation keys of LeRobot's evaluation."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -21,7 +21,7 @@ class MnemeEnv(gymnasium.Env[dict[str, Any], np.ndarray]):
     `is_success`, `progress` (simulator truth, not for policies) and `task` (the instruction).
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 10}
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
 
     def __init__(
         self,

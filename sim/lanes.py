@@ -38,7 +38,7 @@ def layout(scene: Scene, num_envs: int) -> Layout:
 
 def allocate(fields: Layout, take: Callable[[int], memoryview] | None = None) -> Buffers:
     """Return zeroed arrays for a layout, each in its own memory or in that of `take(bytes)`."""
-    buffers = {}
+    buffers: Buffers = {}
     for name, (shape, dtype) in fields.items():
         if take is None:
             buffers[name] = np.zeros(shape, dtype)
