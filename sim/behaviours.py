@@ -93,7 +93,7 @@ def _random(world: World, rng: np.random.Generator) -> Iterator[np.ndarray]:
     stride = np.minimum(
         0.02 * (high - low), [0.3 * c.velocity / robot.control_hz for c in robot.channels]
     )
-    velocity = np.zeros(len(stride))
+    velocity: np.ndarray = np.zeros(len(stride))
     for _ in range(RANDOM_STEPS):
         # An autoregressive walk of unit variance: smooth, and different in every joint.
         velocity = 0.8 * velocity + 0.6 * rng.standard_normal(len(stride))
