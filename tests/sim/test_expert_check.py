@@ -15,7 +15,7 @@ def test_wilsons_interval_of_a_perfect_score_starts_at_n_over_n_plus_z_squared()
 def test_wilsons_interval_of_one_half_is_symmetric() -> None:
     low, high = check_expert.wilson(50, 100)
     assert low + high == pytest.approx(1.0)
-    # half = z * sqrt(0.0025 + 3.8416 / 40000) / 1.038416
+    # Half the width: 1.96 times the root of 0.0025 + 3.8416 / 40000, over 1 + 3.8416 / 100.
     assert high - 0.5 == pytest.approx(1.96 * 0.00259604**0.5 / 1.038416, abs=1e-9)
 
 
