@@ -87,7 +87,7 @@ class Lanes:
             buffers["reward"][row] = reward
             buffers["terminated"][row] = terminated
             buffers["truncated"][row] = truncated
-            buffers["success"][row] = world.task.success(world)
+            buffers["success"][row] = world.succeeded
             buffers["progress"][row] = world.task.progress(world)
             buffers["steps"][row] = steps
             buffers["episode"][row] = world.index

@@ -207,9 +207,9 @@ def check_robot(model: mujoco.MjModel, robot: RobotSpec) -> None:
 
 def robot_geoms(model: mujoco.MjModel) -> np.ndarray:
     """Return a bool mask over geoms: True for those of the arm, from base to fingertips."""
-    tool = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_SITE, "tool")
+    tool = model.site("tool").id
     base = model.body_rootid[model.site_bodyid[tool]]
-    return model.body_rootid[model.geom_bodyid] == base
+    return model.body_rootid.take(model.geom_bodyid) == base
 
 
 def _substeps(robot: RobotSpec) -> int:

@@ -36,6 +36,7 @@ class MujocoWorld:
         self.episode: Any = None
         self.instruction = ""
         self.index = -1
+        self.succeeded = False
         joints = [self.model.joint(name) for name in self.robot.names]
         self.joint_qpos = np.array([j.qposadr[0] for j in joints])
         self.joint_qvel = np.array([j.dofadr[0] for j in joints])
@@ -58,6 +59,7 @@ class MujocoWorld:
         self.rng = np.random.default_rng(layout)
         self.index = index
         self.steps = 0
+        self.succeeded = False
         self.time_limit = self.task.max_episode_steps
         self.go_home_()
         self.task.reset(self)
@@ -85,10 +87,10 @@ class MujocoWorld:
         mujoco.mj_kinematics(self.model, self.data)
         self.steps += 1
         self.task.advance(self)
-        success = self.task.success(self)
-        terminated = success or self.task.failure(self)
+        self.succeeded = self.task.success(self)
+        terminated = self.succeeded or self.task.failure(self)
         truncated = not terminated and self.steps >= self.time_limit
-        return float(success), terminated, truncated
+        return float(self.succeeded), terminated, truncated
 
     @property
     def proprio(self) -> np.ndarray:
