@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import rich.progress
-import torch
 
 from sim import vec_env
 from training import statistics
@@ -65,7 +64,7 @@ class Evaluation:
 def episode_noise(
     seed: int, episode: np.ndarray, decision: np.ndarray, shape: tuple[int, ...]
 ) -> np.ndarray:
-    """Return standard normal noise f32 [e, *shape], a function of (seed, episode, decision) alone."""
+    """Return standard normal noise f32 [e, *shape] that follows from (seed, episode, decision)."""
     rows = [
         np.random.default_rng([seed, 1, int(e), int(d)]).standard_normal(shape, np.float32)
         for e, d in zip(episode, decision, strict=True)
@@ -74,7 +73,7 @@ def episode_noise(
 
 
 class Player:
-    """Drives E environments with a policy, one decision at a time, keeping memory and noise in step."""
+    """Drives E environments with a policy, decision by decision; memory and noise keep step."""
 
     def __init__(self, policy: VLAPolicy, environments: int, seed: int) -> None:
         self.policy, self.environments, self.seed = policy, environments, seed
@@ -128,9 +127,8 @@ def evaluate(
                 length += step.info["steps"]
                 ended = step.terminated | step.truncated
                 for e in np.flatnonzero(ended & (episode < episodes)):
-                    outcomes[int(episode[e])] = (
-                        bool(step.info["success"][e]), float(step.info["progress"][e]), int(length[e]),
-                    )  # fmt: skip
+                    success, progress = step.info["success"][e], step.info["progress"][e]
+                    outcomes[int(episode[e])] = (bool(success), float(progress), int(length[e]))
                 episode, length = episode + width * ended, length * ~ended
                 obs = step.obs
                 bar.update(line, completed=len(outcomes))

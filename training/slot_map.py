@@ -142,7 +142,7 @@ def summary(trace: Trace) -> dict[str, Any]:
 
 
 def draw(trace: Trace) -> str:
-    """Return the picture as SVG: moments of the episode on top, the slots of each decision below."""
+    """Return the picture as SVG: moments of the episode, and below them the slots over time."""
     png, picture_px = _moments(trace)
     top, bottom = picture_px + TOP_PX, picture_px + TOP_PX + ROW_PX * len(trace.now)
     width, height = LEFT_PX + WIDTH_PX + 84, bottom + 44
@@ -233,5 +233,5 @@ def _axes(trace: Trace, top: float, bottom: float) -> Iterator[str]:
         f'<text x="14" y="{(top + bottom) / 2:.1f}" text-anchor="middle" '
         f'transform="rotate(-90 14 {(top + bottom) / 2:.1f})">time of the decision</text>'
         f'<text x="{LEFT_PX + WIDTH_PX / 2}" y="{bottom + 36}" text-anchor="middle">'
-        "time of what is remembered</text>"
+        "time of what is remembered (dark: a slot of one decision, pale: many merged)</text>"
     )

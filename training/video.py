@@ -120,7 +120,7 @@ class Grid:
 
 
 def caption(task: str, width_px: int, outcome: int) -> UInt8[Array, "h w 3"]:
-    """Return a strip with the instruction, in two lines at most, and the outcome if there is one."""
+    """Return a strip with the instruction, in two lines at most, and the outcome, if any."""
     image = Image.new("RGB", (width_px, CAPTION_PX), BACKGROUND)
     draw = ImageDraw.Draw(image)
     font = ImageFont.load_default(FONT_PX)
@@ -176,9 +176,10 @@ def strip(images: Sequence[UInt8[Array, "h w 3"]], labels: Sequence[str]) -> byt
         views = upscale(picture)
         head = Image.new("RGB", (views.shape[1], 22), BACKGROUND)
         ImageDraw.Draw(head).text((6, 4), label, TEXT, font)
-        tiles.append(np.concatenate([np.asarray(head), views]))
+        tile = np.concatenate([np.asarray(head), views])
+        tiles.append(np.pad(tile, ((0, 0), (0, GAP_PX), (0, 0)), constant_values=255))
     out = io.BytesIO()
-    Image.fromarray(np.concatenate(tiles, axis=1)).save(out, "PNG", optimize=True)
+    Image.fromarray(np.concatenate(tiles, axis=1)[:, :-GAP_PX]).save(out, "PNG", optimize=True)
     return out.getvalue()
 
 

@@ -1,0 +1,94 @@
+"""`vla report RUN ...`: one HTML page about training runs that needs no network and no script.
+
+It reads what `vla train` and `vla eval` wrote and computes nothing new; runs may be in progress.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from training import report_page
+from training.metrics import read_metrics
+from training.report_page import Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportArgs:
+    """Write one HTML page about runs."""
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Folders that `vla train --out` wrote."""
+    out: Path | None = None
+    """File to write; report.html in the first run if not given."""
+
+
+def main(argv: list[str]) -> int:
+    """Run `vla report`; return the exit code.
+
+    Raises:
+        ValueError: a folder holds no run, or a file in it is damaged.
+    """
+    args = tyro.cli(ReportArgs, args=argv, prog="vla report")
+    if not args.runs:
+        raise ValueError("no run given: vla report RUN [RUN ...] --out FILE")
+    out = args.out or args.runs[0] / "report.html"
+    text = report_page.page(read_runs(args.runs))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(text)
+    print(f"report: {out} ({len(text.encode()) / 1e6:.1f} MB)")
+    return 0
+
+
+def read_runs(folders: Sequence[Path]) -> list[Run]:
+    """Read run folders; names that two folders share become paths.
+
+    Raises:
+        ValueError: a folder holds no run, or a file in it is damaged.
+    """
+    names = [folder.resolve().name for folder in folders]
+    unique = len(set(names)) == len(names)
+    return [
+        read_run(folder, name if unique else str(folder))
+        for folder, name in zip(folders, names, strict=True)
+    ]
+
+
+def read_run(folder: Path, name: str) -> Run:
+    """Read one run folder.
+
+    Raises:
+        ValueError: it holds no run, or a file in it is damaged.
+    """
+    config = _read_json(folder / "config.json")
+    if config is None:
+        raise ValueError(
+            f"{folder}: no run there (no config.json); give the folder that `vla train --out` wrote"
+        )
+    tests = {path.parent.name: _read_json(path) for path in folder.glob("eval-*/evaluation.json")}
+    return Run(
+        name=name,
+        folder=folder,
+        config=config,
+        metrics=read_metrics(folder),
+        checkpoint=_read_json(folder / "checkpoint" / "policy.json") or {},
+        evaluation=_read_json(folder / "evaluation.json"),
+        others=[tests[key] or {} for key in sorted(tests)],
+        memory=_read_json(folder / "memory.json"),
+    )
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    """Return the object in a file, None if there is no such file."""
+    try:
+        value = json.loads(path.read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: damaged, not JSON ({error}); delete it or restore it") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path}: expected a JSON object, got {type(value).__name__}")
+    return value
