@@ -12,8 +12,8 @@ from torch import Tensor
 
 HOLE_COST = -1.0
 """Cost of a pair with an empty member: below every real cost, so holes are consumed first."""
-PROTECTED_COST = 1e3
-"""Added to pairs that touch the oldest slot or the newest ones."""
+PROTECTED_COST = 1e9
+"""Added to pairs that touch the oldest slot or the newest ones: above every real cost."""
 TIE_COST = 1e-5
 """Times the pair's index: equal pairs merge oldest first, on every device."""
 
@@ -55,7 +55,7 @@ def ward_cost(tokens: Tensor, count: Tensor, recent: int) -> Tensor:
 
 
 def fifo_cost(count: Tensor) -> Tensor:
-    """Return costs f32 [b, m-1] that always choose the oldest pair: the ablation of Ward merging."""
+    """Return costs f32 [b, m-1] that always choose the oldest pair, as an ablation."""
     left, right = count[:, :-1], count[:, 1:]
     index = torch.arange(left.shape[1], device=count.device)
     return _with_holes(torch.zeros_like(left), left, right, index)

@@ -19,7 +19,7 @@ class Chain(NamedTuple):
     alphas: tuple[float, ...]
     """Cumulative signal power before each step: alpha_bar(t)."""
     alphas_prev: tuple[float, ...]
-    """Cumulative signal power after each step; 1 after the last."""
+    """Cumulative signal power after each step; 1 where a step leaves the schedule."""
 
 
 def cosine_alphas(timesteps: int) -> Tensor:
@@ -41,7 +41,8 @@ def cosine_alphas(timesteps: int) -> Tensor:
 def make_chain(alphas: Tensor, steps: int) -> Chain:
     """Return the sampler's chain with "trailing" spacing, which starts at the noisiest timestep.
 
-    Lin et al. 2024 (arXiv 2305.08891), table 2; equals `DDIMScheduler(timestep_spacing="trailing")`.
+    Lin et al. 2024 (arXiv 2305.08891), table 2; equals `diffusers`' DDIMScheduler with
+    timestep_spacing="trailing".
 
     Raises:
         ValueError: more sampling steps than training timesteps, or none.
@@ -87,6 +88,6 @@ def transition(
 
 
 def gaussian_log_prob(value: Tensor, mean: Tensor, std: float) -> Tensor:
-    """Return log N(value; mean, std^2 I) of [b, k, u] tensors, summed over k and u: [b], in nats."""
+    """Return log N(value; mean, std^2 I) of [b, k, u] tensors, summed over k and u: nats [b]."""
     z = (value - mean) / std
     return (-0.5 * z**2 - math.log(std) - 0.5 * math.log(2 * math.pi)).flatten(1).sum(1)

@@ -1,0 +1,165 @@
+"""The diffusion head: it samples like `diffusers`, scores what it sampled, learns and masks."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from diffusers import DDIMScheduler
+from torch import Tensor
+
+from tests.fakes import fake_context, liven_
+from vla.heads import diffusion
+from vla.nn.context import Context
+
+CHUNK, ACTIONS, SIZES = 4, 3, (12, 8, 10)
+SMALL = diffusion.Config(width=64, depth=2)
+KINDS = ("mlp", "transformer")
+
+
+def build(config: diffusion.Config) -> diffusion.DiffusionHead:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)  # noqa: TID251  initial weights come from the global generator
+        head = config.build(CHUNK, ACTIONS, SIZES)
+    liven_(head)
+    return head.eval()
+
+
+def draw(rng: np.random.Generator, *shape: int) -> Tensor:
+    return torch.from_numpy(rng.standard_normal(shape, np.float32))
+
+
+def condition(rng: np.random.Generator, batch: int = 2) -> Context:
+    return fake_context(rng, batch, SIZES)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("prediction", ["sample", "epsilon"])
+def test_sampling_gives_what_a_loop_of_diffusers_gives(kind, prediction) -> None:
+    rng = np.random.default_rng(0)
+    # the bound is ours, and diffusers has none here: put it out of reach
+    head = build(replace(SMALL, denoiser=kind, prediction=prediction, clip=1e6))
+    context, noise = condition(rng), draw(rng, 2, *head.noise_shape)
+    scheduler = DDIMScheduler(
+        num_train_timesteps=head.config.train_timesteps,
+        beta_schedule="squaredcos_cap_v2",
+        timestep_spacing="trailing",
+        clip_sample=False,
+        prediction_type=prediction,
+    )
+    scheduler.set_timesteps(head.config.steps)
+    latent = noise[:, 0]
+    with torch.no_grad():
+        latents, log_prob = head.sample(context, noise, stochastic=False)
+        for t in scheduler.timesteps:
+            output = head.denoiser(latent, t.expand(2), context)
+            latent = scheduler.step(output, t, latent, eta=0.0).prev_sample
+    scale = latent.abs().max()
+    torch.testing.assert_close(latents[:, -1] / scale, latent / scale, atol=1e-4, rtol=0)
+    assert not log_prob.any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_ratio_of_a_fresh_sample_is_exactly_one(kind) -> None:
+    rng = np.random.default_rng(1)
+    head = build(replace(SMALL, denoiser=kind))
+    context, noise = condition(rng, 5), draw(rng, 5, *head.noise_shape)
+    with torch.no_grad():
+        latents, log_prob = head.sample(context, noise, stochastic=True)
+    again = head.log_prob(context, latents)
+    assert again.requires_grad
+    assert torch.equal((again - log_prob).exp(), torch.ones_like(log_prob))
+
+
+def test_log_probability_is_that_of_the_noise_that_was_drawn() -> None:
+    rng = np.random.default_rng(2)
+    head = build(SMALL)
+    noise = draw(rng, 2, *head.noise_shape)
+    latents, log_prob = head.sample(condition(rng), noise, stochastic=True)
+    for i in range(head.config.steps):
+        _, std = head.step(i, latents[:, i], condition(rng), stochastic=True)
+        assert std >= head.config.min_std
+        # log N(mean + std z; mean, std^2) = -z^2 / 2 - log std - log(2 pi) / 2, per number
+        density = -noise[:, i + 1].square() / 2 - np.log(std) - np.log(2 * np.pi) / 2
+        torch.testing.assert_close(log_prob[:, i], density.sum((1, 2)), atol=1e-3, rtol=1e-3)
+
+
+def test_only_the_first_noise_counts_when_deterministic() -> None:
+    rng = np.random.default_rng(3)
+    head = build(SMALL)
+    context, noise = condition(rng), draw(rng, 2, *head.noise_shape)
+    other = torch.cat([noise[:, :1], draw(rng, 2, *head.noise_shape)[:, 1:]], 1)
+    assert torch.equal(head.sample(context, noise, False)[0], head.sample(context, other, False)[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("prediction", ["sample", "epsilon"])
+def test_padded_actions_carry_no_loss(kind, prediction) -> None:
+    rng = np.random.default_rng(4)
+    # One draw, so that the gradient of the network's output can be taken action by action.
+    head = build(replace(SMALL, denoiser=kind, prediction=prediction, draws=1))
+    outputs: list[Tensor] = []
+    head.denoiser.register_forward_hook(lambda *args: outputs.append(args[2]))
+    pad = torch.tensor([[False, False, True, True], [False, False, False, True]])
+    loss = head.loss(draw(rng, 2, CHUNK, ACTIONS), pad, condition(rng), torch.Generator())
+    (gradient,) = torch.autograd.grad(loss.sum(), outputs)
+    assert not gradient[pad].any()
+    assert (gradient[~pad] != 0).all()
+
+
+def test_the_loss_of_a_row_is_its_mean_over_the_actions_that_count() -> None:
+    rng = np.random.default_rng(5)
+    head = build(replace(SMALL, draws=1))
+    clean, context = draw(rng, 2, CHUNK, ACTIONS), condition(rng)
+    pad = torch.tensor([[False] * CHUNK, [True] * CHUNK])
+    outputs: list[Tensor] = []
+    head.denoiser.register_forward_hook(lambda *args: outputs.append(args[2]))
+    loss = head.loss(clean, pad, context, torch.Generator())
+    torch.testing.assert_close(loss[0], (outputs[0][0] - clean[0]).square().mean())
+    assert loss[1] == 0.0
+
+
+def test_both_predictions_agree_about_the_true_answer() -> None:
+    rng = np.random.default_rng(6)
+    clean = draw(rng, 2, CHUNK, ACTIONS).clamp(-1, 1)
+    noise, context = draw(rng, 2, CHUNK, ACTIONS), condition(rng)
+    heads = {p: build(replace(SMALL, prediction=p)) for p in ("sample", "epsilon")}
+    truth = {"sample": clean, "epsilon": noise}
+    for t in (0, 40, 80):
+        alpha = heads["sample"].alphas[t]
+        latent = alpha.sqrt() * clean + (1 - alpha).sqrt() * noise
+        for name, head in heads.items():
+            head.denoiser.forward = lambda *_, answer=truth[name]: answer
+            got = head.predict_clean(latent, torch.full((2,), t), context)
+            torch.testing.assert_close(got, clean, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_batch_is_learned(kind) -> None:
+    rng = np.random.default_rng(7)
+    head = build(replace(SMALL, denoiser=kind)).train()
+    clean, pad = draw(rng, 4, CHUNK, ACTIONS).clamp(-1, 1), torch.zeros(4, CHUNK).bool()
+    context, generator = condition(rng, 4), torch.Generator().manual_seed(0)
+    adam = torch.optim.Adam(head.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(150):
+        loss = head.loss(clean, pad, context, generator).mean()
+        losses.append(loss.item())
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+    assert np.mean(losses[-10:]) < np.mean(losses[:3]) / 10
+    noise = draw(rng, 4, *head.noise_shape)
+    with torch.no_grad():
+        sampled = head.sample(context, noise, stochastic=False)[0][:, -1]
+    assert (sampled - clean).abs().mean() < 0.2
+
+
+@pytest.mark.parametrize("part", ["pooled", "tokens", "memory"])
+def test_the_transformer_listens_to_every_part_of_its_condition(part) -> None:
+    rng = np.random.default_rng(8)
+    head = build(replace(SMALL, denoiser="transformer"))
+    context, noise = condition(rng), draw(rng, 2, *head.noise_shape)
+    other = context._replace(**{part: getattr(context, part) + 1})
+    a, b = (head.sample(c, noise, stochastic=False)[0] for c in (context, other))
+    assert (a - b).abs().max() > 1e-4
