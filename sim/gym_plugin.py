@@ -1,4 +1,7 @@
-"""Registers every task with Gymnasium as "mneme/TaskName-v0"; imports no simulator."""
+"""Registers every task with Gymnasium as "mneme/TaskName-v0" when imported; imports no simulator.
+
+`import sim.gym_plugin`, or name it: `gymnasium.make("sim.gym_plugin:mneme/CueColour-v0")`.
+"""
 
 from gymnasium.envs import registration
 
@@ -8,7 +11,7 @@ NAMESPACE = "mneme"
 
 
 def register() -> None:
-    """Register all tasks; Gymnasium calls this entry point (group "gymnasium.envs") by itself."""
+    """Register all tasks; doing it twice does no harm."""
     for task in registry.names("sim.tasks"):
         if env_id(task) not in registration.registry:
             registration.register(
@@ -19,3 +22,6 @@ def register() -> None:
 def env_id(task: str) -> str:
     """Return the Gymnasium id of a task: cue_colour is "mneme/CueColour-v0"."""
     return f"{NAMESPACE}/{''.join(word.capitalize() for word in task.split('_'))}-v0"
+
+
+register()

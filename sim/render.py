@@ -35,7 +35,6 @@ class Renderer:
         self._gl.make_current()
         model = scene.model
         self._context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_50.value)
-        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN.value, self._context)
         self._scene = mujoco.MjvScene(model, maxgeom=MAX_GEOMS)
         for flag in ("SHADOW", "REFLECTION", "HAZE", "SKYBOX", "FOG"):
             self._scene.flags[int(getattr(mujoco.mjtRndFlag, f"mjRND_{flag}"))] = 0
@@ -58,6 +57,8 @@ class Renderer:
             images: One array per world, uint8, shape (views, height, width, 3); written to.
         """
         self._gl.make_current()
+        # Scenes share one OpenGL context: another's buffer may be bound.
+        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN.value, self._context)
         for world, image in zip(worlds, images, strict=True):
             model, data = world.model, world.data
             mujoco.mj_camlight(model, data)

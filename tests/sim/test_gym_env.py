@@ -9,7 +9,6 @@ from sim import gym_plugin
 from sim.gym_env import MnemeEnv
 from vla.contracts import registry
 
-gym_plugin.register()
 
 
 @pytest.mark.parametrize("task", registry.names("sim.tasks"))

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from sim import render
-from sim.render import Camera, shared_renderer
+from sim.render import Camera, Renderer, shared_renderer
 from sim.scene import compile_scene
 from sim.vec_env import load_robot, load_task
 from sim.world import MujocoWorld
@@ -73,3 +73,16 @@ def test_without_opengl_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setattr(render, "_new_context", fail)
     with pytest.raises(ValueError, match=r"libEGL\.so\.1.*apt install libegl1"):
         render.gl_context.__wrapped__()
+
+
+def test_the_first_image_is_right_after_another_scene_was_drawn():
+    mine, other = (compile_scene(load_task(name), load_robot(None)) for name in ("reach", "push"))
+    worlds = [MujocoWorld(mine), MujocoWorld(other)]
+    images = [np.zeros(mine.image_shape, np.uint8) for _ in range(2)]
+    for world in worlds:
+        world.reset(0, 0)
+    renderers = [Renderer(mine), Renderer(other)]
+    renderers[0].draw_([worlds[0]], [images[0]])
+    renderers[1].draw_([worlds[1]], [np.zeros(other.image_shape, np.uint8)])
+    renderers[0].draw_([worlds[0]], [images[1]])
+    np.testing.assert_array_equal(images[0], images[1])
