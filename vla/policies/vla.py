@@ -153,13 +153,9 @@ class VLAPolicy(nn.Module):
         proprio = self.normalizer.state(self._tensor(obs.proprio))
         time_s = self._tensor(obs.time_s)
         encoded = self.backbone.encode(images, proprio, self.text(obs.task, self.device))
-        keep = (time_s != 0).float()
         now = (time_s * self.robot.control_hz).float()
-        slots = Slots(
-            self._tensor(state.tokens) * keep[:, None, None, None],
-            self._tensor(state.slot_time) * keep[:, None],
-            self._tensor(state.slot_count) * keep[:, None],
-        )
+        parts = (state.tokens, state.slot_time, state.slot_count)
+        slots = Slots(*(_forget(self._tensor(part), time_s == 0) for part in parts))
         retrieved = self.memory.read(slots, encoded.tokens, now)
         context = self.backbone.refine(encoded.cache, retrieved)
         return context, _to_state(
@@ -173,6 +169,11 @@ class VLAPolicy(nn.Module):
 
     def _tensor(self, value: Any) -> Tensor:
         return torch.as_tensor(value, device=self.device)
+
+
+def _forget(part: Tensor, first: Tensor) -> Tensor:
+    """Zero the rows that start an episode; a product would keep the NaN of a stale state."""
+    return part.masked_fill(first.view(-1, *(1,) * (part.dim() - 1)), 0.0)
 
 
 def _to_state(slots: Slots) -> PolicyState:

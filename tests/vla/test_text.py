@@ -1,0 +1,38 @@
+"""The tokenizer and its encoder."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vla.nn.text import VOCABULARY, TextEncoder, train_tokenizer
+
+INSTRUCTIONS = ("Press the red button", "press the blue button", "touch it")
+ENCODER = TextEncoder(train_tokenizer(INSTRUCTIONS))
+CPU = torch.device("cpu")
+
+
+def test_known_instructions_have_ids_of_their_own_and_no_unknown_word() -> None:
+    ids = ENCODER(INSTRUCTIONS, CPU)
+    assert ids.shape == (3, 4)  # one token per known word
+    assert not (ids == 1).any()
+    assert ids[2].tolist()[2:] == [0, 0]
+    assert len({tuple(row) for row in ids.tolist()}) == 3
+
+
+def test_case_does_not_matter_and_order_of_training_neither() -> None:
+    assert torch.equal(ENCODER(("press the red button",), CPU), ENCODER(INSTRUCTIONS[:1], CPU))
+    again = TextEncoder(train_tokenizer(INSTRUCTIONS[::-1] * 2))
+    assert torch.equal(again(INSTRUCTIONS, CPU), ENCODER(INSTRUCTIONS, CPU))
+
+
+@given(st.text())
+def test_any_text_has_at_least_one_id_within_the_vocabulary(text: str) -> None:
+    ids = ENCODER((text, INSTRUCTIONS[0]), CPU)
+    assert ids[0, 0] > 0
+    assert ids.max() < ENCODER.vocabulary <= VOCABULARY
+
+
+def test_encoding_twice_and_beside_longer_text_gives_the_same_ids() -> None:
+    alone = ENCODER(("touch it",), CPU)[0]
+    beside = ENCODER(("touch it", INSTRUCTIONS[0]), CPU)[0]
+    assert alone.tolist() == beside.tolist()[: len(alone)]
