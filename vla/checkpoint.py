@@ -100,7 +100,7 @@ def replace_folder(fresh: Path, folder: Path) -> None:
         if path.is_file():
             with path.open("rb") as file:
                 os.fsync(file.fileno())
-    old = folder.with_name(f".{folder.name}.old")
+    old = _old(folder)
     shutil.rmtree(old, ignore_errors=True)
     if folder.exists():
         folder.rename(old)
@@ -109,10 +109,16 @@ def replace_folder(fresh: Path, folder: Path) -> None:
 
 
 def recover_folder(folder: Path) -> None:
-    """Finish a replacement that was killed between its two renames."""
-    old = folder.with_name(f".{folder.name}.old")
-    if old.exists() and not folder.exists():
-        old.rename(folder)
+    """Finish a replacement that was killed, and clear away what it had begun; for the writer only."""
+    if _old(folder).exists() and not folder.exists():
+        _old(folder).rename(folder)
+    for begun in folder.parent.glob(f".{folder.name}.new-*"):
+        shutil.rmtree(begun)
+
+
+def _old(folder: Path) -> Path:
+    """Where the old checkpoint is while a new one takes its place."""
+    return folder.with_name(f".{folder.name}.old")
 
 
 def load(
@@ -159,8 +165,8 @@ def find(folder: Path) -> Path:
     Raises:
         ValueError: there is none.
     """
-    for place in (folder, folder / "checkpoint"):
-        recover_folder(place)
+    run = folder.resolve() / "checkpoint"
+    for place in (folder.resolve(), _old(folder.resolve()), run, _old(run)):
         if (place / "policy.json").is_file():
             missing = [name for name in FILES if not (place / name).is_file()]
             if missing:

@@ -29,7 +29,8 @@ def check(package: str, name: str) -> str:
     known = names(package)
     if name in known:
         return name
-    kind = package.rsplit(".", 1)[-1].rstrip("s")
+    folder = package.rsplit(".", 1)[-1]
+    kind = f"{folder[:-3]}y" if folder.endswith("ies") else folder.rstrip("s")
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     raise ValueError(f"unknown {kind} {name!r}: {hint}known names are {', '.join(known)}")

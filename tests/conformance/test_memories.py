@@ -1,0 +1,86 @@
+"""What every registered memory must satisfy."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.fakes import liven_
+from vla.contracts import registry
+from vla.nn.bank_ops import Slots
+
+TOKENS, WIDTH, STEPS = 4, 8, 25
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(params=registry.names("vla.memory"))
+def memory(request: pytest.FixtureRequest):
+    built = registry.load("vla.memory", request.param).Config().build(TOKENS, WIDTH)
+    liven_(built)
+    return built.eval()
+
+
+def draw(seed: int, *shape: int) -> Tensor:
+    rng = np.random.default_rng(seed)
+    return torch.from_numpy(rng.standard_normal((*shape, TOKENS, WIDTH), np.float32))
+
+
+def walk(memory, x: Tensor) -> Slots:
+    """Return the memory after writing x `b t n d`, one decision every 8 control steps."""
+    slots = memory.initial(len(x), CPU)
+    for t in range(x.shape[1]):
+        slots = memory.write(slots, x[:, t], torch.full((len(x),), 8.0 * t), torch.ones(len(x)))
+    return slots
+
+
+def test_an_empty_memory_is_all_zeros_of_the_contracts_shape(memory) -> None:
+    slots = memory.initial(3, CPU)
+    length = slots.count.shape[1]
+    assert slots.tokens.shape == (3, length, TOKENS, WIDTH)
+    assert slots.time.shape == slots.count.shape == (3, length)
+    assert not any(part.any() for part in slots)
+
+
+def test_shapes_stay_the_same_however_much_is_written(memory) -> None:
+    slots = walk(memory, draw(0, 2, STEPS))
+    for part, first in zip(slots, memory.initial(2, CPU), strict=True):
+        assert part.shape == first.shape
+        assert part.dtype == torch.float32
+        assert part.isfinite().all()
+
+
+@pytest.mark.parametrize("writes", [0, 1, STEPS])
+def test_reading_gives_tokens_like_the_present_and_the_announced_vector(memory, writes) -> None:
+    slots, x = walk(memory, draw(0, 2, writes)), draw(1, 2)
+    retrieved = memory.read(slots, x, torch.full((2,), 8.0 * writes))
+    assert retrieved.tokens.shape == x.shape
+    assert retrieved.vector.shape == (2, memory.vector_size)
+    assert all(part.isfinite().all() for part in retrieved)
+
+
+def test_whole_episodes_at_once_read_like_step_by_step(memory) -> None:
+    x, now = draw(2, 2, STEPS), 8.0 * torch.arange(STEPS).expand(2, STEPS)
+    row, decision = torch.tensor([0, 1, 1]), torch.tensor([0, 11, STEPS - 1])
+    at_once = memory.read_episodes(x, now, torch.ones(2, STEPS), row, decision)
+    for i, (b, t) in enumerate(zip(row.tolist(), decision.tolist(), strict=True)):
+        slots = walk(memory, x[b : b + 1, :t])
+        stepped = memory.read(slots, x[b : b + 1, t], now[b : b + 1, t])
+        torch.testing.assert_close(at_once.tokens[i], stepped.tokens[0], atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(at_once.vector[i], stepped.vector[0], atol=1e-5, rtol=1e-4)
+
+
+def test_rows_are_remembered_alone(memory) -> None:
+    x, present = draw(3, 3, STEPS), draw(4, 3)
+    now = torch.full((3,), 8.0 * STEPS)
+    together = memory.read(walk(memory, x), present, now)
+    alone = memory.read(walk(memory, x[1:2]), present[1:2], now[1:2])
+    torch.testing.assert_close(together.vector[1:2], alone.vector)
+    torch.testing.assert_close(together.tokens[1:2], alone.tokens)
+
+
+def test_no_memory_is_changed_in_place(memory) -> None:
+    slots = walk(memory, draw(5, 2, 3))
+    before = [part.clone() for part in slots]
+    memory.write(slots, draw(6, 2), torch.full((2,), 24.0), torch.ones(2))
+    for part, copy in zip(slots, before, strict=True):
+        assert torch.equal(part, copy)
