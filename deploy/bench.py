@@ -1,4 +1,4 @@
-"""`vla bench policy`: the time of one decision on one core, and whether it grows with the episode."""
+"""`vla bench policy`: the time of one decision on one core; does it grow with the episode?"""
 
 import time
 from dataclasses import dataclass
@@ -34,7 +34,9 @@ class BenchArgs:
     """Seed of images and noise."""
 
 
-def observe(robot: RobotSpec, decision: int, period_s: float, rng: np.random.Generator) -> Observation:
+def observe(
+    robot: RobotSpec, decision: int, period_s: float, rng: np.random.Generator
+) -> Observation:
     """Return a random observation, batch 1, at a decision of an episode."""
     camera = robot.cameras[0]
     shape = (1, len(robot.cameras), camera.height_px, camera.width_px, 3)
@@ -57,7 +59,7 @@ def decide_s(
 
 
 def measure(args: BenchArgs) -> tuple[np.ndarray, np.ndarray]:
-    """Return seconds f64 [decisions] of one long episode, and f64 [pairs, 2] of young and old memory.
+    """Return seconds f64 [decisions] of a long episode, and [pairs, 2] of young and old memory.
 
     Raises:
         ValueError: no checkpoint, or an episode too short to grow old.
@@ -76,10 +78,10 @@ def measure(args: BenchArgs) -> tuple[np.ndarray, np.ndarray]:
         times[k], state = decide_s(policy, obs, state, noise)
     pairs = np.zeros((args.pairs, 2))
     for i in range(args.pairs):
-        obs = [observe(policy.robot, k, period_s, rng) for k in (YOUNG, args.decisions)]
+        both = [observe(policy.robot, k, period_s, rng) for k in (YOUNG, args.decisions)]
         noise = rng.standard_normal((1, *policy.noise_shape), np.float32)
         for j in (i % 2, 1 - i % 2):  # whichever goes first warms the cache for the other
-            pairs[i, j], _ = decide_s(policy, obs[j], (young, state)[j], noise)
+            pairs[i, j], _ = decide_s(policy, both[j], (young, state)[j], noise)
     return times, pairs
 
 

@@ -115,9 +115,7 @@ def lerobot(data: Path, batch: int, updates: int, workers: int) -> Contender:
     )  # fmt: skip
     steps = {key: [0.0] for key in config.input_features}
     steps["action"] = [i / probe.fps for i in range(CHUNK)]
-    dataset = LeRobotDataset(
-        "local/bench", root=data, delta_timestamps=steps, video_backend="pyav"
-    )
+    dataset = LeRobotDataset("local/bench", root=data, delta_timestamps=steps, video_backend="pyav")
     policy = DiffusionPolicy(config).train()
     prepare, _ = make_pre_post_processors(config, dataset_stats=dataset.meta.stats)
     adam = torch.optim.AdamW(policy.parameters(), lr=1e-4, fused=True)

@@ -30,7 +30,7 @@ class EvalConfig:
     final_episodes: int = 200
     """Episodes of the last evaluation; 0 for none."""
     seed: int = 500
-    """Seed of the periodic episodes; the last evaluation uses seed + 1, on which nothing is chosen."""
+    """Seed of the periodic episodes; the last evaluation uses seed + 1, which chooses nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

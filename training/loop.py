@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -43,7 +44,7 @@ class Learner(Protocol):
     def update(
         self, data: Any, optimiser: Optimiser, generator: torch.Generator
     ) -> dict[str, float]:
-        """Improve the policy on `data`; "samples" among the metrics counts what was learned from."""
+        """Improve the policy on `data`; the metric "samples" counts what was learned from."""
         ...
 
     def state(self) -> dict[str, Any]:
@@ -59,35 +60,45 @@ class Interrupted(Exception):
     """The run was stopped by a signal, after saving."""
 
 
+@dataclass(frozen=True)
+class _Run:
+    """What a run works on."""
+
+    config: TrainConfig
+    out: Path
+    learner: Learner
+    optimiser: Optimiser
+    generator: torch.Generator
+
+
 def run(config: TrainConfig, data: Path, out: Path, console: Console) -> list[Evaluation]:
-    """Train on `data` until `config.steps`, continuing what is in `out`; return the evaluations made.
+    """Train on `data` until `config.steps`, going on from what is in `out`.
+
+    Returns:
+        The evaluations made by this call, the last one on episodes of a seed of their own.
 
     Raises:
         ValueError: `out` holds a run of another configuration, or something else.
         Interrupted: SIGINT or SIGTERM arrived; everything is saved.
     """
     torch.set_num_threads(config.threads)
-    torch.manual_seed(config.seed)
     _claim(config, out)
     learner = config.algo.start(config, data)
-    policy = learner.policy
-    optimiser = Optimiser(config.optimiser, policy, config.steps)
+    optimiser = Optimiser(config.optimiser, learner.policy, config.steps)
     generator = torch.Generator(config.device).manual_seed(config.seed)
-    _resume_(out, learner, optimiser, generator)
-    parameters = sum(p.numel() for p in policy.parameters())
-    console.print(
-        f"{parameters:,} parameters, {config.steps - optimiser.count} updates to go, in {out}"
-    )
+    this = _Run(config, out, learner, optimiser, generator)
+    _resume_(this)
+    parameters = sum(p.numel() for p in learner.policy.parameters())
+    left = config.steps - optimiser.count
+    console.print(f"{parameters:,} parameters, {left} updates to go, in {out}")
     results: list[Evaluation] = []
     with MetricsLog(out, optimiser.count, config.wandb_project) as log, _signals() as stopped:
         with _progress(console) as bar:
-            line = bar.add_task("training", total=config.steps, completed=optimiser.count, rate=0.0)
-            _train(config, out, learner, optimiser, generator, log, stopped, bar, line, results)
+            results += _train(this, log, bar, stopped)
         if stopped.is_set():
             raise Interrupted(f"saved after update {optimiser.count} of {config.steps}")
         if config.eval.final_episodes and not (out / "evaluation.json").exists():
-            seed = config.eval.seed + 1
-            result = _evaluate(config, policy, optimiser, config.eval.final_episodes, seed)
+            result = _evaluate(this, config.eval.final_episodes, config.eval.seed + 1)
             (out / "evaluation.json").write_text(json.dumps(result.to_json()) + "\n")
             log.write(optimiser.count, {"eval/final_success": result.rate})
             console.print(result.sentence())
@@ -96,85 +107,72 @@ def run(config: TrainConfig, data: Path, out: Path, console: Console) -> list[Ev
 
 
 def _train(
-    config: TrainConfig, out: Path, learner: Learner, optimiser: Optimiser, generator: torch.Generator,
-    log: MetricsLog, stopped: threading.Event, bar: rich.progress.Progress, line: rich.progress.TaskID,
-    results: list[Evaluation],
-) -> None:  # fmt: skip
+    this: _Run, log: MetricsLog, bar: rich.progress.Progress, stopped: threading.Event
+) -> list[Evaluation]:
+    config, optimiser = this.config, this.optimiser
+    line = bar.add_task("training", total=config.steps, completed=optimiser.count, rate=0.0)
+    results = []
     samples, since = 0.0, time.perf_counter()
     while optimiser.count < config.steps and not stopped.is_set():
-        learner.policy.train()
-        metrics = learner.update(learner.collect(), optimiser, generator)
-        step = optimiser.count
+        this.learner.policy.train()
+        metrics = this.learner.update(this.learner.collect(), optimiser, this.generator)
+        step, last = optimiser.count, optimiser.count == config.steps
         samples += metrics.get("samples", 0.0)
-        if step % config.log_every == 0 or step == config.steps:
+        if step % config.log_every == 0 or last:
             seconds = time.perf_counter() - since
             rate = samples / seconds
             samples, since = 0.0, time.perf_counter()
             log.write(step, {**metrics, "samples_per_s": rate, "seconds": seconds})
             bar.update(line, completed=step, rate=rate)
-        if step % config.save_every == 0 or step == config.steps:
-            _save(config, out, learner, optimiser, generator)
-        if config.eval.every and step % config.eval.every == 0 and step < config.steps:
-            result = _evaluate(
-                config, learner.policy, optimiser, config.eval.episodes, config.eval.seed
-            )
+        if step % config.save_every == 0 or last:
+            _save(this)
+        if config.eval.every and step % config.eval.every == 0 and not last:
+            result = _evaluate(this, config.eval.episodes, config.eval.seed)
             log.write(step, {"eval/success": result.rate, "eval/seconds": result.seconds})
             results.append(result)
             since = time.perf_counter()
     if stopped.is_set():
-        _save(config, out, learner, optimiser, generator)
+        _save(this)
+    return results
 
 
-def _evaluate(
-    config: TrainConfig, policy: VLAPolicy, optimiser: Optimiser, episodes: int, seed: int
-) -> Evaluation:
-    averaged = copy.deepcopy(policy)
-    averaged.load_state_dict(optimiser.average)
-    return evaluate(averaged.eval(), config.task, episodes=episodes, seed=seed)
+def _evaluate(this: _Run, episodes: int, seed: int) -> Evaluation:
+    averaged = copy.deepcopy(this.learner.policy)
+    averaged.load_state_dict(this.optimiser.average)
+    return evaluate(averaged.eval(), this.config.task, episodes=episodes, seed=seed)
 
 
-def _save(
-    config: TrainConfig,
-    out: Path,
-    learner: Learner,
-    optimiser: Optimiser,
-    generator: torch.Generator,
-) -> None:
+def _save(this: _Run) -> None:
     """Write policy and trainer state together, by one rename."""
+    learner, optimiser = this.learner, this.optimiser
 
     def also(folder: Path) -> None:
-        tensors = {**optimiser.tensors(), "generator": generator.get_state()}
+        tensors = {**optimiser.tensors(), "generator": this.generator.get_state()}
         tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
         safetensors.torch.save_file(tensors, folder / "trainer.safetensors")
         state = {"step": optimiser.count, "learner": learner.state()}
         (folder / "trainer.json").write_text(json.dumps(state) + "\n")
 
-    origin = checkpoint.provenance(
-        configs.to_json(config.task), learner.instructions, optimiser.count
-    )
-    checkpoint.save(learner.policy, origin, out / "checkpoint", optimiser.average, also)
+    task = configs.to_json(this.config.task)
+    origin = checkpoint.provenance(task, learner.instructions, optimiser.count)
+    checkpoint.save(learner.policy, origin, this.out / "checkpoint", optimiser.average, also)
 
 
-def _resume_(out: Path, learner: Learner, optimiser: Optimiser, generator: torch.Generator) -> None:
-    folder = out / "checkpoint"
+def _resume_(this: _Run) -> None:
+    folder = this.out / "checkpoint"
     checkpoint.recover_folder(folder)
     if not folder.exists():
         return
+    damaged = (OSError, KeyError, ValueError, safetensors.SafetensorError, RuntimeError)
     try:
         state = json.loads((folder / "trainer.json").read_text())
         tensors = safetensors.torch.load_file(folder / "trainer.safetensors")
-        generator.set_state(tensors.pop("generator"))
-        optimiser.load_(tensors, state["step"])
-        learner.restore_(state["learner"])
-    except (
-        OSError,
-        KeyError,
-        json.JSONDecodeError,
-        safetensors.SafetensorError,
-        RuntimeError,
-    ) as error:
+        this.generator.set_state(tensors.pop("generator"))
+        this.optimiser.load_(tensors, state["step"])
+        this.learner.restore_(state["learner"])
+    except damaged as error:
         raise ValueError(
-            f"{folder}: cannot continue this run ({error}); delete {out} to start it afresh"
+            f"{folder}: cannot continue this run ({error}); delete {this.out} to start it afresh"
         ) from error
 
 

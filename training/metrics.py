@@ -45,8 +45,8 @@ def _open_wandb(run: Path, project: str | None) -> Any:
     return wandb.init(project=project, dir=str(run), name=run.name, resume="allow")
 
 
-def read_metrics(run: Path) -> list[dict[str, float]]:
-    """Return the rows of `RUN/metrics.jsonl`, oldest first; a line cut short by a kill is left out."""
+def read_metrics(run: Path) -> list[dict[str, int | float]]:
+    """Return the rows of `RUN/metrics.jsonl`, oldest first, without one that a kill cut short."""
     path = run / "metrics.jsonl"
     if not path.exists():
         return []

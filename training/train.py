@@ -17,7 +17,7 @@ DEFAULT_RECIPE = "reach"
 
 @dataclass(frozen=True, kw_only=True)
 class TrainArgs:
-    """Train a policy; choose a recipe with --recipe NAME, a plug-in with --policy.memory.type NAME."""
+    """Train a policy: --recipe NAME chooses a recipe, --policy.memory.type NAME a plug-in."""
 
     out: Path
     """Folder of the run; the same command continues what is there."""

@@ -10,7 +10,6 @@ from sim.gym_env import MnemeEnv
 from vla.contracts import registry
 
 
-
 @pytest.mark.parametrize("task", registry.names("sim.tasks"))
 @pytest.mark.filterwarnings("ignore:.*symmetric and normalized.*")
 def test_every_task_passes_gymnasiums_checker(task):

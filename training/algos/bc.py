@@ -67,10 +67,11 @@ class BehaviourCloning:
         )  # fmt: skip
         check_channels(self.store, robot.names, data)
         self.instructions = tuple(sorted(set(self.store.tasks)))
-        torch.manual_seed(train.seed)
+        torch.manual_seed(train.seed)  # noqa: TID251  torch's initialisers know no other source
         self.policy: VLAPolicy = train.policy.build(
             robot, normalisation(self.store), train_tokenizer(self.instructions)
         ).to(train.device)
+        self.loss = torch.compile(self.policy.bc_loss) if train.compile else self.policy.bc_loss
         chunk = train.policy.chunk
         motion = sampler.motion_weights(self.store, chunk)
         self.weights = config.still_weight + (1 - config.still_weight) * motion
@@ -104,7 +105,7 @@ class BehaviourCloning:
         with torch.autocast(
             generator.device.type, torch.bfloat16, enabled=generator.device.type == "cuda"
         ):
-            loss, parts = self.policy.bc_loss(data, generator)
+            loss, parts = self.loss(data, generator)
         figures = optimiser.step_(loss)
         values = {name: float(value) for name, value in parts.items()}
         return {**values, **figures, "samples": float(len(data.query))}
@@ -128,7 +129,7 @@ def check_channels(store: EpisodeStore, names: tuple[str, ...], data: Path) -> N
     if len(found) != len(names) or store.info.state_dim != len(names):
         raise ValueError(
             f"{data}: {store.info.state_dim} states and {len(found)} actions ({', '.join(found)}), "
-            f"the robot has {len(names)} channels ({', '.join(names)}); choose its robot with --robot"
+            f"the robot has {len(names)} channels ({', '.join(names)}); give its own with --robot"
         )
 
 

@@ -1,4 +1,4 @@
-"""Makes `EpisodeBatch`es of an `EpisodeStore`: whole episodes through memory, or single decisions."""
+"""Makes `EpisodeBatch`es of an `EpisodeStore`: whole episodes, or single decisions."""
 
 import numpy as np
 import torch

@@ -6,10 +6,11 @@ from sim.tasks import cue_colour
 from training import bases
 from training.config import TrainConfig
 from vla.memory import bank
+from vla.policies import vla
 
 
 def recipe() -> TrainConfig:
     """Return the recipe."""
     base = bases.memory_task(cue_colour.Config(distractors=8))
-    policy = dataclasses.replace(base.policy, memory=bank.Config(slots=32, recent=8))
+    policy = vla.Config(memory=bank.Config(slots=32, recent=8))
     return dataclasses.replace(base, policy=policy, steps=2000)

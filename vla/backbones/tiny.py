@@ -75,10 +75,11 @@ class TinyBackbone(nn.Module):
         self.temperature = nn.Parameter(torch.full((c, 1), config.sharpness))
         self.select = nn.Linear(condition, config.selected * c * views)
         self.register_buffer("coordinates", grid(side, side), persistent=False)
+        seen = 3 * (c * views + config.selected)
+        width = config.pooled_width
         self.pool = nn.Sequential(
-            nn.Linear(3 * (c * views + config.selected) + proprio + condition, config.pooled_width), nn.ReLU(),
-            nn.Linear(config.pooled_width, config.pooled_width),
-        )  # fmt: skip
+            nn.Linear(seen + proprio + condition, width), nn.ReLU(), nn.Linear(width, width)
+        )
 
     @property
     def token_shape(self) -> tuple[int, int]:

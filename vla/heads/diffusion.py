@@ -52,7 +52,9 @@ class DiffusionHead(nn.Module):
         super().__init__()
         self.config, self.chunk, self.actions = config, chunk, actions
         kinds = {"mlp": denoisers.MlpDenoiser, "transformer": denoisers.TransformerDenoiser}
-        self.denoiser = kinds[config.denoiser](chunk, actions, sizes, config.width, config.depth)
+        self.denoiser: nn.Module = kinds[config.denoiser](
+            chunk, actions, sizes, config.width, config.depth
+        )
         alphas = diffusion.cosine_alphas(config.train_timesteps)
         self.register_buffer("alphas", alphas, persistent=False)
         self.chain = diffusion.make_chain(alphas, config.steps)

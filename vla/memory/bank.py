@@ -71,7 +71,7 @@ class Bank(nn.Module):
         return bank_ops.empty(batch, self.config.slots, self.tokens, self.width, device)
 
     def read(self, slots: Slots, x: Tensor, now: Tensor) -> Retrieved:
-        """Retrieve for tokens x f32 [b, n, d] at time now f32 [b]; slots are as before the write."""
+        """Retrieve for tokens x f32 [b, n, d] at time now f32 [b], before it is written."""
         age = torch.log1p((now[:, None] - slots.time).clamp(min=0.0))
         attended = self.attention(x, slots.tokens, age, slots.count)
         values = self.peak(self.attention.norm(slots.tokens))
@@ -82,7 +82,7 @@ class Bank(nn.Module):
         return Retrieved(tokens=share * x + (1 - share) * attended, vector=self.standardize(vector))
 
     def write(self, slots: Slots, x: Tensor, now: Tensor, mask: Tensor) -> Slots:
-        """Store tokens x f32 [b, n, d] where mask f32 [b] is 1; in FP32, whatever the caller's dtype."""
+        """Store tokens x f32 [b, n, d] where mask f32 [b] is 1; in FP32, whatever the dtype."""
         fifo = self.config.eviction == "fifo"
         with torch.autocast(x.device.type, enabled=False):
             return bank_ops.write(
