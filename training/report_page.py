@@ -62,7 +62,7 @@ class Run:
     """Where it is."""
     config: dict[str, Any]
     """Configuration of the training."""
-    metrics: list[dict[str, float]]
+    metrics: list[dict[str, int | float]]
     """Rows of figures, oldest first."""
     checkpoint: dict[str, Any]
     """Content of the checkpoint's policy.json."""
@@ -81,7 +81,7 @@ class Run:
     @property
     def train_s(self) -> float:
         """Time spent on updates over all sittings, in seconds."""
-        return sum(row.get("seconds", 0.0) for row in self.metrics)
+        return sum((row.get("seconds", 0.0) for row in self.metrics), 0.0)
 
 
 def page(runs: Sequence[Run]) -> str:
@@ -145,8 +145,7 @@ def findings(runs: Sequence[Run]) -> Iterator[str]:
         levels = " or ".join(f"{guess:.1%}" for guess in sorted(g for g in guesses if g))
         yield (
             f"Chance is the ceiling of any policy without memory, {levels}: when the arm is let "
-            "go, everything it can observe is independent of the cue. The episodes of the test "
-            "have other seeds than those of the training."
+            "go, everything it can observe is independent of the cue."
         )
 
 
@@ -213,7 +212,7 @@ def _has(runs: Sequence[Run], key: str) -> bool:
     return any(key in row for run in runs for row in run.metrics)
 
 
-def _series(run: Run, key: str) -> list[tuple[float, float]]:
+def _series(run: Run, key: str) -> svg.Points:
     return [(row["step"], row[key]) for row in run.metrics if key in row]
 
 

@@ -179,13 +179,13 @@ def _moments(trace: Trace) -> tuple[str, int]:
     return base64.b64encode(picture).decode(), round(WIDTH_PX * ratio)
 
 
-def _x(trace: Trace, step: float) -> float:
+def _x(trace: Trace, step: int) -> float:
     """Return the place of a control step on the time axis."""
     period = trace.now[1] - trace.now[0] if len(trace.now) > 1 else 1
     return LEFT_PX + WIDTH_PX * min(float(step / (trace.now[-1] + period)), 1.0)
 
 
-def _cells(trace: Trace, top: float) -> Iterator[str]:
+def _cells(trace: Trace, top: int) -> Iterator[str]:
     """Yield one bar per slot and decision, from its first to its last member."""
     ends = [*trace.now[1:], 2 * trace.now[-1] - trace.now[-2] if len(trace.now) > 1 else 1]
     for t, slots in enumerate(trace.share):
@@ -193,7 +193,7 @@ def _cells(trace: Trace, top: float) -> Iterator[str]:
             held = np.flatnonzero(members > 0)
             if not len(held):
                 continue
-            x, until = _x(trace, trace.now[held[0]]), _x(trace, ends[held[-1]])
+            x, until = _x(trace, int(trace.now[held[0]])), _x(trace, int(ends[held[-1]]))
             opacity = 0.12 + 0.88 / float(trace.count[t, slot])
             yield (
                 f'<rect x="{x + 0.75:.1f}" y="{top + t * ROW_PX + 1:.1f}" '
@@ -202,7 +202,7 @@ def _cells(trace: Trace, top: float) -> Iterator[str]:
             )
 
 
-def _marks(trace: Trace, top: float, bottom: float) -> Iterator[str]:
+def _marks(trace: Trace, top: int, bottom: int) -> Iterator[str]:
     """Yield the cue as a column and go as a row."""
     if trace.cue is not None:
         x, until = _x(trace, trace.cue[0]), _x(trace, trace.cue[1])
@@ -221,12 +221,12 @@ def _marks(trace: Trace, top: float, bottom: float) -> Iterator[str]:
         )
 
 
-def _axes(trace: Trace, top: float, bottom: float) -> Iterator[str]:
+def _axes(trace: Trace, top: int, bottom: int) -> Iterator[str]:
     """Yield the times of decisions, downward, and of what is remembered, to the right."""
     every = max(1, len(trace.now) // 8)
     for t in range(0, len(trace.now), every):
         seconds = f"{trace.now[t] / trace.control_hz:.1f}"
-        y, x = top + t * ROW_PX + ROW_PX - 3, _x(trace, trace.now[t])
+        y, x = top + t * ROW_PX + ROW_PX - 3, _x(trace, int(trace.now[t]))
         yield f'<text x="{LEFT_PX - 8}" y="{y:.1f}" text-anchor="end">{seconds} s</text>'
         yield f'<text x="{x:.1f}" y="{bottom + 16}">{seconds} s</text>'
     yield (

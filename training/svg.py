@@ -10,7 +10,8 @@ COLOURS = ("#3b6fd4", "#d97706", "#2e9e5b", "#b0489e", "#0d8f9a", "#7a6a53")
 WIDTH_PX, HEIGHT_PX, ROW_PX = 540, 250, 30
 LEFT_PX, RIGHT_PX, TOP_PX, BOTTOM_PX = 56, 16, 10, 40
 
-Points = Sequence[tuple[float, float]]
+Number = int | float
+Points = Sequence[tuple[Number, Number]]
 
 
 class Interval(NamedTuple):
@@ -25,15 +26,15 @@ class Interval(NamedTuple):
 class _Axes(NamedTuple):
     """Maps data to the drawing."""
 
-    x_end: float
-    low: float
-    high: float
+    x_end: Number
+    low: Number
+    high: Number
     log: bool
 
-    def x(self, value: float) -> float:
+    def x(self, value: Number) -> float:
         return LEFT_PX + (WIDTH_PX - LEFT_PX - RIGHT_PX) * value / self.x_end
 
-    def y(self, value: float) -> float:
+    def y(self, value: Number) -> float:
         level = math.log10(value) if self.log else value
         share = (level - self.low) / (self.high - self.low)
         return HEIGHT_PX - BOTTOM_PX - (HEIGHT_PX - TOP_PX - BOTTOM_PX) * share
@@ -45,7 +46,7 @@ def curves(
     x_label: str,
     y_label: str,
     log: bool = False,
-    y_range: tuple[float, float] | None = None,
+    y_range: tuple[Number, Number] | None = None,
 ) -> str:
     """Return a line chart; points that are not finite (or not above 0 on a log axis) are left out.
 
@@ -120,17 +121,22 @@ def colour(place: int) -> str:
     return COLOURS[place % len(COLOURS)]
 
 
-def ticks(low: float, high: float) -> list[float]:
+def ticks(low: Number, high: Number) -> list[float]:
     """Return 3 to 8 round numbers within [low, high]: steps of 1, 2 or 5 times a power of ten."""
     raw = (high - low) / 5
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(s * power for s in (1, 2, 5, 10) if s * power >= raw * (1 - 1e-9))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [round(k * step, 12) for k in range(first, last + 1)]
+    return [round(float(k * step), 12) for k in range(first, last + 1)]
 
 
-def log_ticks(low: float, high: float) -> list[float]:
-    """Return 1, 2 and 5 times powers of ten between 10^low and 10^high; powers alone if many."""
+def log_ticks(low: Number, high: Number) -> list[float]:
+    """Return round numbers between 10^low and 10^high for a logarithmic axis.
+
+    Steps of equal size within a decade, else 1, 2 and 5 times powers of ten, or powers alone.
+    """
+    if high - low < 1:
+        return ticks(10.0**low, 10.0**high)
     powers = range(math.floor(low), math.ceil(high) + 1)
     factors = (1, 2, 5) if high - low <= 3 else (1,)
     found = [factor * 10.0**power for power in powers for factor in factors]
@@ -138,7 +144,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def _grid(axes: _Axes, x_label: str, y_label: str) -> Iterator[str]:
-    marks: Callable[[float, float], list[float]] = log_ticks if axes.log else ticks
+    marks: Callable[[Number, Number], list[float]] = log_ticks if axes.log else ticks
     for tick in marks(axes.low, axes.high):
         y = axes.y(tick)
         yield _stroke(LEFT_PX, y, WIDTH_PX - RIGHT_PX, y, "grid")
@@ -168,16 +174,16 @@ def _pen(place: int) -> str:
     return f'stroke="{colour(place)}" stroke-width="1.75" stroke-linejoin="round"{dashes}'
 
 
-def _head(height: float, title: str) -> str:
+def _head(height: Number, title: str) -> str:
     return (
         f'<svg viewBox="0 0 {WIDTH_PX} {height:g}" class="chart" role="img" '
         f'aria-label="{html.escape(title)}">'
     )
 
 
-def _stroke(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
+def _stroke(x1: Number, y1: Number, x2: Number, y2: Number, kind: str) -> str:
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{kind}"/>'
 
 
-def _text(x: float, y: float, text: str, anchor: str) -> str:
+def _text(x: Number, y: Number, text: str, anchor: str) -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html.escape(text)}</text>'

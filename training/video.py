@@ -153,19 +153,28 @@ def encode(
             "this PyAV cannot encode H.264 (no libx264): install it with pip, or give --videos 0"
         ) from error
     fresh = path.with_name(f".{path.stem}.new{path.suffix}")
+    try:
+        _encode(pictures, fresh, hz, round(hold_s * hz))
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def _encode(pictures: Iterator[UInt8[Array, "h w 3"]], path: Path, hz: float, repeats: int) -> None:
     # The index goes first: a page plays the file before it has all of it.
-    with av.open(str(fresh), "w", options={"movflags": "+faststart"}) as file:
+    with av.open(str(path), "w", options={"movflags": "+faststart"}) as file:
         stream = file.add_stream("libx264", rate=Fraction(hz).limit_denominator(1000))
         stream.pix_fmt = "yuv420p"  # the only format every browser plays
         stream.options = {"crf": "24", "preset": "veryfast"}
-        picture = None
+        last = None
         for picture in pictures:
             stream.height, stream.width = picture.shape[:2]
-            file.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
-        for _ in range(round(hold_s * hz) if picture is not None else 0):
-            file.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+            last = av.VideoFrame.from_ndarray(picture, format="rgb24")
+            file.mux(stream.encode(last))
+        for _ in range(repeats if last is not None else 0):
+            last.pts = None
+            file.mux(stream.encode(last))
         file.mux(stream.encode())
-    fresh.replace(path)
 
 
 def strip(images: Sequence[UInt8[Array, "h w 3"]], labels: Sequence[str]) -> bytes:

@@ -1,0 +1,78 @@
+"""`vla eval` writes what it measured, where it belongs, and refuses what does not fit."""
+
+import json
+from pathlib import Path
+
+import av
+import pytest
+
+from tests.training.small_policy import TASK, small_policy, write_run
+from training import eval_cli, report
+from vla.memory import none
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run folder with a checkpoint."""
+    folder = tmp_path_factory.mktemp("runs") / "bank"
+    write_run(small_policy(), folder)
+    return folder
+
+
+def evaluation(folder: Path) -> dict:
+    return json.loads((folder / "evaluation.json").read_text())
+
+
+def test_the_trained_task_is_tested_by_default_and_results_lie_in_the_run(run, capsys):
+    words = [str(run), "--episodes", "3", "--seed", "5", "--videos", "2", "--threads", "1"]
+    assert eval_cli.main(words) == 0
+    found = evaluation(run)
+    assert found["task"]["delay_steps"] == list(TASK.delay_steps)
+    assert (len(found["success"]), found["seed"], found["step"]) == (3, 5, 7)
+    assert found["rate"] == sum(found["success"]) / 3
+    assert f"{sum(found['success'])} of 3 episodes" in capsys.readouterr().out
+    with av.open(str(run / "episodes.mp4")) as film:
+        assert film.streams.video[0].frames > max(found["steps"][:2])
+    assert json.loads((run / "memory.json").read_text())["episode"] in (0, 1)
+    assert (run / "memory.svg").read_text().startswith("<svg")
+
+
+def test_other_settings_and_tasks_get_folders_of_their_own(run):
+    short = ["--episodes", "1", "--videos", "0", "--threads", "1"]
+    eval_cli.main([str(run / "checkpoint"), *short, "--task.delay-steps", "16", "16"])
+    eval_cli.main([str(run), *short, "--task", "put_back", "--seed", "3", "--task.act-steps", "8"])
+    names = sorted(path.name for path in run.glob("eval-*"))
+    assert names == ["eval-cue_colour-delay_steps=16_16-1000", "eval-put_back-act_steps=8-3"]
+    assert evaluation(run / names[0])["task"]["act_steps"] == TASK.act_steps
+    assert not (run / names[0] / "episodes.mp4").exists()
+    page = run / "report.html"
+    assert report.main([str(run)]) == 0
+    assert "put_back" in page.read_text()
+
+
+def test_a_policy_without_memory_is_tested_without_a_memory_picture(tmp_path):
+    write_run(small_policy(none.Config()), tmp_path / "none")
+    out = tmp_path / "results"
+    words = [str(tmp_path / "none"), "--episodes", "1", "--out", str(out), "--threads", "1"]
+    assert eval_cli.main(words) == 0
+    assert sorted(path.name for path in out.iterdir()) == ["episodes.mp4", "evaluation.json"]
+
+
+def test_a_checkpoint_of_another_arm_is_refused(run):
+    with pytest.raises(ValueError, match="wrong robot: the checkpoint was trained for so101"):
+        eval_cli.main([str(run), "--robot", "panda"])
+
+
+def test_unknown_tasks_and_empty_folders_are_refused_with_a_hint(run, tmp_path):
+    with pytest.raises(ValueError, match="unknown task 'cue_color': did you mean cue_colour"):
+        eval_cli.main([str(run), "--task", "cue_color"])
+    with pytest.raises(ValueError, match="no checkpoint there"):
+        eval_cli.main([str(tmp_path)])
+    with pytest.raises(ValueError, match="episodes must be at least 1, got 0"):
+        eval_cli.main([str(run), "--episodes", "0", "--threads", "1"])
+
+
+def test_without_a_checkpoint_usage_is_shown(capsys):
+    assert eval_cli.main([]) == 2
+    assert eval_cli.main(["--help"]) == 0
+    assert "vla eval CHECKPOINT" in capsys.readouterr().out

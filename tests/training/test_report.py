@@ -1,0 +1,142 @@
+"""The report is one offline page, says what figures mean, and bears with unfinished runs."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from training import report, report_page
+
+TASK = {"type": "cue_colour", "choices": 4, "delay_steps": [16, 128]}
+
+
+def write_run(folder: Path, wins: int | None = None, count: int = 40, **config) -> Path:
+    """Write a run folder with figures made up."""
+    folder.mkdir(parents=True)
+    policy = {"type": "vla", "memory": {"type": "bank", "slots": 16}}
+    whole = {"task": TASK, "policy": policy, "steps": 60, "seed": 0, **config}
+    (folder / "config.json").write_text(json.dumps(whole))
+    if wins is not None:
+        low, high = report_page.statistics.wilson(wins, count)
+        found = {
+            "task": TASK, "seed": 9, "success": [k < wins for k in range(count)],
+            "rate": wins / count, "interval": [low, high], "steps": [30] * count,
+        }  # fmt: skip
+        (folder / "evaluation.json").write_text(json.dumps(found))
+    return folder
+
+
+def page_of(*folders: Path) -> str:
+    return report_page.page(report.read_runs(folders))
+
+
+def test_the_page_says_how_success_compares_with_chance(tmp_path):
+    page = page_of(
+        write_run(tmp_path / "good", 38),
+        write_run(tmp_path / "guess", 10),
+        write_run(tmp_path / "bad", 0),
+    )
+    # Wilson 95 %: 38 of 40 is 83.5 to 98.6 %, 10 of 40 is 14.2 to 40.2 %, 0 of 40 to 8.8 %.
+    assert (
+        "38 of 40 episodes: 95.0%, 95 % interval 83.5% to 98.6%; chance, 25.0%, lies below" in page
+    )
+    assert (
+        "10 of 40 episodes: 25.0%, 95 % interval 14.2% to 40.2%; chance, 25.0%, lies with" in page
+    )
+    assert "0 of 40 episodes: 0.0%, 95 % interval 0.0% to 8.8%; that is less than chance" in page
+
+
+def test_tasks_without_choices_and_with_a_visible_cue_have_no_chance_level():
+    assert report_page.chance({"type": "reach"}) is None
+    assert report_page.chance({"type": "cue_colour", "choices": 4, "delay_steps": [0, 0]}) is None
+    assert report_page.chance(TASK) == 0.25
+
+
+def test_a_run_that_has_only_begun_is_shown(tmp_path):
+    page = page_of(write_run(tmp_path / "fresh"))
+    assert "fresh has not been tested yet" in page
+    assert "0 of 60, unfinished" in page
+    assert "Curves" not in page
+
+
+def test_time_updates_and_parameters_come_from_the_run(tmp_path):
+    folder = write_run(tmp_path / "run", 1, 2)
+    rows = [{"step": 20 * k, "loss": 1 / k, "seconds": 70.0} for k in (1, 2, 3)]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "metrics.jsonl").write_text(text + '{"step": 80, "lo')
+    (folder / "checkpoint").mkdir()
+    (folder / "checkpoint" / "policy.json").write_text(json.dumps({"parameters": 1234567}))
+    page = page_of(folder)
+    # 3 x 70 s = 3.5 min; the line that a kill cut short does not count.
+    for cell in ("1,234,567", ">60<", "3.5 min", "50.0%"):
+        assert cell in page
+    assert "polyline" in page
+
+
+def test_runs_are_compared_by_the_settings_in_which_they_differ(tmp_path):
+    bank = write_run(tmp_path / "bank")
+    none = write_run(tmp_path / "none", policy={"type": "vla", "memory": {"type": "none"}})
+    page = page_of(bank, none)
+    assert "<td>policy.memory.type</td><td>bank</td><td>none</td>" in page
+    assert "<td>policy.memory.slots</td><td>16</td><td>–</td>" in page
+    assert "<td>seed</td>" not in page
+
+
+def test_runs_of_the_same_name_are_told_apart_by_their_paths(tmp_path):
+    one, two = write_run(tmp_path / "a" / "run"), write_run(tmp_path / "b" / "run")
+    assert [run.name for run in report.read_runs([one, two])] == [str(one), str(two)]
+
+
+def test_the_page_loads_and_runs_nothing(tmp_path):
+    folder = write_run(tmp_path / "run", 3, wandb_project='<script src="http://x">')
+    (folder / "episodes.mp4").write_bytes(b"film")
+    (folder / "memory.svg").write_text("<svg><script>alert(1)</script></svg>")
+    memory = {
+        "episode": 3, "success": True, "instruction": "<b>press</b>", "slots": 16,
+        "cue_share_at_go": 0.5,
+    }  # fmt: skip
+    (folder / "memory.json").write_text(json.dumps(memory))
+    page = page_of(folder)
+    assert "<script" not in page
+    assert "&lt;b&gt;press" in page
+    assert "to 50%." in page
+    sources = re.findall(r'(?:src|href)="([^"]{0,20})', page)
+    assert len(sources) == 2
+    assert all(source.startswith("data:") for source in sources)
+    assert "default-src 'none'" in page
+
+
+def test_a_large_video_is_named_and_not_embedded(tmp_path, monkeypatch):
+    folders = [write_run(tmp_path / name) for name in ("a", "b")]
+    for folder in folders:
+        (folder / "episodes.mp4").write_bytes(b"x" * 60)
+    monkeypatch.setattr(report_page, "MAX_VIDEOS_BYTES", 100)
+    # Room for one of two videos of 60 bytes.
+    page = page_of(*folders)
+    assert page.count("<video") == 1
+    assert "is too large for this page" in page
+
+
+def test_a_folder_that_is_no_run_is_refused_with_a_hint(tmp_path):
+    for folder in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(ValueError, match=r"no run there \(no config.json\); give the folder"):
+            report.main([str(folder)])
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    folder = write_run(tmp_path / "run")
+    (folder / "evaluation.json").write_text('{"task": ')
+    with pytest.raises(ValueError, match=r"evaluation.json: damaged, not JSON"):
+        report.main([str(folder)])
+    (folder / "evaluation.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"evaluation.json: expected a JSON object, got list"):
+        report.main([str(folder)])
+
+
+def test_the_page_lies_in_the_first_run_or_where_it_is_told(tmp_path, capsys):
+    folder = write_run(tmp_path / "run")
+    assert report.main([str(folder)]) == 0
+    assert report.main([str(folder), "--out", str(tmp_path / "pages" / "one.html")]) == 0
+    assert (folder / "report.html").read_text() == (tmp_path / "pages" / "one.html").read_text()
+    assert "one.html" in capsys.readouterr().out
