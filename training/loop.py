@@ -13,12 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import rich.progress
 import safetensors.torch
 import torch
 from rich.console import Console
+from safetensors import SafetensorError
 
 from training.config import TrainConfig
 from training.evaluate import Evaluation, evaluate
@@ -29,6 +30,7 @@ from vla.contracts import config as configs
 from vla.policies.vla import VLAPolicy
 
 
+@runtime_checkable
 class Learner(Protocol):
     """What an algorithm plug-in's `Config.start(train, data)` returns."""
 
@@ -163,7 +165,7 @@ def _resume_(this: _Run) -> None:
     checkpoint.recover_folder(folder)
     if not folder.exists():
         return
-    damaged = (OSError, KeyError, ValueError, safetensors.SafetensorError, RuntimeError)
+    damaged = (OSError, LookupError, TypeError, ValueError, RuntimeError, SafetensorError)
     try:
         state = json.loads((folder / "trainer.json").read_text())
         tensors = safetensors.torch.load_file(folder / "trainer.safetensors")
@@ -178,21 +180,26 @@ def _resume_(this: _Run) -> None:
 
 def _claim(config: TrainConfig, out: Path) -> None:
     """Write the run's configuration, or check that it is the one already there."""
-    path = out / "config.json"
+    path, fresh = out / "config.json", out / ".config.json.new"
     wanted = configs.to_json(config)
     if path.exists():
-        found = json.loads(path.read_text())
+        try:
+            found = json.loads(path.read_text())
+        except ValueError as error:
+            raise ValueError(f"{path}: damaged ({error}); delete {out} to start afresh") from error
         if found != wanted:
             raise ValueError(
                 f"{out} holds a run with another configuration ({_difference(found, wanted)}); "
                 "choose another --out, or delete it"
             )
-    elif out.exists() and any(out.iterdir()):
+        return
+    if out.exists() and any(file != fresh for file in out.iterdir()):
         raise ValueError(
             f"{out} is not empty and holds no run (no config.json); choose another --out"
         )
     out.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(wanted, indent=1) + "\n")
+    fresh.write_text(json.dumps(wanted, indent=1) + "\n")
+    fresh.rename(path)  # so that a kill leaves no half of it behind
 
 
 def _difference(a: Any, b: Any, name: str = "config") -> str:

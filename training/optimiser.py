@@ -52,14 +52,14 @@ class Optimiser:
         """Descend `loss` once; returns gradient norm and learning rate.
 
         Raises:
-            FloatingPointError: loss or gradient is not finite; weights are left as they were.
+            ValueError: the gradient is not finite; weights are left as they were.
         """
         self.adam.zero_grad(set_to_none=True)
         loss.backward()
         norm = float(nn.utils.clip_grad_norm_(self.module.parameters(), self.config.clip))
         if not math.isfinite(norm):
-            raise FloatingPointError(
-                f"the gradient of update {self.count} is {norm}; lower optimiser.lr"
+            raise ValueError(
+                f"the gradient of update {self.count} has norm {norm}; lower optimiser.lr"
             )
         rate = learning_rate(self.config, self.count, self.steps)
         for group in self.adam.param_groups:

@@ -17,14 +17,14 @@ DEFAULT_RECIPE = "reach"
 
 @dataclass(frozen=True, kw_only=True)
 class TrainArgs:
-    """Train a policy: --recipe NAME chooses a recipe, --policy.memory.type NAME a plug-in."""
+    """What `vla train` was told."""
 
     out: Path
-    """Folder of the run; the same command continues what is there."""
-    data: Path | None = None
-    """LeRobotDataset v3 to learn from; recorded beside the run by the recipe if not given."""
-    train: Annotated[TrainConfig, tyro.conf.arg(name="")]
-    """The recipe; every setting is a flag."""
+    """Folder of the run."""
+    data: Path | None
+    """Data set to learn from; None to record one."""
+    train: TrainConfig
+    """The recipe, with the flags' settings."""
 
 
 def train(config: TrainConfig, out: Path, data: Path | None, console: Console) -> list[Evaluation]:
@@ -48,8 +48,21 @@ def parse(argv: list[str]) -> TrainArgs:
     name, rest = flags.take(argv, "--recipe", DEFAULT_RECIPE)
     recipe = registry.load("training.recipes", name).recipe()
     config, rest = flags.choose_plugins(recipe, rest)
-    default = TrainArgs(out=tyro.MISSING, train=config)
-    return tyro.cli(TrainArgs, args=rest, prog=f"vla train --recipe {name}", default=default)
+
+    def told(
+        out: Path, data: Path | None = None,
+        train: Annotated[TrainConfig, tyro.conf.arg(name="")] = config,
+    ) -> TrainArgs:  # fmt: skip
+        """Train a policy: --recipe NAME chooses a recipe, --policy.memory.type NAME a plug-in.
+
+        Args:
+            out: Folder of the run; the same command continues what is there.
+            data: LeRobotDataset v3 to learn from; recorded beside the run if not given.
+            train: The recipe; every setting is a flag.
+        """
+        return TrainArgs(out=out, data=data, train=train)
+
+    return tyro.cli(told, args=rest, prog=f"vla train --recipe {name}")
 
 
 def main(argv: list[str]) -> int:

@@ -109,7 +109,7 @@ def replace_folder(fresh: Path, folder: Path) -> None:
 
 
 def recover_folder(folder: Path) -> None:
-    """Finish a replacement that was killed, and clear away what it had begun; for the writer only."""
+    """Finish a replacement that was killed and clear away its rest; for the writer alone."""
     if _old(folder).exists() and not folder.exists():
         _old(folder).rename(folder)
     for begun in folder.parent.glob(f".{folder.name}.new-*"):

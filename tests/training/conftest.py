@@ -1,11 +1,13 @@
 """Data sets that several tests read; nobody may write to them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.training.fake_episodes import fake_episode, fake_robot
 from training.data.writer import merge_shards, write_shard
+from vla.contracts import registry
 
 EPISODES = 5
 
@@ -19,3 +21,14 @@ def fake_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_shard(place / name, robot, (fake_episode("push", 7, i) for i in indices), {})
     merge_shards([place / "a", place / "b"], place / "whole", {"seed": 7})
     return place / "whole"
+
+
+@pytest.fixture(scope="session")
+def arm_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a data set of 7 made-up episodes of the so101 arm with small images."""
+    spec = registry.load("vla.robots", "so101").SPEC
+    cameras = tuple(replace(c, width_px=32, height_px=32) for c in spec.cameras)
+    robot = replace(spec, cameras=cameras)
+    folder = tmp_path_factory.mktemp("arm") / "data"
+    write_shard(folder, robot, (fake_episode("press", 3, i, robot=robot) for i in range(7)), {})
+    return folder

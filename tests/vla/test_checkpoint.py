@@ -126,7 +126,7 @@ DAMAGE = {
     "a list": (lambda f: (f / "policy.json").write_text("[]"), "expected a JSON object, got list"),
     "other format": (edit(lambda d: d.update(format=99)), "checkpoint format 99, expected 1"),
     "no format": (edit(lambda d: d.pop("format")), "checkpoint format None, expected 1"),
-    "no robot": (edit(lambda d: d.pop("robot")), "policy.json: robot: expected an object, got None"),
+    "no robot": (edit(lambda d: d.pop("robot")), "robot: expected an object, got None"),
     "unknown field": (
         edit(lambda d: d["policy"]["memory"].update(slotz=3)), "memory: unknown field 'slotz'",
     ),
