@@ -40,8 +40,8 @@ class EvalArgs:
     """Episodes in the grid video; 0 for neither video nor memory picture."""
     device: str = "cpu"
     """Where the policy runs."""
-    threads: int = 2
-    """CPU threads of the policy."""
+    threads: int = 1
+    """CPU threads of the policy; a second one pays only on an otherwise idle machine."""
 
 
 def main(argv: list[str]) -> int:

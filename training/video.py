@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import av
 import numpy as np
@@ -166,7 +166,7 @@ def _encode(pictures: Iterator[UInt8[Array, "h w 3"]], path: Path, hz: float, re
         stream = file.add_stream("libx264", rate=Fraction(hz).limit_denominator(1000))
         stream.pix_fmt = "yuv420p"  # the only format every browser plays
         stream.options = {"crf": "24", "preset": "veryfast"}
-        last = None
+        last: Any = None
         for picture in pictures:
             stream.height, stream.width = picture.shape[:2]
             last = av.VideoFrame.from_ndarray(picture, format="rgb24")
@@ -185,10 +185,10 @@ def strip(images: Sequence[UInt8[Array, "h w 3"]], labels: Sequence[str]) -> byt
         views = upscale(picture)
         head = Image.new("RGB", (views.shape[1], 22), BACKGROUND)
         ImageDraw.Draw(head).text((6, 4), label, TEXT, font)
-        tile = np.concatenate([np.asarray(head), views])
-        tiles.append(np.pad(tile, ((0, 0), (0, GAP_PX), (0, 0)), constant_values=255))
+        tiles.append(np.concatenate([np.asarray(head), views]))
+        tiles.append(np.full((len(tiles[0]), GAP_PX // 2, 3), BACKGROUND, np.uint8))
     out = io.BytesIO()
-    Image.fromarray(np.concatenate(tiles, axis=1)[:, :-GAP_PX]).save(out, "PNG", optimize=True)
+    Image.fromarray(np.concatenate(tiles[:-1], axis=1)).save(out, "PNG", optimize=True)
     return out.getvalue()
 
 

@@ -110,7 +110,7 @@ def test_a_strip_puts_images_in_a_row_under_their_labels(tmp_path: Path):
     path.write_bytes(video.strip(images, ["cue", "go"]))
     with av.open(str(path)) as file:
         picture = next(file.decode(video=0)).to_ndarray(format="rgb24")
-    # Twice as large, a label of 22 px above, a gap of 8 px between.
-    assert picture.shape == (2 * 50 + 22, 4 * 60 + 8, 3)
+    # Twice as large, a label of 22 px above, a gap of 4 px between.
+    assert picture.shape == (2 * 50 + 22, 4 * 60 + 4, 3)
     assert (picture[22:, :120] == 10).all()
-    assert (picture[22:, 128:] == 90).all()
+    assert (picture[22:, 124:] == 90).all()
