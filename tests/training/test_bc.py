@@ -1,0 +1,109 @@
+"""Behaviour cloning: what it reads from a data set, serves to the loop, and learns."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.training.tiny_run import tiny_config
+from training.algos import bc
+from training.config import TrainConfig
+from training.loop import Learner
+from training.optimiser import Optimiser, OptimiserConfig
+from vla.contracts.types import EpisodeBatch
+from vla.memory import none
+
+
+def start(data: Path, config: TrainConfig | None = None, **algo) -> bc.BehaviourCloning:
+    config = config or tiny_config()
+    return replace(config.algo, **algo).start(config, data)
+
+
+def assert_equal_batches(a: EpisodeBatch, b: EpisodeBatch) -> None:
+    assert a.task == b.task
+    for name in ("images", "proprio", "now", "row", "decision", "query", "actions", "pad"):
+        assert torch.equal(getattr(a, name), getattr(b, name))
+
+
+def test_it_is_a_learner_with_the_instructions_and_statistics_of_the_data(
+    arm_dataset: Path,
+) -> None:
+    learner = start(arm_dataset)
+    assert isinstance(learner, Learner)
+    assert learner.instructions == ("press 0", "press 1")
+    actions = learner.store.actions
+    scale = learner.policy.statistics
+    np.testing.assert_allclose(scale.action_low, actions.min(0))
+    np.testing.assert_allclose(scale.action_high, actions.max(0))
+    np.testing.assert_allclose(scale.state_mean, learner.store.states.mean(0), atol=1e-6)
+    normalised = learner.policy.normalizer.action(torch.from_numpy(actions))
+    assert normalised.abs().max() <= 1 + 1e-5
+
+
+def test_the_seed_alone_decides_the_weights(arm_dataset: Path) -> None:
+    a, b = start(arm_dataset), start(arm_dataset)
+    c = start(arm_dataset, tiny_config(seed=1))
+    weights = [learner.policy.state_dict()["head.denoiser.enter.weight"] for learner in (a, b, c)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+@pytest.mark.parametrize("unit", ["episodes", "windows"])
+def test_a_restored_stream_of_data_goes_on_to_the_bit(unit: str, arm_dataset: Path) -> None:
+    learner = start(arm_dataset, unit=unit)
+    for _ in range(5):
+        learner.collect()
+    state = json.loads(json.dumps(learner.state()))
+    expected = [learner.collect() for _ in range(8)]
+    other = start(arm_dataset, unit=unit)
+    other.restore_(state)
+    for batch in expected:
+        assert_equal_batches(other.collect(), batch)
+
+
+def test_the_curriculum_takes_short_episodes_only(arm_dataset: Path) -> None:
+    lengths = start(arm_dataset).store.seq_lengths
+    limit = int(np.median(lengths))
+    learner = start(arm_dataset, short_decisions=limit, short_share=1.0)
+    assert lengths.max() > limit
+    assert max(int(learner.collect().decision.max()) for _ in range(10)) == limit - 1
+
+
+def test_the_past_of_a_query_is_in_its_batch_but_not_in_a_window(arm_dataset: Path) -> None:
+    episodes = start(arm_dataset, short_decisions=0).collect()
+    assert episodes.decision.max() > 2
+    assert len(episodes.query) < len(episodes.images)
+    windows = start(arm_dataset, unit="windows").collect()
+    assert not windows.decision.any()
+    assert len(windows.query) == len(windows.images) == 3
+
+
+@pytest.mark.parametrize("unit", ["episodes", "windows"])
+def test_it_learns_the_data(unit: str, arm_dataset: Path) -> None:
+    config = tiny_config()
+    config = replace(config, policy=replace(config.policy, memory=none.Config()))
+    learner = start(arm_dataset, config, unit=unit, batch=7)
+    optimiser = Optimiser(OptimiserConfig(lr=3e-3, warmup=1), learner.policy, steps=60)
+    generator = torch.Generator().manual_seed(0)
+    learner.policy.train()
+    rows = [learner.update(learner.collect(), optimiser, generator) for _ in range(60)]
+    losses = [row["loss"] for row in rows]
+    assert np.mean(losses[-5:]) < 0.5 * np.mean(losses[:3])
+    assert all(row["samples"] > 0 for row in rows)
+
+
+def test_a_data_set_of_another_arm_is_told(fake_dataset: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"2 states and 2 actions \(joint, gripper\), the robot has 6 channels"
+    ):
+        start(fake_dataset)
+
+
+def test_a_camera_the_data_set_lacks_is_told(arm_dataset: Path) -> None:
+    config = tiny_config()
+    config = replace(config, policy=replace(config.policy, cameras=("front", "side")))
+    with pytest.raises(ValueError, match="side"):
+        start(arm_dataset, config)

@@ -1,0 +1,32 @@
+"""Where the summaries of feature maps say things are."""
+
+import torch
+
+from vla.nn.vision import FilmConv, grid, spatial_softmax
+
+
+def test_grid_coordinates_run_from_minus_one_to_one_x_first() -> None:
+    assert grid(2, 3).tolist() == [[-1, -1], [0, -1], [1, -1], [-1, 1], [0, 1], [1, 1]]
+
+
+def test_a_sharp_peak_is_found_where_it_is_with_its_height() -> None:
+    maps = torch.zeros(1, 2, 5, 5)
+    maps[0, 0, 1, 3] = 40.0  # row 1 of 5 is y = -0.5, column 3 is x = 0.5
+    points = spatial_softmax(maps, grid(5, 5), torch.ones(2, 1))
+    torch.testing.assert_close(points[0, 0], torch.tensor([0.5, -0.5, 40.0]))
+    torch.testing.assert_close(points[0, 1], torch.zeros(3))  # nothing there: the centre, height 0
+
+
+def test_two_equal_peaks_meet_half_way() -> None:
+    maps = torch.full((1, 1, 1, 3), -100.0)
+    maps[0, 0, 0, 0] = maps[0, 0, 0, 2] = 1.0
+    points = spatial_softmax(maps, grid(1, 3), torch.ones(1, 1))
+    torch.testing.assert_close(points[0, 0, 0], torch.tensor(0.0))
+
+
+def test_a_condition_changes_what_the_convolution_lets_through() -> None:
+    block = FilmConv(4, 3)
+    maps = torch.arange(4 * 16.0).view(1, 4, 4, 4) / 16
+    plain = block(maps, torch.zeros(1, 3))
+    assert plain.shape == maps.shape
+    assert not torch.equal(block(maps, torch.ones(1, 3)), plain)
