@@ -36,7 +36,7 @@ def test_an_object_changes_the_token_of_its_corner_most() -> None:
     a, b = (net.encode(x, torch.zeros(1, PROPRIO), words).tokens[0, :16] for x in (empty, seen))
     change = (a - b).square().sum(1)
     assert change.argmax() == 12  # row 3 of 4, column 0
-    assert change[3] == 0.0  # the opposite corner
+    assert change[3] < change[12] / 10  # the opposite corner
 
 
 @pytest.mark.parametrize("side", [48, 64, 96])

@@ -18,9 +18,7 @@ KINDS = ("mlp", "transformer")
 
 
 def build(config: diffusion.Config) -> diffusion.DiffusionHead:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)  # noqa: TID251  initial weights come from the global generator
-        head = config.build(CHUNK, ACTIONS, SIZES)
+    head = config.build(CHUNK, ACTIONS, SIZES)
     liven_(head)
     return head.eval()
 
