@@ -141,6 +141,16 @@ def test_rows_are_read_alone() -> None:
     torch.testing.assert_close(together.tokens[1:2], alone.tokens)
 
 
+def test_a_batch_of_one_can_be_trained_on_and_moves_no_running_figures() -> None:
+    rng = np.random.default_rng(8)
+    memory = build().train()
+    slots, x = start(memory, 1), draw(rng, 1)
+    mean = memory.standardize.running_mean.clone()
+    alone = memory.read(slots, x, times(1, 0)).vector
+    assert torch.equal(memory.standardize.running_mean, mean)
+    torch.testing.assert_close(alone, memory.eval().read(slots, x, times(1, 0)).vector)
+
+
 @pytest.mark.parametrize(
     ("config", "width", "message"),
     [

@@ -51,8 +51,7 @@ def test_a_round_trip_is_exact(policy: vla.VLAPolicy, original: Path) -> None:
     assert (loaded.config, loaded.robot, loaded.statistics) == (
         policy.config, policy.robot, policy.statistics,
     )  # fmt: skip
-    assert (origin.task, origin.instructions, origin.step) == (TASK, TASKS, 7)
-    assert len(origin.revision) == 40
+    assert origin == checkpoint.provenance(TASK, TASKS, 7)
     assert not loaded.training
     weights = loaded.state_dict()
     assert all(torch.equal(weights[name], value) for name, value in policy.state_dict().items())

@@ -79,7 +79,15 @@ class Bank(nn.Module):
         peak = torch.where(filled, values, torch.full_like(values, -1e4)).amax((1, 2))
         vector = torch.cat([torch.maximum(peak, self.peak_empty), attended.mean(1)], 1)
         share = torch.sigmoid(self.gate(torch.cat([x, attended], 2)))
-        return Retrieved(tokens=share * x + (1 - share) * attended, vector=self.standardize(vector))
+        return Retrieved(
+            tokens=share * x + (1 - share) * attended, vector=self._standardized(vector)
+        )
+
+    def _standardized(self, vector: Tensor) -> Tensor:
+        if self.training and len(vector) == 1:  # a single row has no deviation of its own
+            seen = self.standardize
+            return nn.functional.batch_norm(vector, seen.running_mean, seen.running_var)
+        return self.standardize(vector)
 
     def write(self, slots: Slots, x: Tensor, now: Tensor, mask: Tensor) -> Slots:
         """Store tokens x f32 [b, n, d] where mask f32 [b] is 1; in FP32, whatever the dtype."""
