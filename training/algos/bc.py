@@ -17,7 +17,7 @@ from training.data import batches, sampler
 from training.data.store import EpisodeStore, load_episodes
 from training.optimiser import Optimiser
 from vla.contracts import registry
-from vla.contracts.config import PluginConfig
+from vla.contracts.config import PluginConfig, check_least
 from vla.nn.text import train_tokenizer
 from vla.normalize import Statistics
 from vla.policies.vla import VLAPolicy
@@ -34,13 +34,17 @@ class Config(PluginConfig):
     queries: int = 4
     """Decisions per episode that carry a loss; episodes only."""
     phases: int = 1
-    """Phases of the decision grid kept of each episode; all of them for windows."""
+    """Decision grids per episode: the one that starts with it, as on a robot, then drawn phases."""
     still_weight: float = 0.05
     """Weight with which a decision without motion is drawn, where full motion is 1."""
     short_decisions: int = 0
     """Curriculum: some batches hold only episodes of at most so many decisions; 0 for none."""
     short_share: float = 0.5
     """Share of batches that the curriculum takes."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range."""
+        check_least(self, batch=1, queries=1, phases=1, still_weight=0, short_decisions=0)
 
     def start(self, train: TrainConfig, data: Path) -> "BehaviourCloning":
         """Load the data and make a policy for it.

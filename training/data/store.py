@@ -20,7 +20,7 @@ from training.data.decode import FrameChoice, decode_views
 from training.data.info import Camera, DatasetInfo
 from training.data.reader import open_dataset, read_columns
 
-_CACHE_VERSION = 1
+_CACHE_VERSION = 2
 _CACHE_CHUNK_FRAMES = 256
 
 
@@ -40,9 +40,9 @@ class Statistics:
 class EpisodeStore:
     """Sequences of decisions of one data set.
 
-    A sequence is one episode seen every `stride` control steps from some phase; with `phases` > 1
-    an episode gives several sequences. Frames of sequence q are rows `seq_offsets[q]` to
-    `seq_offsets[q+1]` of `frames` and `frame_time`, in order of time. Steps of episode e are rows
+    A sequence is one episode seen every `stride` control steps: from its first step on, as on a
+    robot, and with `phases` > 1 from other, drawn phases as well. Frames of sequence q are
+    rows `seq_offsets[q]` to `seq_offsets[q+1]` of `frames` and `frame_time`, in order of time. Steps of episode e are rows
     `step_offsets[e]` to `step_offsets[e+1]` of `states`, `actions` and `scalars`.
     """
 
@@ -155,8 +155,8 @@ def load_episodes(
         cameras: Names or keys of the cameras in view order; all of them if None.
         image_hw: Height and width to deliver; other sizes are stretched.
         stride: Control steps from one decision to the next.
-        phase_seed: Decides at which of the first `stride` steps each sequence starts.
-        phases: Sequences per episode, each with a phase of its own; at most `stride`.
+        phase_seed: Decides at which steps below `stride` the other sequences of an episode start.
+        phases: Sequences per episode, at most `stride`: the first starts at step 0.
         cache_dir: Where decoded frames are kept; not kept if None.
 
     Raises:
@@ -200,15 +200,13 @@ def choose_decisions(
 ) -> tuple[FrameChoice, np.ndarray, np.ndarray]:
     """Return the decisions of every sequence, sequence offsets `q+1` and episodes `q`.
 
-    Sequences that start beyond the end of a short episode are left out, except an episode's first:
-    every episode gives at least one decision.
+    Sequences that would start beyond the end of a short episode are left out.
     """
     episodes, steps = [], []
     for episode, length in enumerate(lengths.tolist()):
         rng = np.random.default_rng([phase_seed, episode])
-        starts = np.sort(rng.permutation(stride)[:phases])
-        starts = starts[starts < length] if starts[0] < length else np.array([0])
-        for start in starts.tolist():
+        starts = np.sort([0, *(1 + rng.permutation(stride - 1)[: phases - 1])])
+        for start in starts[starts < length].tolist():
             episodes.append(episode)
             steps.append(np.arange(start, length, stride))
     offsets = np.concatenate([[0], np.cumsum([len(s) for s in steps])]).astype(np.int64)
