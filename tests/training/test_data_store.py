@@ -88,14 +88,18 @@ def test_frames_of_an_av1_video_with_skipping_equal_those_without(tmp_path: Path
     np.testing.assert_array_equal(some.frames, every.frames[rows])
 
 
-def test_decisions_are_a_stride_apart_and_start_within_the_first_stride(fake_dataset: Path) -> None:
+def test_decisions_are_a_stride_apart_from_the_first_step_and_from_others(
+    fake_dataset: Path,
+) -> None:
     every = load_episodes(fake_dataset, image_hw=(32, 32))
-    some = load_episodes(fake_dataset, image_hw=(32, 32), stride=4, phase_seed=1)
+    some = load_episodes(fake_dataset, image_hw=(32, 32), stride=4, phase_seed=1, phases=2)
     assert every.frame_time[:9].tolist() == list(range(9))
     starts = some.frame_time[some.seq_offsets[:-1]]
-    assert np.all(starts < 4)
-    assert len(np.unique(starts)) > 1
-    within = np.diff(some.frame_time)[np.diff(some.frame_episode) == 0]
+    assert np.all(starts[::2] == 0)
+    assert np.all((starts[1::2] > 0) & (starts[1::2] < 4))
+    assert len(np.unique(starts[1::2])) > 1
+    sequence = np.repeat(np.arange(len(starts)), some.seq_lengths)
+    within = np.diff(some.frame_time)[np.diff(sequence) == 0]
     assert set(within.tolist()) == {4}
     rows = every.rows(some.frame_episode, some.frame_time)
     np.testing.assert_array_equal(some.frames, every.frames[rows])
