@@ -1,0 +1,207 @@
+"""Looks for leaks in memory tasks: can what is seen after the cue tell what the cue was?
+
+Two audits. A linear probe learns to predict the answer from pixels and joint positions, once from
+the cue itself (it must succeed) and once from everything sampled after it (it must guess). And the
+same episode is played with every cue: what is seen after it must be the same to the bit.
+
+`python -m sim.leak_audit --episodes 400`
+"""
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+
+from sim.check_expert import wilson
+from sim.render import Camera, shared_renderer
+from sim.scene import compile_scene
+from sim.tasks import cue_colour, put_back
+from sim.vec_env import load_robot
+from sim.world import MujocoWorld
+from vla.contracts.config import PluginConfig
+
+TASKS = {
+    "cue_colour": (cue_colour.Config, "cue"),
+    "put_back": (put_back.Config, "side"),
+}
+"""Configuration of each memory task, and in which of the `answers` its cue can be seen."""
+AFTER_GO_STEPS = 8
+FOLDS = 5
+RIDGE = 0.01
+ONE_SIDED_99 = 2.326
+CONTROL_BAR = 0.9
+REPLAYS = 10
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sample:
+    """What one episode shows, pixels and joint positions one after the other, and its answers."""
+
+    cue: np.ndarray
+    """In the middle of the cue, f32, shape (d,)."""
+    after: np.ndarray
+    """As the cue ends, just before go, at go, and after moving at random, f32, shape (4 d,)."""
+    answers: dict[str, int]
+    """"cue": index of what is to be remembered; "side": which of the places from right to left."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """How often the probe was right about one answer."""
+
+    answer: str
+    seen: str
+    """"cue" (the control) or "after"."""
+    share: float
+    low: float
+    """Lower end of the 98 % interval: one-sided, 99 % certain."""
+    high: float
+    passed: bool
+
+
+def observe(world: MujocoWorld, camera: Camera) -> np.ndarray:
+    """Return pixels, averaged over blocks of 2 x 2, and joint positions, f32, shape (d,)."""
+    views, height, width, _ = camera.shoot().shape
+    blocks = camera.images.reshape(views, height // 2, 2, width // 2, 2, 3)
+    pixels = blocks.mean(axis=(2, 4), dtype=np.float32)
+    return np.concatenate([pixels.ravel(), world.proprio])
+
+
+def play(world: MujocoWorld, camera: Camera, seed: int, index: int) -> Sample:
+    """Play an episode without looking at the cue: home until go, at random for a while after."""
+    world.reset(seed, index)
+    schedule = world.episode.schedule
+    times = (schedule.cue_end, schedule.go - 1, schedule.go, schedule.go + AFTER_GO_STEPS)
+    cue, after = np.empty(0, np.float32), []
+    for action in random_actions(world, seed, index):
+        if world.steps == (schedule.cue_start + schedule.cue_end) // 2:
+            cue = observe(world, camera)
+        if world.steps in times:
+            after.append(observe(world, camera))
+        if world.steps == times[-1]:
+            break
+        world.step(action)
+    return Sample(cue=cue, after=np.concatenate(after), answers=answers(world))
+
+
+def answers(world: MujocoWorld) -> dict[str, int]:
+    """Return what a cheat would want to know in the episode of a world."""
+    episode = world.episode
+    places = episode.places_m if hasattr(episode, "places_m") else episode.buttons_m
+    azimuth = np.arctan2(places[:, 1], places[:, 0])
+    return {"cue": episode.cue, "side": int((azimuth < azimuth[episode.cue]).sum())}
+
+
+def random_actions(world: MujocoWorld, seed: int, index: int) -> Iterator[np.ndarray]:
+    """Yield position targets about home, the same whatever the episode's cue."""
+    rng = np.random.default_rng([seed, index])
+    home, low, high = (np.array(x) for x in (world.robot.home, world.robot.low, world.robot.high))
+    while True:
+        yield np.clip(home + rng.normal(0.0, 0.1, len(home)) * (high - low), low, high)
+
+
+def probe(features: np.ndarray, answer: np.ndarray, choices: int) -> int:
+    """Return for how many rows a ridge classifier, trained on other rows, gives the right answer.
+
+    Args:
+        features: f32, shape (n, d); standardised here, constant columns ignored.
+        answer: int, shape (n,), in [0, choices).
+        choices: Number K of answers.
+    """
+    spread = features.std(axis=0)
+    moving = spread > 1e-6
+    x = (features[:, moving] - features[:, moving].mean(axis=0)) / spread[moving]
+    kernel = x @ x.T / max(x.shape[1], 1)
+    one_hot = np.eye(choices)[answer]
+    fold = np.arange(len(answer)) % FOLDS
+    right = 0
+    for held_out in range(FOLDS):
+        test, train = fold == held_out, fold != held_out
+        gram = kernel[np.ix_(train, train)].astype(np.float64)
+        prior = one_hot[train].mean(axis=0)
+        weights = np.linalg.solve(gram + RIDGE * np.eye(len(gram)), one_hot[train] - prior)
+        guess = np.argmax(kernel[np.ix_(test, train)] @ weights + prior, axis=1)
+        right += int((guess == answer[test]).sum())
+    return right
+
+
+def find_leaks(task: str, config: PluginConfig, episodes: int, *, vary: bool) -> list[Finding]:
+    """Play episodes and probe them; without variation of looks the faintest trace would show.
+
+    Args:
+        task: A name in `TASKS`.
+        config: Its configuration; the cue must end.
+        episodes: How many to play.
+        vary: Whether looks and physics vary.
+    """
+    world, camera = _studio(config, vary)
+    samples = [play(world, camera, 0, index) for index in range(episodes)]
+    findings = []
+    for answer, seen in ((TASKS[task][1], "cue"), ("cue", "after"), ("side", "after")):
+        features = np.stack([getattr(s, seen) for s in samples])
+        truth = np.array([s.answers[answer] for s in samples])
+        right = probe(features, truth, config.choices)
+        low, high = wilson(right, episodes, ONE_SIDED_99)
+        passed = right >= CONTROL_BAR * episodes if seen == "cue" else low <= 1 / config.choices
+        findings.append(Finding(answer, seen, right / episodes, low, high, passed))
+    return findings
+
+
+def traces(config: PluginConfig, index: int) -> set[bytes]:
+    """Return everything seen after the cue when one episode is played with each cue; 1 if sound."""
+    world, camera = _studio(config, True)
+    views = []
+    for cue in range(config.choices):
+        world.reset(1, index)
+        world.episode.cue = cue
+        schedule = world.episode.schedule
+        view = [world.instruction.encode(), str((world.time_limit, schedule)).encode()]
+        for action in random_actions(world, 1, index):
+            if world.steps >= schedule.cue_end:
+                view.append(camera.shoot().tobytes() + world.proprio.tobytes())
+            if world.steps == schedule.go + AFTER_GO_STEPS:
+                break
+            world.step(action)
+        views.append(b"".join(view))
+    return set(views)
+
+
+def _studio(config: PluginConfig, vary: bool) -> tuple[MujocoWorld, Camera]:
+    scene = compile_scene(config, load_robot(None))
+    world = MujocoWorld(scene, vary=vary)
+    return world, Camera(shared_renderer(scene), world)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print a line per finding; exit code 1 if there is a leak or the probe is blind."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--task", choices=tuple(TASKS), help="default: both")
+    parser.add_argument("--episodes", type=int, default=400, help="episodes per setting")
+    args = parser.parse_args(argv)
+    if args.episodes < 10 * FOLDS:
+        raise ValueError(f"--episodes: got {args.episodes}, expected at least {10 * FOLDS}")
+    sound = True
+    for task in [args.task] if args.task else TASKS:
+        for distractors in (0, 4):
+            config = TASKS[task][0](delay_steps=(16, 32), distractors=distractors)
+            where = f"{task}, {distractors} distractors"
+            for vary in (True, False):
+                for found in find_leaks(task, config, args.episodes, vary=vary):
+                    sound &= found.passed
+                    print(
+                        f"{where}, looks {'vary' if vary else 'fixed'}: {found.answer} from "
+                        f"{found.seen} {found.share:.1%} (99 % certain: {found.low:.1%} to "
+                        f"{found.high:.1%}, guessing {1 / config.choices:.1%}) "
+                        f"{'ok' if found.passed else 'FAILED'}",
+                        flush=True,
+                    )
+            same = sum(len(traces(config, index)) == 1 for index in range(REPLAYS))
+            sound &= same == REPLAYS
+            print(f"{where}: {same} of {REPLAYS} episodes the same to the bit with any other cue")
+    return 0 if sound else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
