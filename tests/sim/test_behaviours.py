@@ -160,6 +160,14 @@ def test_random_differs_by_generator_and_repeats_with_it(name: str) -> None:
     assert np.all(runs[0] <= so101.SPEC.high)
 
 
+@pytest.mark.parametrize("name", ["cue_colour", "put_back"])
+def test_random_goes_on_after_a_memory_task_has_let_the_arm_go(name: str) -> None:
+    config = registry.load("sim.tasks", name).Config()
+    trace = _play(config, "random", 0)
+    assert trace.world.steps >= trace.world.episode.schedule.go + 20
+    assert np.ptp(np.stack(trace.pose), axis=0).max() > 0.1
+
+
 def test_mixed_draws_every_behaviour_and_the_expert_one_time_in_four() -> None:
     task = pick_place.Config(distractors=1).build(so101.SPEC)
     rng = np.random.default_rng(0)
