@@ -6,12 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import tyro
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from vla import checkpoint
+from vla import arguments, checkpoint
 from vla.contracts.specs import RobotSpec
 from vla.contracts.types import Observation, PolicyState
 from vla.policies.vla import VLAPolicy
@@ -87,7 +86,7 @@ def measure(args: BenchArgs) -> tuple[np.ndarray, np.ndarray]:
 
 def main(argv: list[str]) -> int:
     """Run the verb."""
-    args = tyro.cli(BenchArgs, args=argv, prog="vla bench policy")
+    args = arguments.read(BenchArgs, argv, "vla bench policy")
     torch.set_num_threads(1)
     times, pairs = measure(args)
     p50, p99 = np.percentile(times[YOUNG:], (50, 99)) * 1e3

@@ -29,21 +29,26 @@ def supported(task: Task) -> tuple[str, ...]:
     return ("expert", *(name for name in SCRIPTED if name in own), *GENERIC)
 
 
+def check_supported(task: Task, behaviour: str) -> None:
+    """Raise ValueError if there is no such behaviour, or it makes no sense in this task."""
+    known = (*supported(task), "mixed")
+    if behaviour not in known:
+        raise ValueError(
+            f"behaviour {behaviour!r} is not one this task supports; choose from {', '.join(known)}"
+        )
+
+
 def resolve(task: Task, behaviour: str, rng: np.random.Generator) -> str:
     """Return `behaviour`, or one drawn for the episode if it is "mixed" (the expert one in four).
 
     Raises:
         ValueError: there is no such behaviour, or it makes no sense in this task.
     """
+    check_supported(task, behaviour)
     known = supported(task)
     if behaviour == "mixed":
         expert = rng.random() < EXPERT_SHARE
         return "expert" if expert else known[1 + int(rng.integers(len(known) - 1))]
-    if behaviour not in known:
-        raise ValueError(
-            f"behaviour {behaviour!r} is not one this task supports; choose from "
-            f"{', '.join((*known, 'mixed'))}"
-        )
     return behaviour
 
 

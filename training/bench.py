@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import tyro
 from rich.console import Console
 from rich.table import Table
 
@@ -22,6 +21,7 @@ from training import demos
 from training.algos import bc
 from training.config import TrainConfig
 from training.optimiser import Optimiser
+from vla import arguments
 from vla.contracts import registry
 from vla.heads import diffusion
 from vla.memory import none
@@ -162,7 +162,7 @@ def measure(side: Contender, batch: int) -> Rates:
 
 def main(argv: list[str]) -> int:
     """Run the verb."""
-    args = tyro.cli(BenchArgs, args=argv, prog="vla bench train")
+    args = arguments.read(BenchArgs, argv, "vla bench train")
     torch.set_num_threads(args.threads)
     data = args.out / "data"
     demos.record_demos(

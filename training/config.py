@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from training.optimiser import OptimiserConfig
-from vla.contracts.config import PluginConfig, plugin
+from vla.contracts.config import PluginConfig, check_least, plugin
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +17,10 @@ class Demonstrations:
     """Who acts: expert, mixed, or one of the bad behaviours."""
     seed: int = 0
     """Seed of the episodes."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range."""
+        check_least(self, episodes=1, seed=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +35,10 @@ class EvalConfig:
     """Episodes of the last evaluation; 0 for none."""
     seed: int = 500
     """Seed of the periodic episodes; the last evaluation uses seed + 1, which chooses nothing."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range."""
+        check_least(self, every=0, episodes=1, final_episodes=0, seed=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,3 +75,7 @@ class TrainConfig:
     """Updates between checkpoints; one is also written on Ctrl-C and at the end."""
     wandb_project: str | None = None
     """Weights & Biases project to log to as well."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range."""
+        check_least(self, steps=1, seed=0, threads=1, log_every=1, save_every=1)

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import av
-import tyro
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -34,12 +33,14 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from sim.behaviours import check_supported
 from sim.episode import record_episode
 from sim.vec_env import load_robot
 from training.data.reader import DatasetInfo, open_dataset
 from training.data.writer import Episode, merge_shards, write_shard
+from vla import arguments
 from vla.contracts import registry
-from vla.contracts.config import PluginConfig, to_json, type_name
+from vla.contracts.config import PluginConfig, check_least, to_json, type_name
 
 MAX_SHARD_EPISODES = 25
 """What a kill may cost each worker at most, and the number of episodes per video file."""
@@ -67,6 +68,10 @@ class DemosConfig:
     task: PluginConfig
     """The task's own configuration."""
 
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range."""
+        check_least(self, episodes=1, workers=1, seed=0)
+
 
 class Interrupted(Exception):
     """The user stopped a recording; what is saved is whole and can be continued."""
@@ -82,10 +87,11 @@ def main(argv: list[str]) -> int:
         known = ", ".join(registry.names("sim.tasks"))
         print(f"usage: vla demos TASK --episodes N --out DIR [options]\ntasks: {known}")
         return 0 if argv[:1] in (["-h"], ["--help"]) else 2
-    options = tyro.cli(_options(argv[0]), args=argv[1:], prog=f"vla demos {argv[0]}")
+    options = arguments.read(_options(argv[0]), argv[1:], f"vla demos {argv[0]}")
     # Workers cannot import a class made on the spot.
     names = [field.name for field in dataclasses.fields(DemosConfig)]
     config = DemosConfig(**{name: getattr(options, name) for name in names})
+    check(config)
     try:
         info = record_demos(config)
     except Interrupted as stop:
@@ -93,6 +99,15 @@ def main(argv: list[str]) -> int:
         return 130
     print(f"{info.num_episodes} episodes, {info.num_frames} frames in {info.path}")
     return 0
+
+
+def check(config: DemosConfig) -> None:
+    """Build the task, so that what it refuses is told before workers start and a folder is made.
+
+    Raises:
+        ValueError: no such robot, or the task refuses its settings or the behaviour.
+    """
+    check_supported(config.task.build(load_robot(config.robot)), config.behaviour)
 
 
 def _options(task: str) -> type[DemosConfig]:
@@ -117,13 +132,11 @@ def record_demos(config: DemosConfig, record: Recorder = record_episode) -> Data
         Interrupted: Ctrl-C or SIGTERM; finished episodes were saved first.
         OSError: the disk is full; what was reported as saved is there.
     """
-    if config.episodes < 1 or config.workers < 1:
-        raise ValueError(
-            f"expected at least 1 episode and 1 worker, got {config.episodes} and {config.workers}"
-        )
     recording = _recording(config)
     parts = config.out.with_name(config.out.name + ".parts")
     if config.out.exists():
+        if not (config.out / "meta/info.json").exists():
+            raise ValueError(f"{config.out}: exists and holds no data set; choose another --out")
         info = open_dataset(config.out)
         _check_same(config.out, info.recording, recording)
         shutil.rmtree(parts, ignore_errors=True)

@@ -5,18 +5,17 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
-import tyro
 from rich.console import Console
 
 from sim.vec_env import load_robot, load_task
 from training import flags, slot_map, video
 from training.evaluate import Evaluation, evaluate
-from vla import checkpoint
+from vla import arguments, checkpoint
 from vla.contracts import config as configs
-from vla.contracts.config import PluginConfig
+from vla.contracts.config import PluginConfig, check_least
 from vla.policies.vla import VLAPolicy
 
 USAGE = "usage: vla eval CHECKPOINT [--task NAME] [--task.SETTING VALUE] [--episodes N] [--seed S]"
@@ -38,10 +37,14 @@ class EvalArgs:
     """Folder of the results; by default the run's own, or for another task one inside it."""
     videos: int = 9
     """Episodes in the grid video; 0 for neither video nor memory picture."""
-    device: str = "cpu"
+    device: Literal["cpu", "cuda"] = "cpu"
     """Where the policy runs."""
     threads: int = 1
     """CPU threads of the policy; a second one pays only on an otherwise idle machine."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range."""
+        check_least(self, episodes=1, seed=0, videos=0, threads=1)
 
 
 def main(argv: list[str]) -> int:
@@ -59,11 +62,12 @@ def main(argv: list[str]) -> int:
     args = parse(argv[1:], trained_on)
     if args.robot:
         checkpoint.check_robot(policy.robot, load_robot(args.robot))
+    flags.check_device(args.device)
+    out = args.out or _results_folder(folder, trained_on, args)
+    out.mkdir(parents=True, exist_ok=True)  # before the work: it may not be possible
     torch.set_num_threads(args.threads)
     policy.to(args.device)
     result = evaluate(policy, args.task, episodes=args.episodes, seed=args.seed, quiet=False)
-    out = args.out or _results_folder(folder, trained_on, args)
-    out.mkdir(parents=True, exist_ok=True)
     write_json(out / "evaluation.json", {**result.to_json(), "step": origin.step})
     console = Console(highlight=False, soft_wrap=True)
     console.print(result.sentence())
@@ -82,7 +86,7 @@ def parse(argv: list[str], trained_on: PluginConfig) -> EvalArgs:
     own = configs.type_name(trained_on)
     name, rest = flags.take(argv, "--task", own)
     task = trained_on if name == own else load_task(name)
-    return tyro.cli(EvalArgs, args=rest, prog="vla eval CHECKPOINT", default=EvalArgs(task=task))
+    return arguments.read(EvalArgs, rest, "vla eval CHECKPOINT", default=EvalArgs(task=task))
 
 
 def write_pictures(

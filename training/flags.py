@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any, TypeVar
 
+import torch
+
 from vla.contracts import registry
 
 T = TypeVar("T")
@@ -24,6 +26,15 @@ def take(argv: list[str], flag: str, default: str) -> tuple[str, list[str]]:
         else:
             rest.append(word)
     return value, rest
+
+
+def check_device(device: str) -> None:
+    """Raise ValueError if `device` is cuda and torch cannot compute there."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError(
+            "device: got cuda, but torch finds no GPU that it can use; take --device cpu, or see "
+            "what `vla doctor` says"
+        )
 
 
 def choose_plugins(config: T, argv: list[str]) -> tuple[T, list[str]]:

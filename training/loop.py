@@ -21,12 +21,14 @@ import torch
 from rich.console import Console
 from safetensors import SafetensorError
 
+from training import flags
 from training.config import TrainConfig
 from training.evaluate import Evaluation, evaluate
 from training.metrics import MetricsLog
 from training.optimiser import Optimiser
 from vla import checkpoint
 from vla.contracts import config as configs
+from vla.contracts import registry
 from vla.policies.vla import VLAPolicy
 
 
@@ -83,12 +85,13 @@ def run(config: TrainConfig, data: Path, out: Path, console: Console) -> list[Ev
         ValueError: `out` holds a run of another configuration, or something else.
         Interrupted: SIGINT or SIGTERM arrived; everything is saved.
     """
+    check(config, out)
     torch.set_num_threads(config.threads)
-    _claim(config, out)
     learner = config.algo.start(config, data)
     optimiser = Optimiser(config.optimiser, learner.policy, config.steps)
     generator = torch.Generator(config.device).manual_seed(config.seed)
     this = _Run(config, out, learner, optimiser, generator)
+    _claim(config, out)  # only now: settings that nothing could start with leave no trace
     _resume_(this)
     parameters = sum(p.numel() for p in learner.policy.parameters())
     left = config.steps - optimiser.count
@@ -178,8 +181,10 @@ def _resume_(this: _Run) -> None:
         ) from error
 
 
-def _claim(config: TrainConfig, out: Path) -> None:
-    """Write the run's configuration, or check that it is the one already there."""
+def check(config: TrainConfig, out: Path) -> None:
+    """Raise ValueError unless `out` can hold this run: it is new, empty, or holds it already."""
+    flags.check_device(config.device)
+    registry.check("vla.robots", config.robot)
     path, fresh = out / "config.json", out / ".config.json.new"
     wanted = configs.to_json(config)
     if path.exists():
@@ -193,13 +198,19 @@ def _claim(config: TrainConfig, out: Path) -> None:
                 "choose another --out, or delete it"
             )
         return
-    if out.exists() and any(file != fresh for file in out.iterdir()):
+    if out.exists() and (not out.is_dir() or any(file != fresh for file in out.iterdir())):
         raise ValueError(
             f"{out} is not empty and holds no run (no config.json); choose another --out"
         )
-    out.mkdir(parents=True, exist_ok=True)
-    fresh.write_text(json.dumps(wanted, indent=1) + "\n")
-    fresh.rename(path)  # so that a kill leaves no half of it behind
+
+
+def _claim(config: TrainConfig, out: Path) -> None:
+    """Write the run's configuration, whole or not at all, unless it is there."""
+    path, fresh = out / "config.json", out / ".config.json.new"
+    if not path.exists():
+        out.mkdir(parents=True, exist_ok=True)
+        fresh.write_text(json.dumps(configs.to_json(config), indent=1) + "\n")
+        fresh.rename(path)
 
 
 def _difference(a: Any, b: Any, name: str = "config") -> str:

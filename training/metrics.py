@@ -42,7 +42,10 @@ def _open_wandb(run: Path, project: str | None) -> Any:
         return None
     import wandb
 
-    return wandb.init(project=project, dir=str(run), name=run.name, resume="allow")
+    try:
+        return wandb.init(project=project, dir=str(run), name=run.name, resume="allow")
+    except wandb.errors.Error as error:
+        raise ValueError(f"Weights & Biases: {error}; or leave out --wandb-project") from error
 
 
 def read_metrics(run: Path) -> list[dict[str, int | float]]:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from vla.contracts.config import check_least
+
 
 @dataclass(frozen=True, kw_only=True)
 class OptimiserConfig:
@@ -23,6 +25,10 @@ class OptimiserConfig:
     """Largest norm of the gradient."""
     ema: float = 0.995
     """Decay of the averaged weights, which evaluation and the checkpoint use; rises from 0."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range."""
+        check_least(self, lr=0, weight_decay=0, warmup=0, final_share=0, clip=0, ema=0)
 
 
 def learning_rate(config: OptimiserConfig, step: int, steps: int) -> float:

@@ -14,6 +14,7 @@ import tyro
 from training import report_page
 from training.metrics import read_metrics
 from training.report_page import Run
+from vla import arguments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +33,7 @@ def main(argv: list[str]) -> int:
     Raises:
         ValueError: a folder holds no run, or a file in it is damaged.
     """
-    args = tyro.cli(ReportArgs, args=argv, prog="vla report")
+    args = arguments.read(ReportArgs, argv, "vla report")
     if not args.runs:
         raise ValueError("no run given: vla report RUN [RUN ...] --out FILE")
     out = args.out or args.runs[0] / "report.html"

@@ -10,6 +10,7 @@ from rich.console import Console
 from training import demos, flags, loop
 from training.config import TrainConfig
 from training.evaluate import Evaluation
+from vla import arguments
 from vla.contracts import registry
 
 DEFAULT_RECIPE = "reach"
@@ -28,13 +29,19 @@ class TrainArgs:
 
 
 def train(config: TrainConfig, out: Path, data: Path | None, console: Console) -> list[Evaluation]:
-    """Record the recipe's demonstrations unless `data` is given, then train."""
+    """Record the recipe's demonstrations unless `data` is given, then train.
+
+    Raises:
+        ValueError: settings make no sense, data or `out` are damaged or belong elsewhere.
+    """
+    loop.check(config, out)
     if data is None:
         data = out.parent / f"data-{out.name}"
         wanted = demos.DemosConfig(
             out=data, task=config.task, robot=config.robot, episodes=config.demos.episodes,
             behaviour=config.demos.behaviour, seed=config.demos.seed,
         )  # fmt: skip
+        demos.check(wanted)
         demos.record_demos(wanted)
     return loop.run(config, data, out, console)
 
@@ -62,7 +69,7 @@ def parse(argv: list[str]) -> TrainArgs:
         """
         return TrainArgs(out=out, data=data, train=train)
 
-    return tyro.cli(told, args=rest, prog=f"vla train --recipe {name}")
+    return arguments.read(told, rest, f"vla train --recipe {name}")
 
 
 def main(argv: list[str]) -> int:

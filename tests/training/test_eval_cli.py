@@ -68,7 +68,7 @@ def test_unknown_tasks_and_empty_folders_are_refused_with_a_hint(run, tmp_path):
         eval_cli.main([str(run), "--task", "cue_color"])
     with pytest.raises(ValueError, match="no checkpoint there"):
         eval_cli.main([str(tmp_path)])
-    with pytest.raises(ValueError, match="episodes must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="episodes: got 0, expected at least 1"):
         eval_cli.main([str(run), "--episodes", "0", "--threads", "1"])
 
 

@@ -56,13 +56,12 @@ def test_the_command_line_reaches_every_level_of_the_configuration() -> None:
     assert told.train.steps == 7
 
 
-def test_settings_of_a_chosen_plug_in_are_flags_and_those_of_the_other_are_not(capsys) -> None:
+def test_settings_of_a_chosen_plug_in_are_flags_and_those_of_the_other_are_not() -> None:
     argv = ["--out", "a", "--policy.memory.type", "bank", "--policy.memory.slots", "20"]
     assert train.parse(argv).train.policy.memory.slots == 20
     argv[3] = "none"
-    with pytest.raises(SystemExit):
+    with pytest.raises(ValueError, match="unrecognized options: --policy.memory.slots, 20"):
         train.parse(argv)
-    assert "memory.slots" in capsys.readouterr().err
 
 
 def test_an_unknown_recipe_is_told() -> None:

@@ -82,7 +82,7 @@ def test_a_group_alone_lists_its_verbs(capsys):
     [
         (ValueError("K must be\n at least 2"), "vla: K must be at least 2\n"),
         (FileNotFoundError(errno.ENOENT, "gone", "a/b"), "vla: no such file or folder: a/b\n"),
-        (PermissionError(errno.EACCES, "no", "a/b"), "vla: permission denied: a/b\n"),
+        (PermissionError(errno.EACCES, "No", "a/b"), "vla: no: a/b; give another path"),
         (
             OSError(errno.ENOSPC, "full", "a/b"),
             "vla: disk full at a/b: free space and run the same",

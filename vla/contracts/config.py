@@ -34,6 +34,14 @@ def type_name(config: PluginConfig) -> str:
     return type(config).__module__.rsplit(".", 1)[-1]
 
 
+def check_least(config: Any, **least: int) -> None:
+    """Raise ValueError unless each named field of `config` is at least its number."""
+    for name, low in least.items():
+        value = getattr(config, name)
+        if not value >= low:  # NaN is not
+            raise ValueError(f"{name}: got {value}, expected at least {low}")
+
+
 def to_json(value: Any) -> Any:
     """Return `value` (dataclasses, tuples, dicts, scalars) as JSON types."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
