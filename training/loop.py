@@ -175,6 +175,7 @@ def _resume_(this: _Run) -> None:
         this.generator.set_state(tensors.pop("generator"))
         this.optimiser.load_(tensors, state["step"])
         this.learner.restore_(state["learner"])
+        checkpoint.load(folder)  # the policy beside the trainer's state is whole, too
     except damaged as error:
         raise ValueError(
             f"{folder}: cannot continue this run ({error}); delete {this.out} to start it afresh"
@@ -192,6 +193,8 @@ def check(config: TrainConfig, out: Path) -> None:
             found = json.loads(path.read_text())
         except ValueError as error:
             raise ValueError(f"{path}: damaged ({error}); delete {out} to start afresh") from error
+        if not isinstance(found, dict):
+            raise ValueError(f"{path}: damaged, no JSON object; delete {out} to start afresh")
         if found != wanted:
             raise ValueError(
                 f"{out} holds a run with another configuration ({_difference(found, wanted)}); "

@@ -49,14 +49,16 @@ def _open_wandb(run: Path, project: str | None) -> Any:
 
 
 def read_metrics(run: Path) -> list[dict[str, int | float]]:
-    """Return the rows of `RUN/metrics.jsonl`, oldest first, without one that a kill cut short."""
+    """Return the rows of `RUN/metrics.jsonl`, oldest first, without those that a kill damaged."""
     path = run / "metrics.jsonl"
     if not path.exists():
         return []
     rows = []
-    for line in path.read_text().splitlines():
+    for line in path.read_text(errors="replace").splitlines():
         try:
-            rows.append(json.loads(line))
+            row = json.loads(line)
         except json.JSONDecodeError:
             continue
+        if isinstance(row, dict) and "step" in row:
+            rows.append(row)
     return rows

@@ -64,32 +64,37 @@ def read_run(folder: Path, name: str) -> Run:
     Raises:
         ValueError: it holds no run, or a file in it is damaged.
     """
-    config = _read_json(folder / "config.json")
+    config = _read_json(folder / "config.json", "task", "policy", "steps")
     if config is None:
         raise ValueError(
             f"{folder}: no run there (no config.json); give the folder that `vla train --out` wrote"
         )
-    tests = {path.parent.name: _read_json(path) for path in folder.glob("eval-*/evaluation.json")}
+    figures = ("task", "seed", "success", "rate", "interval")
+    paths = folder.glob("eval-*/evaluation.json")
+    tests = {path.parent.name: _read_json(path, *figures) for path in paths}
     return Run(
         name=name,
         folder=folder,
         config=config,
         metrics=read_metrics(folder),
         checkpoint=_read_json(folder / "checkpoint" / "policy.json") or {},
-        evaluation=_read_json(folder / "evaluation.json"),
+        evaluation=_read_json(folder / "evaluation.json", *figures),
         others=[tests[key] or {} for key in sorted(tests)],
-        memory=_read_json(folder / "memory.json"),
+        memory=_read_json(folder / "memory.json", "episode", "success", "instruction", "slots"),
     )
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
-    """Return the object in a file, None if there is no such file."""
+def _read_json(path: Path, *needed: str) -> dict[str, Any] | None:
+    """Return the object in a file, None if there is no such file; it must have the needed keys."""
     try:
         value = json.loads(path.read_text())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: damaged, not JSON ({error}); delete it or restore it") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"{path}: expected a JSON object, got {type(value).__name__}")
+    if not isinstance(value, dict) or not set(needed) <= set(value):
+        raise ValueError(
+            f"{path}: damaged, expected a JSON object with {', '.join(needed) or 'settings'}; "
+            "delete it or restore it"
+        )
     return value

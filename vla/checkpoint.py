@@ -20,6 +20,7 @@ import torch
 from tokenizers import Tokenizer
 
 from vla.contracts import config as configs
+from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
 from vla.normalize import Statistics
 from vla.policies.vla import VLAPolicy
@@ -138,20 +139,7 @@ def load(
         ValueError: a file is missing or damaged, weights do not fit, or the robot is another.
     """
     folder = find(folder)
-    description = _read_json(folder / "policy.json")
-    if description.get("format") != FORMAT:
-        raise ValueError(
-            f"{folder}: checkpoint format {description.get('format')!r}, expected {FORMAT}"
-        )
-    parts = {key: description.get(key) for key in ("policy", "robot", "statistics", "provenance")}
-    config = configs.from_json(
-        None, parts["policy"], f"{folder}/policy.json: policy", "vla.policies"
-    )
-    trained_on = configs.from_json(RobotSpec, parts["robot"], f"{folder}/policy.json: robot")
-    statistics = configs.from_json(
-        Statistics, parts["statistics"], f"{folder}/policy.json: statistics"
-    )
-    origin = configs.from_json(Provenance, parts["provenance"], f"{folder}/policy.json: provenance")
+    config, trained_on, statistics, origin = _read_description(folder / "policy.json")
     if robot is not None:
         check_robot(trained_on, robot)
     policy = config.build(trained_on, statistics, _read_tokenizer(folder / "tokenizer.json"))
@@ -191,13 +179,32 @@ def check_robot(trained_on: RobotSpec, robot: RobotSpec) -> None:
             )
 
 
+def _read_description(path: Path) -> tuple[PluginConfig, RobotSpec, Statistics, Provenance]:
+    """Return what a policy is made of, the arm, its statistics and where they come from."""
+    found = _read_json(path)
+    if found.get("format") != FORMAT:
+        raise ValueError(
+            f"{path}: checkpoint format {found.get('format')!r}, expected {FORMAT}; load it with "
+            "the release that wrote it, or train again"
+        )
+    try:
+        return (
+            configs.from_json(None, found.get("policy"), f"{path}: policy", "vla.policies"),
+            configs.from_json(RobotSpec, found.get("robot"), f"{path}: robot"),
+            configs.from_json(Statistics, found.get("statistics"), f"{path}: statistics"),
+            configs.from_json(Provenance, found.get("provenance"), f"{path}: provenance"),
+        )
+    except ValueError as error:
+        raise ValueError(f"{error}; restore the checkpoint, or train again") from error
+
+
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: damaged, not JSON ({error}); restore the checkpoint") from error
     if not isinstance(value, dict):
-        raise ValueError(f"{path}: expected a JSON object, got {type(value).__name__}")
+        raise ValueError(f"{path}: damaged, no JSON object; restore the checkpoint")
     return value
 
 

@@ -122,7 +122,7 @@ DAMAGE = {
     "bytes for text": (
         lambda f: (f / "policy.json").write_bytes(b"\xff\xfe\x00"), "policy.json: damaged",
     ),
-    "a list": (lambda f: (f / "policy.json").write_text("[]"), "expected a JSON object, got list"),
+    "a list": (lambda f: (f / "policy.json").write_text("[]"), "damaged, no JSON object; restore"),
     "other format": (edit(lambda d: d.update(format=99)), "checkpoint format 99, expected 1"),
     "no format": (edit(lambda d: d.pop("format")), "checkpoint format None, expected 1"),
     "no robot": (edit(lambda d: d.pop("robot")), "robot: expected an object, got None"),

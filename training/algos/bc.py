@@ -18,6 +18,7 @@ from training.data.store import EpisodeStore, load_episodes
 from training.optimiser import Optimiser
 from vla.contracts import registry
 from vla.contracts.config import PluginConfig, check_least
+from vla.contracts.specs import RobotSpec
 from vla.nn.text import train_tokenizer
 from vla.normalize import Statistics
 from vla.policies.vla import VLAPolicy
@@ -69,7 +70,7 @@ class BehaviourCloning:
             stride=1 if windows else train.policy.execute, phase_seed=train.seed,
             phases=1 if windows else config.phases, cache_dir=data.parent / f"{data.name}-cache",
         )  # fmt: skip
-        check_channels(self.store, robot.names, data)
+        check_robot(self.store, robot, data)
         self.instructions = tuple(sorted(set(self.store.tasks)))
         torch.manual_seed(train.seed)  # noqa: TID251  torch's initialisers know no other source
         self.policy: VLAPolicy = train.policy.build(
@@ -127,13 +128,18 @@ class BehaviourCloning:
             self.short.restore_(state["short"])
 
 
-def check_channels(store: EpisodeStore, names: tuple[str, ...], data: Path) -> None:
-    """Raise ValueError unless the data set's actions are those of the robot."""
-    found = store.info.action_names
+def check_robot(store: EpisodeStore, robot: RobotSpec, data: Path) -> None:
+    """Raise ValueError unless the data set's channels and rate are those of the robot."""
+    found, names = store.info.action_names, robot.names
     if len(found) != len(names) or store.info.state_dim != len(names):
         raise ValueError(
             f"{data}: {store.info.state_dim} states and {len(found)} actions ({', '.join(found)}), "
             f"the robot has {len(names)} channels ({', '.join(names)}); give its own with --robot"
+        )
+    if store.info.fps != robot.control_hz:
+        raise ValueError(
+            f"{data}: recorded at {store.info.fps:g} Hz, {robot.name} acts at {robot.control_hz:g} "
+            "Hz; record at that rate, or add a robot with the rate of the data to vla/robots"
         )
 
 

@@ -1,4 +1,4 @@
-"""Says from an MP4's boxes whether the file is whole and how many frames it holds; no decoding.
+"""Says from an MP4's boxes whether the file is whole, how many frames, how fast; no decoding.
 
 Only what truncation detection needs (ISO/IEC 14496-12): top-level boxes and the sample size table.
 """
@@ -9,8 +9,8 @@ from pathlib import Path
 import av
 
 
-def frame_count(path: Path) -> int:
-    """Return the number of video frames of a whole MP4 file.
+def frames_and_rate(path: Path) -> tuple[int, float]:
+    """Return the number of video frames of a whole MP4 file and their mean rate in Hz.
 
     Raises:
         ValueError: the file is missing, empty, truncated or holds no video.
@@ -30,7 +30,8 @@ def frame_count(path: Path) -> int:
         with av.open(str(path)) as container:
             if not container.streams.video:
                 raise ValueError(f"{path}: holds no video stream; copy the data set again")
-            return container.streams.video[0].frames
+            stream = container.streams.video[0]
+            return stream.frames, float(stream.average_rate or 0)
     except av.FFmpegError as error:
         raise ValueError(f"{path}: cannot be read ({error}); copy the data set again") from error
 

@@ -18,6 +18,14 @@ from training.data.info import Camera, Columns, DatasetInfo
 STATE = "observation.state"
 ACTION = "action"
 VERSION = "v3.0"
+_INFO_KINDS: dict[str, Any] = {
+    "fps": (int, float),
+    "features": dict,
+    "total_episodes": int,
+    "total_frames": int,
+    "data_path": str,
+    "video_path": (str, type(None)),
+}
 _INDEX_COLUMNS = ("episode_index", "frame_index", "index", "task_index")
 
 
@@ -36,8 +44,9 @@ def open_dataset(path: Path | str) -> DatasetInfo:
     _check_features(path, features)
     cameras = _cameras(path, features)
     table = _read_tables(path, "data", _wanted_columns(features))
+    _check_filled(path, table, (*_INDEX_COLUMNS, STATE, ACTION))
     order, offsets = _episode_order(path, meta, table)
-    episodes = _read_episodes(path, meta, np.diff(offsets))
+    episodes = _read_episodes(path, cameras, np.diff(offsets))
     task_text = _read_tasks(path)
     task_index = table["task_index"].to_numpy()[order][offsets[:-1]]
     unknown = set(task_index.tolist()) - set(task_text)
@@ -84,11 +93,8 @@ def _read_info(path: Path) -> dict[str, Any]:
     file = path / "meta/info.json"
     if not file.is_file():
         raise ValueError(f"{path}: has no meta/info.json; expected a LeRobotDataset {VERSION}")
-    try:
-        meta = json.loads(file.read_text())
-        version = meta["codebase_version"]
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{file}: damaged ({error}); copy the data set again") from error
+    meta = _read_json(file)
+    version = str(meta.get("codebase_version"))
     if version.startswith("v2"):
         raise ValueError(
             f"{path}: is LeRobotDataset {version}, expected {VERSION}; convert it with python -m "
@@ -98,10 +104,27 @@ def _read_info(path: Path) -> dict[str, Any]:
         raise ValueError(
             f"{path}: is LeRobotDataset {version}, expected {VERSION}; convert it first"
         )
-    missing = sorted({"fps", "features", "total_episodes", "total_frames", "data_path"} - set(meta))
-    if missing:
-        raise ValueError(f"{file}: has no {missing[0]!r}; copy the data set again")
+    for key, kind in _INFO_KINDS.items():
+        if not isinstance(meta.get(key), kind):
+            raise ValueError(f"{file}: {key!r} is {meta.get(key)!r}; copy the data set again")
+    for key, feature in meta["features"].items():
+        if not isinstance(feature, dict) or not {"dtype", "shape"} <= set(feature):
+            raise ValueError(
+                f"{file}: column {key!r} has no dtype and shape; copy the data set again"
+            )
+    if not meta["fps"] > 0:
+        raise ValueError(f"{file}: 'fps' is {meta['fps']}, expected more than 0; correct it there")
     return meta
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(file.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file}: damaged ({error}); copy the data set again") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{file}: damaged (no JSON object); copy the data set again")
+    return value
 
 
 def _check_features(path: Path, features: dict[str, Any]) -> None:
@@ -171,7 +194,7 @@ def _wanted_columns(features: dict[str, Any]) -> list[str]:
     return [*_INDEX_COLUMNS, STATE, ACTION, *_scalars(features)]
 
 
-def _read_tables(path: Path, folder: str, columns: list[str] | None) -> pa.Table:
+def _read_tables(path: Path, folder: str, columns: list[str]) -> pa.Table:
     files = table_files(path, folder)
     if not files:
         raise ValueError(f"{path}: has no parquet file under {folder}/; copy the data set again")
@@ -179,7 +202,7 @@ def _read_tables(path: Path, folder: str, columns: list[str] | None) -> pa.Table
     for file in files:
         try:
             with pq.ParquetFile(file) as parquet:
-                missing = set(columns or ()) - set(parquet.schema_arrow.names)
+                missing = set(columns) - set(parquet.schema_arrow.names)
                 if missing:
                     raise ValueError(
                         f"{file}: has no column {sorted(missing)[0]!r}; record it with one"
@@ -191,6 +214,13 @@ def _read_tables(path: Path, folder: str, columns: list[str] | None) -> pa.Table
                 "recorder was killed before finalize(): restore it from a copy or record it again"
             ) from error
     return pa.concat_tables(tables, promote_options="permissive")
+
+
+def _check_filled(path: Path, table: pa.Table, columns: tuple[str, ...]) -> None:
+    for name in columns:
+        if table[name].null_count:
+            row = table[name].is_null().index(True).as_py()
+            raise ValueError(f"{path}: row {row} of {name!r} holds no value; record it anew")
 
 
 def _episode_order(
@@ -227,8 +257,16 @@ def _episode_order(
     return order, offsets
 
 
-def _read_episodes(path: Path, meta: dict[str, Any], lengths: np.ndarray) -> pa.Table:
-    table = _read_tables(path, "meta/episodes", None)
+def _video_columns(key: str) -> tuple[str, str, str]:
+    """Return the columns of meta/episodes that say where the frames of a camera are."""
+    return f"videos/{key}/chunk_index", f"videos/{key}/file_index", f"videos/{key}/from_timestamp"
+
+
+def _read_episodes(path: Path, cameras: tuple[Camera, ...], lengths: np.ndarray) -> pa.Table:
+    places = [name for camera in cameras if camera.video for name in _video_columns(camera.key)]
+    columns = ("episode_index", "length", *places)
+    table = _read_tables(path, "meta/episodes", list(columns))
+    _check_filled(path, table, columns)
     if len(table) != len(lengths):
         raise ValueError(
             f"{path}: meta/episodes lists {len(table)} episodes but data/ holds {len(lengths)}; "
@@ -275,14 +313,10 @@ def _locate_videos(
     """Return where each episode's frames begin, and in which file; checks that files hold them."""
     start, files = {}, {}
     for key in (camera.key for camera in cameras if camera.video):
-        columns = [
-            f"videos/{key}/{name}" for name in ("chunk_index", "file_index", "from_timestamp")
-        ]
-        missing = set(columns) - set(episodes.column_names)
-        if missing:
-            raise ValueError(f"{path}: meta/episodes has no {sorted(missing)[0]!r}; copy it again")
-        chunk, file, from_s = (episodes[c].to_numpy() for c in columns)
+        chunk, file, from_s = (episodes[name].to_numpy() for name in _video_columns(key))
         start[key] = np.rint(from_s * meta["fps"]).astype(np.int64)
+        if meta.get("video_path") is None:
+            raise ValueError(f"{path}: meta/info.json has no 'video_path'; copy the data set again")
         files[key] = tuple(
             Path(meta["video_path"].format(video_key=key, chunk_index=c, file_index=f))
             for c, f in zip(chunk.tolist(), file.tolist(), strict=True)
@@ -291,7 +325,12 @@ def _locate_videos(
         for name, end in zip(files[key], (start[key] + lengths).tolist(), strict=True):
             ends[name] = max(ends.get(name, 0), end)
         for name, end in ends.items():
-            frames = mp4.frame_count(path / name)
+            frames, hz = mp4.frames_and_rate(path / name)
+            if abs(hz / meta["fps"] - 1) > 0.1:
+                raise ValueError(
+                    f"{path / name}: has {hz:g} frames/s but meta/info.json says {meta['fps']:g}; "
+                    "correct 'fps' there, or record the data set again"
+                )
             if frames < end:
                 raise ValueError(
                     f"{path / name}: holds {frames} frames but its episodes need {end}; copy the "
@@ -302,7 +341,7 @@ def _locate_videos(
 
 def _read_recording(path: Path) -> dict[str, Any] | None:
     file = path / "meta/recording.json"
-    return json.loads(file.read_text()) if file.is_file() else None
+    return _read_json(file) if file.is_file() else None
 
 
 def _columns(info: DatasetInfo, table: pa.Table, order: np.ndarray) -> Columns:

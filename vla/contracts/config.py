@@ -69,11 +69,7 @@ def from_json(kind: Any, value: Any, where: str = "config", package: str | None 
         ValueError: a field is unknown, missing or of the wrong type.
     """
     if package is not None:
-        if not isinstance(value, dict) or not isinstance(value.get("type"), str):
-            raise ValueError(
-                f"{where}: expected an object with a 'type' from {package}, got {value!r}"
-            )
-        kind = registry.load(package, value["type"]).Config
+        kind = _plugin_kind(value, where, package)
         value = {k: v for k, v in value.items() if k != "type"}
     if dataclasses.is_dataclass(kind):
         return _dataclass_from_json(kind, value, where)
@@ -101,6 +97,15 @@ def from_json(kind: Any, value: Any, where: str = "config", package: str | None 
             raise ValueError(f"{where}: expected one of {typing.get_args(kind)}, got {value!r}")
         return value
     return _scalar_from_json(kind, value, where)
+
+
+def _plugin_kind(value: Any, where: str, package: str) -> Any:
+    if not isinstance(value, dict) or not isinstance(value.get("type"), str):
+        raise ValueError(f"{where}: expected an object with a 'type' from {package}, got {value!r}")
+    try:
+        return registry.load(package, value["type"]).Config
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
 
 
 def _dataclass_from_json(kind: Any, value: Any, where: str) -> Any:
