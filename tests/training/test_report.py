@@ -130,7 +130,9 @@ def test_a_damaged_file_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"evaluation.json: damaged, not JSON"):
         report.main([str(folder)])
     (folder / "evaluation.json").write_text("[]")
-    with pytest.raises(ValueError, match=r"evaluation.json: damaged, expected a JSON object with task"):
+    with pytest.raises(
+        ValueError, match=r"evaluation.json: damaged, expected a JSON object with task"
+    ):
         report.main([str(folder)])
 
 
