@@ -121,7 +121,7 @@ class Motion:
         self.opening = robot.home[self.gripper]
         velocity = np.array([c.velocity for c in robot.channels])
         acceleration = np.array([c.acceleration for c in robot.channels])
-        # From rest, and back to rest, within one control step.
+        # Setting out from rest, or stopping, changes the speed by stride / period in one period.
         self.stride = np.minimum(velocity, acceleration * self.period_s) * self.period_s
 
     @property

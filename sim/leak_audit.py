@@ -34,6 +34,8 @@ RIDGE = 0.01
 ONE_SIDED_Z = 3.23
 CONTROL_BAR = 0.9
 REPLAYS = 10
+MIN_EPISODES = 100
+"""With fewer the probe learns too little even from the cue itself."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -193,8 +195,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--episodes", type=int, default=400, help="episodes per setting")
     parser.add_argument("--seed", type=int, default=0, help="seed of the episodes (default 0)")
     args = parser.parse_args(argv)
-    if args.episodes < 10 * FOLDS:
-        raise ValueError(f"--episodes: got {args.episodes}, expected at least {10 * FOLDS}")
+    if args.episodes < MIN_EPISODES:
+        raise ValueError(f"--episodes: got {args.episodes}, expected at least {MIN_EPISODES}")
     sound = True
     for task in [args.task] if args.task else TASKS:
         for distractors in (0, 4):

@@ -80,18 +80,30 @@ def longest_go(cue_steps: int, delay_steps: tuple[int, int], decision_steps: int
 
 
 def check_timing(
-    cue_steps: int, delay_steps: tuple[int, int], decision_steps: int, distractors: int
+    *,
+    cue_steps: int,
+    delay_steps: tuple[int, int],
+    decision_steps: int,
+    distractors: int,
+    distractor_steps: int,
+    act_steps: int,
 ) -> None:
     """Check what a user may set.
 
     Raises:
-        ValueError: the cue or the delay is too short for the ceiling to hold.
+        ValueError: the cue or the delay is too short for the ceiling to hold, or a number is out
+            of range.
     """
     low, high = delay_steps
     if cue_steps < 16:
         raise ValueError(f"cue_steps: got {cue_steps}, expected at least 16 (two decisions)")
-    if decision_steps < 1:
-        raise ValueError(f"decision_steps: got {decision_steps}, expected at least 1")
+    for name, value in (
+        ("decision_steps", decision_steps),
+        ("distractor_steps", distractor_steps),
+        ("act_steps", act_steps),
+    ):
+        if value < 1:
+            raise ValueError(f"{name}: got {value}, expected at least 1")
     blank = 2 * decision_steps
     if (low, high) != (0, 0) and not blank <= low <= high:
         raise ValueError(

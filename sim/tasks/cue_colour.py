@@ -62,7 +62,14 @@ class Config(PluginConfig):
         """
         if not 2 <= self.choices <= len(_lock.PALETTE):
             raise ValueError(f"choices: got {self.choices}, expected 2 to {len(_lock.PALETTE)}")
-        _lock.check_timing(self.cue_steps, self.delay_steps, self.decision_steps, self.distractors)
+        _lock.check_timing(
+            cue_steps=self.cue_steps,
+            delay_steps=self.delay_steps,
+            decision_steps=self.decision_steps,
+            distractors=self.distractors,
+            distractor_steps=self.distractor_steps,
+            act_steps=self.act_steps,
+        )
         return CueColour(self, robot)
 
 

@@ -67,7 +67,14 @@ class Config(PluginConfig):
             raise ValueError(f"choices: got {self.choices}, expected 2 to 5")
         if self.delay_steps[1] == 0:
             raise ValueError("delay_steps: got 0 0, but a block that stays in place is no task")
-        _lock.check_timing(self.cue_steps, self.delay_steps, self.decision_steps, self.distractors)
+        _lock.check_timing(
+            cue_steps=self.cue_steps,
+            delay_steps=self.delay_steps,
+            decision_steps=self.decision_steps,
+            distractors=self.distractors,
+            distractor_steps=self.distractor_steps,
+            act_steps=self.act_steps,
+        )
         return PutBack(self, robot)
 
 

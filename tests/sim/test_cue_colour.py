@@ -199,6 +199,8 @@ def test_the_expert_copes_with_any_number_of_choices(choices):
         ({"delay_steps": (64, 32)}, "delay_steps: got 64 32"),
         ({"distractors": -1}, "distractors: got -1"),
         ({"decision_steps": 0}, "decision_steps: got 0"),
+        ({"distractor_steps": -5}, "distractor_steps: got -5, expected at least 1"),
+        ({"act_steps": 0}, "act_steps: got 0, expected at least 1"),
     ],
 )
 def test_settings_that_would_break_the_ceiling_are_refused(settings, message):

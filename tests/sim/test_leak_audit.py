@@ -77,5 +77,5 @@ def test_a_frequent_answer_is_no_clue() -> None:
 
 
 def test_too_few_episodes_are_refused() -> None:
-    with pytest.raises(ValueError, match="--episodes: got 5, expected at least 50"):
+    with pytest.raises(ValueError, match="--episodes: got 5, expected at least 100"):
         leak_audit.main(["--episodes", "5"])
