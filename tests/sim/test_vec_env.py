@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from sim import vec_env
+from sim.episode import record_episode
 from sim.tasks import cue_colour
 from sim.world import MujocoWorld
 from vla.contracts.protocols import VecEnv
@@ -59,6 +60,29 @@ def test_workers_change_nothing_to_the_bit():
 
 def test_the_number_of_environments_changes_nothing_to_the_bit():
     assert_same(play(2, chunks=20), play(3, chunks=10), shortest=20)
+
+
+@pytest.mark.parametrize("task", ["reach", "pick_place"])
+def test_a_recorded_episode_is_the_one_of_the_same_seed_and_index(task):
+    env = vec_env.make(task, 2)
+    obs = env.reset(5)
+    records = [record_episode(task, 5, index) for index in range(2)]
+    for t in range(min(len(r.action) for r in records)):
+        for row, record in enumerate(records):
+            np.testing.assert_array_equal(obs.images[row], record.images[t])
+            np.testing.assert_array_equal(obs.proprio[row], record.proprio[t])
+            assert obs.task[row] == record.instruction
+        step = env.step(np.stack([r.action[t] for r in records]))
+        obs = step.obs
+        for row, record in enumerate(records):
+            # The last row of a record is the end of the episode.
+            if t == len(record.action) - 2:
+                assert step.terminated[row]
+                assert step.reward[row] == 1.0
+                np.testing.assert_array_equal(step.final_obs.images[row], record.images[-1])
+        if step.terminated.any():
+            break
+    assert step.terminated.any()
 
 
 def test_it_satisfies_the_protocol():
