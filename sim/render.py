@@ -140,8 +140,8 @@ def gl_context() -> mujoco.GLContext:
         context.make_current()
     except Exception as error:  # the GL backends raise types of their own, none of them public
         raise ValueError(
-            f"no off-screen OpenGL ({type(error).__name__}: {error}). Install EGL (Debian, Ubuntu: "
-            "apt install libegl1 libgl1 libglx-mesa0) and set MUJOCO_GL=egl"
+            f"no off-screen OpenGL ({type(error).__name__}: {error}); install EGL (Debian, Ubuntu: "
+            "apt-get install -y libegl1 libegl-mesa0 libgl1-mesa-dri) and set MUJOCO_GL=egl"
         ) from error
     # At the end of the process PyOpenGL is gone before the context's own destructor runs.
     atexit.register(context.free)
@@ -155,7 +155,8 @@ def _new_context() -> Any:
         return mujoco.GLContext(64, 64)
     # MuJoCo's own choice on Linux is a window system; servers and containers have EGL at most.
     egl = importlib.import_module("mujoco.egl")
-    return egl.GLContext(64, 64)
+    # Its destructor needs the attribute even where its constructor failed before it was set.
+    return type("Context", (egl.GLContext,), {"_context": None})(64, 64)
 
 
 @functools.lru_cache(maxsize=8)

@@ -5,6 +5,7 @@ capability joins by one more line in `steps`.
 """
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -53,6 +54,8 @@ def main() -> int:
     """Run the steps; stop at the first that fails and return its exit code."""
     console = Console()
     begin = time.perf_counter()
+    # Ctrl-C reaches the verb, too: it saves and says so, and we wait for it.
+    signal.signal(signal.SIGINT, lambda *_: None)
     for words in steps(OUT):
         console.print(f"\n[bold]$ vla {' '.join(words)}[/bold]", highlight=False)
         code = subprocess.run([sys.executable, "-m", "vla.cli", *words], check=False).returncode

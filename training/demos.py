@@ -12,6 +12,7 @@ import json
 import multiprocessing
 import shutil
 import signal
+import sys
 import traceback
 import warnings
 from collections import deque
@@ -95,7 +96,8 @@ def main(argv: list[str]) -> int:
     try:
         info = record_demos(config)
     except Interrupted as stop:
-        print(f"interrupted: {stop} of {config.episodes}; run the same command to continue")
+        told = f"interrupted: {stop}, {config.episodes} were asked for"
+        print(f"{told}; run the same command to continue", file=sys.stderr)
         return 130
     print(f"{info.num_episodes} episodes, {info.num_frames} frames in {info.path}")
     return 0

@@ -1,8 +1,6 @@
 """`vla eval`: tests a checkpoint in simulation and writes figures, a video and a memory picture."""
 
 import dataclasses
-import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +9,7 @@ import torch
 from rich.console import Console
 
 from sim.vec_env import load_robot, load_task
-from training import flags, slot_map, video
+from training import files, flags, slot_map, video
 from training.evaluate import Evaluation, evaluate
 from vla import arguments, checkpoint
 from vla.contracts import config as configs
@@ -68,7 +66,7 @@ def main(argv: list[str]) -> int:
     torch.set_num_threads(args.threads)
     policy.to(args.device)
     result = evaluate(policy, args.task, episodes=args.episodes, seed=args.seed, quiet=False)
-    write_json(out / "evaluation.json", {**result.to_json(), "step": origin.step})
+    files.write_json(out / "evaluation.json", {**result.to_json(), "step": origin.step})
     console = Console(highlight=False, soft_wrap=True)
     console.print(result.sentence())
     if args.videos:
@@ -97,15 +95,8 @@ def write_pictures(
     if slot_map.has_slots(policy):
         longest = max(range(videos), key=lambda k: result.steps[k])
         trace = slot_map.record(policy, task, seed=result.seed, episode=longest)
-        (out / "memory.svg").write_text(slot_map.draw(trace))
-        write_json(out / "memory.json", slot_map.summary(trace))
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON such that a reader sees the old file or the whole new one."""
-    fresh = path.with_name(f".{path.name}.new")
-    fresh.write_text(json.dumps(value) + "\n")
-    os.replace(fresh, path)
+        files.write_text(out / "memory.svg", slot_map.draw(trace))
+        files.write_json(out / "memory.json", slot_map.summary(trace))
 
 
 def _results_folder(folder: Path, trained_on: PluginConfig, args: EvalArgs) -> Path:

@@ -21,7 +21,7 @@ import torch
 from rich.console import Console
 from safetensors import SafetensorError
 
-from training import flags
+from training import files, flags
 from training.config import TrainConfig
 from training.evaluate import Evaluation, evaluate
 from training.metrics import MetricsLog
@@ -97,14 +97,14 @@ def run(config: TrainConfig, data: Path, out: Path, console: Console) -> list[Ev
     left = config.steps - optimiser.count
     console.print(f"{parameters:,} parameters, {left} updates to go, in {out}")
     results: list[Evaluation] = []
-    with MetricsLog(out, optimiser.count, config.wandb_project) as log, _signals() as stopped:
-        with _progress(console) as bar:
+    with MetricsLog(out, optimiser.count, config.wandb_project) as log:
+        with _signals() as stopped, _progress(console) as bar:
             results += _train(this, log, bar, stopped)
         if stopped.is_set():
             raise Interrupted(f"saved after update {optimiser.count} of {config.steps}")
         if config.eval.final_episodes and not (out / "evaluation.json").exists():
             result = _evaluate(this, config.eval.final_episodes, config.eval.seed + 1)
-            (out / "evaluation.json").write_text(json.dumps(result.to_json()) + "\n")
+            files.write_json(out / "evaluation.json", result.to_json())
             log.write(optimiser.count, {"eval/final_success": result.rate})
             console.print(result.sentence())
             results.append(result)
@@ -209,11 +209,10 @@ def check(config: TrainConfig, out: Path) -> None:
 
 def _claim(config: TrainConfig, out: Path) -> None:
     """Write the run's configuration, whole or not at all, unless it is there."""
-    path, fresh = out / "config.json", out / ".config.json.new"
+    path = out / "config.json"
     if not path.exists():
         out.mkdir(parents=True, exist_ok=True)
-        fresh.write_text(json.dumps(configs.to_json(config), indent=1) + "\n")
-        fresh.rename(path)
+        files.write_text(path, json.dumps(configs.to_json(config), indent=1) + "\n")
 
 
 def _difference(a: Any, b: Any, name: str = "config") -> str:
@@ -226,14 +225,20 @@ def _difference(a: Any, b: Any, name: str = "config") -> str:
 
 @contextmanager
 def _signals() -> Iterator[threading.Event]:
-    """Turn SIGINT and SIGTERM into an event that the loop sees between updates."""
+    """Turn SIGINT and SIGTERM into an event that the loop sees between updates; a second one stops
+    at once what was asked for between two updates, such as an evaluation.
+    """
     stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stopped
         return
-    before = {
-        s: signal.signal(s, lambda *_: stopped.set()) for s in (signal.SIGINT, signal.SIGTERM)
-    }
+
+    def stop(*_: object) -> None:
+        if stopped.is_set():
+            raise KeyboardInterrupt
+        stopped.set()
+
+    before = {s: signal.signal(s, stop) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stopped
     finally:

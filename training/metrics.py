@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from training import files
+
 
 class MetricsLog:
     """Appends scalars to `RUN/metrics.jsonl` and TensorBoard; a context manager."""
@@ -14,7 +16,7 @@ class MetricsLog:
         run.mkdir(parents=True, exist_ok=True)
         self.path = run / "metrics.jsonl"
         kept = [row for row in read_metrics(run) if row["step"] <= step]
-        self.path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+        files.write_text(self.path, "".join(json.dumps(row) + "\n" for row in kept))
         self._file = self.path.open("a", buffering=1)
         self._board = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
         self._wandb = _open_wandb(run, wandb_project)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from training import report_page
+from training import files, report_page
 from training.metrics import read_metrics
 from training.report_page import Run
 from vla import arguments
@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
     out = args.out or args.runs[0] / "report.html"
     text = report_page.page(read_runs(args.runs))
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(text)
+    files.write_text(out, text)
     print(f"report: {out} ({len(text.encode()) / 1e6:.1f} MB)")
     return 0
 

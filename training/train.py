@@ -1,5 +1,6 @@
 """`vla train`: demonstrations if there are none yet, then the loop, from a recipe and flags."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -78,6 +79,6 @@ def main(argv: list[str]) -> int:
     try:
         train(args.train, args.out, args.data, Console())
     except (demos.Interrupted, loop.Interrupted) as stop:
-        print(f"interrupted: {stop}; the same command goes on from there")
+        print(f"interrupted: {stop}; the same command goes on from there", file=sys.stderr)
         return 130
     return 0

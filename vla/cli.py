@@ -79,7 +79,8 @@ def explain(error: Exception) -> str | None:
     if isinstance(error, FileNotFoundError) and error.filename:
         return f"no such file or folder: {error.filename}"
     if isinstance(error, OSError) and error.filename and error.strerror:
-        return f"{error.strerror.lower()}: {error.filename}; give another path, or mend this one"
+        place = error.filename2 or error.filename  # of a rename, the name that was asked for
+        return f"{error.strerror.lower()}: {place}; give another path, or mend this one"
     if isinstance(error, (ValueError, FileNotFoundError)):
         return " ".join(str(error).split()) or type(error).__name__
     return None
@@ -121,7 +122,17 @@ def _wrong_verb(words: list[str]) -> int:
 
 def _load(target: str) -> Callable[[list[str]], int | None]:
     module, function = target.split(":")
-    return getattr(importlib.import_module(module), function)
+    try:
+        return getattr(importlib.import_module(module), function)
+    except (AttributeError, ImportError, RuntimeError) as error:
+        # Without the library that MUJOCO_GL names, MuJoCo loads its parts and then fails.
+        if "mujoco" in sys.modules or not any(name.startswith("mujoco.") for name in sys.modules):
+            raise
+        chosen = os.environ.get("MUJOCO_GL")
+        raise ValueError(
+            f"MuJoCo cannot be imported with MUJOCO_GL={chosen} ({error}); set "
+            "MUJOCO_GL=egl and apt-get install -y libegl1 libegl-mesa0 libgl1-mesa-dri"
+        ) from error
 
 
 def _complain(sentence: str) -> None:

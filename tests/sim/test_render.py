@@ -71,7 +71,7 @@ def test_without_opengl_the_message_says_what_to_install(monkeypatch):
         raise ImportError("libEGL.so.1: cannot open shared object file")
 
     monkeypatch.setattr(render, "_new_context", fail)
-    with pytest.raises(ValueError, match=r"libEGL\.so\.1.*apt install libegl1"):
+    with pytest.raises(ValueError, match=r"libEGL\.so\.1.*apt-get install -y libegl1"):
         render.gl_context.__wrapped__()
 
 

@@ -132,7 +132,7 @@ def test_the_command_says_how_to_go_on_after_ctrl_c(
     argv = ["--recipe", "cue_colour", "--data", str(arm_dataset), "--out", str(tmp_path / "run")]
     argv += ["--policy.backbone.image-px", "32", "--algo.batch", "2", "--threads", "1"]
     assert train.main(argv) == 130
-    said = capsys.readouterr().out
+    said = capsys.readouterr().err
     assert "interrupted: saved after update 1 of" in said
     assert "the same command goes on from there" in said
 
