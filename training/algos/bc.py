@@ -39,9 +39,9 @@ class Config(PluginConfig):
     still_weight: float = 0.05
     """Weight with which a decision without motion is drawn, where full motion is 1."""
     short_decisions: int = 0
-    """Curriculum: some batches hold only episodes of at most so many decisions; 0 for none."""
+    """Part of each batch is drawn from episodes of at most so many decisions; 0 for none."""
     short_share: float = 0.5
-    """Share of batches that the curriculum takes."""
+    """Size of that part."""
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
@@ -81,26 +81,26 @@ class BehaviourCloning:
         motion = sampler.motion_weights(self.store, chunk)
         self.weights = config.still_weight + (1 - config.still_weight) * motion
         self.rng = np.random.default_rng(train.seed)
-        lengths = self.store.seq_lengths
-        if windows:
-            lengths = np.ones(len(self.store.frames), np.int64)
-        self.stream = sampler.SequenceStream(lengths, config.batch, train.seed)
-        self.short = (
-            sampler.SequenceStream(lengths, config.batch, train.seed + 1, config.short_decisions)
-            if config.short_decisions
-            else None
-        )
+        count = len(self.store.frames if windows else self.store.seq_episode)
+        limit = 0 if windows else config.short_decisions
+        few = round(config.batch * config.short_share) if limit else 0
+        stream = sampler.SequenceStream
+        self.stream = stream(np.arange(count), max(config.batch - few, 1), train.seed)
+        self.short = None
+        if few:
+            short = sampler.no_longer_than(self.store.seq_lengths, limit)
+            self.short = stream(short, few, train.seed + 1)
 
     def collect(self) -> Any:
         """Return the next batch."""
         chunk = self.policy_config.chunk
+        chosen = self.stream.next()
         if self.config.unit == "windows":
-            return batches.window_batch(self.store, self.stream.next(), chunk)
-        stream = self.stream
-        if self.short is not None and self.rng.random() < self.config.short_share:
-            stream = self.short
+            return batches.window_batch(self.store, chosen, chunk)
+        if self.short is not None:
+            chosen = np.concatenate([chosen, self.short.next()])
         return batches.episode_batch(
-            self.store, stream.next(), chunk, self.config.queries, self.weights, self.rng
+            self.store, chosen, chunk, self.config.queries, self.weights, self.rng
         )
 
     def update(

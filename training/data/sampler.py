@@ -10,8 +10,6 @@ import numpy as np
 
 from training.data.store import EpisodeStore
 
-_BATCHES_PER_BUCKET = 16
-"""Sequences are sorted by length within so many batches: little padding, yet well shuffled."""
 _MOVING_SHARE_OF_RANGE = 0.005
 """A channel moves if it changes by more than this share of its range in one control step."""
 
@@ -55,46 +53,38 @@ def draw_weighted(weight: np.ndarray, count: int, rng: np.random.Generator) -> n
 class SequenceStream:
     """An endless stream of batches of sequences, every sequence once per epoch.
 
-    With lengths of 1 it serves single decisions. Sequences of similar length share a batch. The
-    last batch of an epoch may be smaller.
+    Batches mix lengths as the data do: a batch of equally long sequences would hide from batch
+    statistics what differs between short and long. The last batch of an epoch may be smaller.
     """
 
-    def __init__(
-        self, lengths: np.ndarray, batch: int, seed: int, max_decisions: int | None = None
-    ) -> None:
+    def __init__(self, sequences: np.ndarray, batch: int, seed: int) -> None:
         """Prepare the stream.
 
         Args:
-            lengths: i64 `q`, decisions of each sequence (`EpisodeStore.seq_lengths`).
+            sequences: i64 `q`, what to draw from.
             batch: Sequences per batch.
             seed: Decides the order.
-            max_decisions: Leaves out longer sequences, for curricula.
 
         Raises:
-            ValueError: no sequence is short enough.
+            ValueError: there is nothing to draw from.
         """
-        limit = int(lengths.max()) if max_decisions is None else max_decisions
-        self._kept = np.flatnonzero(lengths <= limit)
-        if not len(self._kept):
-            raise ValueError(
-                f"no sequence has at most {limit} decisions, the shortest has {lengths.min()}; "
-                "raise max_decisions"
-            )
-        self._lengths, self._batch = lengths, batch
+        if not len(sequences):
+            raise ValueError("no sequences to draw batches from, expected at least one")
+        self._sequences, self._batch = sequences, batch
         self._rng = np.random.default_rng(seed)
         self._begin_epoch()
 
     def _begin_epoch(self) -> None:
         self._epoch_state = self._rng.bit_generator.state
-        self._batches = bucketed(self._kept, self._lengths, self._batch, self._rng)
+        self._order = self._rng.permutation(self._sequences)
         self._served = 0
 
     def next(self) -> np.ndarray:
         """Return the sequences of the next batch, i64 `b`."""
-        if self._served == len(self._batches):
+        if self._served >= len(self._order):
             self._begin_epoch()
-        self._served += 1
-        return self._batches[self._served - 1]
+        self._served += self._batch
+        return self._order[self._served - self._batch : self._served]
 
     def state(self) -> dict[str, Any]:
         """Return where the stream is, as JSON types."""
@@ -107,15 +97,20 @@ class SequenceStream:
         self._served = state["served"]
 
 
-def bucketed(
-    kept: np.ndarray, lengths: np.ndarray, batch: int, rng: np.random.Generator
-) -> list[np.ndarray]:
-    """Cut a random permutation of the sequences `kept` into batches of similar length."""
-    order = rng.permutation(kept)
-    size = batch * _BATCHES_PER_BUCKET
-    batches = []
-    for start in range(0, len(order), size):
-        bucket = order[start : start + size]
-        bucket = bucket[np.argsort(lengths[bucket], kind="stable")]
-        batches += [bucket[i : i + batch] for i in range(0, len(bucket), batch)]
-    return [batches[i] for i in rng.permutation(len(batches))]
+def no_longer_than(lengths: np.ndarray, limit: int) -> np.ndarray:
+    """Return the sequences of at most `limit` decisions, i64, for curricula.
+
+    Args:
+        lengths: i64 `q`, decisions of each sequence (`EpisodeStore.seq_lengths`).
+        limit: Largest length.
+
+    Raises:
+        ValueError: no sequence is short enough.
+    """
+    kept = np.flatnonzero(lengths <= limit)
+    if not len(kept):
+        raise ValueError(
+            f"no sequence has at most {limit} decisions, the shortest has {lengths.min()}; raise "
+            "algo.short_decisions, or set it to 0"
+        )
+    return kept

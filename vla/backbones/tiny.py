@@ -99,7 +99,7 @@ class TinyBackbone(nn.Module):
             words: i64 [b, w], token ids, 0 pads.
         """
         side = self.config.image_px
-        flat = images.flatten(0, 1).permute(0, 3, 1, 2).float() / 127.5 - 1
+        flat = images.flatten(0, 1).permute(0, 3, 1, 2).float().div_(127.5).sub_(1)
         if flat.shape[2:] != (side, side):
             flat = nn.functional.interpolate(flat, (side, side), mode="bilinear", antialias=True)
         maps = self.stem(flat)

@@ -60,6 +60,8 @@ class Bank(nn.Module):
         nn.init.zeros_(self.gate.weight)
         nn.init.constant_(self.gate.bias, 3.0)  # starts 95 % memoryless
         self.standardize = nn.BatchNorm1d(2 * width, affine=False)
+        # An average of everything stored is noise at first: it joins as it proves of use.
+        self.attended_share = nn.Parameter(torch.zeros(width))
 
     @property
     def vector_size(self) -> int:
@@ -84,10 +86,13 @@ class Bank(nn.Module):
         )
 
     def _standardized(self, vector: Tensor) -> Tensor:
+        seen = self.standardize
         if self.training and len(vector) == 1:  # a single row has no deviation of its own
-            seen = self.standardize
-            return nn.functional.batch_norm(vector, seen.running_mean, seen.running_var)
-        return self.standardize(vector)
+            vector = nn.functional.batch_norm(vector, seen.running_mean, seen.running_var)
+        else:
+            vector = seen(vector)
+        peak, attended = vector.chunk(2, 1)
+        return torch.cat([peak, self.attended_share * attended], 1)
 
     def write(self, slots: Slots, x: Tensor, now: Tensor, mask: Tensor) -> Slots:
         """Store tokens x f32 [b, n, d] where mask f32 [b] is 1; in FP32, whatever the dtype."""

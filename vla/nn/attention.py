@@ -25,7 +25,7 @@ class SlotAttention(nn.Module):
         self.out = nn.Linear(width, width)
         self.age = nn.Linear(2 * frequencies, width)
         self.null = nn.Parameter(torch.zeros(2, width))
-        rates = torch.exp(torch.linspace(math.log(0.25), math.log(8.0), frequencies))
+        rates = torch.exp(torch.linspace(math.log(0.25), math.log(2.0), frequencies))
         self.register_buffer("rates", rates, persistent=False)
 
     def forward(self, x: Tensor, slots: Tensor, log_age: Tensor, count: Tensor) -> Tensor:
