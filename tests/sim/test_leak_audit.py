@@ -79,3 +79,21 @@ def test_a_frequent_answer_is_no_clue() -> None:
 def test_too_few_episodes_are_refused() -> None:
     with pytest.raises(ValueError, match="--episodes: got 5, expected at least 100"):
         leak_audit.main(["--episodes", "5"])
+
+
+def test_a_line_that_fails_is_checked_on_other_episodes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def unlucky(*_: object, seed: int, **__: object) -> list[leak_audit.Finding]:
+        leaks = seed in bad_seeds
+        return [leak_audit.Finding("cue", "after", 0.25 + 0.1 * leaks, 0.2, 0.4, not leaks)]
+
+    monkeypatch.setattr(leak_audit, "find_leaks", unlucky)
+    monkeypatch.setattr(leak_audit, "REPLAYS", 0)
+    bad_seeds = {0}
+    assert leak_audit.main(["--task", "put_back"]) == 0
+    out = capsys.readouterr().out
+    assert "cue from after 35.0% (20.0% to 40.0%, guessing 25.0%) FAILED" in out
+    assert "cue from after, other episodes 25.0% (20.0% to 40.0%, guessing 25.0%) ok" in out
+    bad_seeds = {0, 1}
+    assert leak_audit.main(["--task", "put_back"]) == 1
