@@ -17,7 +17,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from training import demos
+from training import demos, host
 from training.algos import bc
 from training.config import TrainConfig
 from training.optimiser import Optimiser
@@ -163,7 +163,7 @@ def measure(side: Contender, batch: int) -> Rates:
 def main(argv: list[str]) -> int:
     """Run the verb."""
     args = arguments.read(BenchArgs, argv, "vla bench train")
-    torch.set_num_threads(args.threads)
+    host.prepare(args.threads)
     data = args.out / "data"
     demos.record_demos(
         demos.DemosConfig(

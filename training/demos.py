@@ -17,6 +17,7 @@ import traceback
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, TextIO
@@ -248,10 +249,11 @@ def _record_missing(config: DemosConfig, record: Recorder, parts: Path) -> None:
             raise Interrupted(sum(_shards(parts).values()), parts)
         stopping = True
 
-    with _Team(config, record, parts, min(config.workers, len(jobs))) as team, _bar(config) as bar:
-        previous = {s: signal.signal(s, stop) for s in (signal.SIGINT, signal.SIGTERM)}
-        line = bar.add_task("", total=config.episodes, completed=saved, saved=saved)
-        try:
+    previous = {s: signal.signal(s, stop) for s in (signal.SIGINT, signal.SIGTERM)}
+    size = min(config.workers, len(jobs))
+    try:
+        with _Team(config, record, parts, size) as team, _bar(config) as bar:
+            line = bar.add_task("", total=config.episodes, completed=saved, saved=saved)
             team.start(jobs)
             while team.busy:
                 for kind, count in team.messages(stopping):
@@ -262,9 +264,9 @@ def _record_missing(config: DemosConfig, record: Recorder, parts: Path) -> None:
                     bar.update(line, saved=saved)
                     if not bar.console.is_terminal:
                         print(f"saved {saved} of {config.episodes} episodes", flush=True)
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
     if saved < config.episodes:
         raise Interrupted(saved, parts)
 
@@ -292,8 +294,11 @@ class _Team:
     """Worker processes and the shards they are at; they end with the process that started them."""
 
     def __init__(self, config: DemosConfig, record: Recorder, parts: Path, size: int) -> None:
-        # Ctrl-C reaches the whole process group: workers must not die of it in mid-shard.
-        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # Ctrl-C reaches the whole process group: workers, who inherit the mask, must not die of it
+        # in mid-shard. Our own comes when the mask is lifted; multiprocessing's tracker lifts it
+        # when it starts, so it starts first.
+        resource_tracker.ensure_running()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             context = multiprocessing.get_context("spawn")  # EGL does not survive a fork
             self._processes = {}
@@ -306,7 +311,7 @@ class _Team:
                 theirs.close()
                 self._processes[ours] = process
         finally:
-            signal.signal(signal.SIGINT, handler)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         self._jobs: deque[range] = deque()
         self._told = False
         self.busy: set[Connection] = set()

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from rich.console import Console
 
 from sim.vec_env import load_robot, load_task
-from training import files, flags, slot_map, video
+from training import files, flags, host, slot_map, video
 from training.evaluate import Evaluation, evaluate
 from vla import arguments, checkpoint
 from vla.contracts import config as configs
@@ -63,7 +62,7 @@ def main(argv: list[str]) -> int:
     flags.check_device(args.device)
     out = args.out or _results_folder(folder, trained_on, args)
     out.mkdir(parents=True, exist_ok=True)  # before the work: it may not be possible
-    torch.set_num_threads(args.threads)
+    host.prepare(args.threads)
     policy.to(args.device)
     result = evaluate(policy, args.task, episodes=args.episodes, seed=args.seed, quiet=False)
     files.write_json(out / "evaluation.json", {**result.to_json(), "step": origin.step})

@@ -21,7 +21,7 @@ import torch
 from rich.console import Console
 from safetensors import SafetensorError
 
-from training import files, flags
+from training import files, flags, host
 from training.config import TrainConfig
 from training.evaluate import Evaluation, evaluate
 from training.metrics import MetricsLog
@@ -86,7 +86,7 @@ def run(config: TrainConfig, data: Path, out: Path, console: Console) -> list[Ev
         Interrupted: SIGINT or SIGTERM arrived; everything is saved.
     """
     check(config, out)
-    torch.set_num_threads(config.threads)
+    host.prepare(config.threads)
     learner = config.algo.start(config, data)
     optimiser = Optimiser(config.optimiser, learner.policy, config.steps)
     generator = torch.Generator(config.device).manual_seed(config.seed)

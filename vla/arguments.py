@@ -43,13 +43,15 @@ def sentence(box: str) -> str:
     """Return what one of tyro's boxes says, without its frame and the help texts in it.
 
     Rules divide a box into sections: a heading, then arguments (indented), then help (more so).
+    Where the terminal knows no box characters, the frame is blanks and the rules are hyphens.
     """
-    inside = re.findall(r"^│(.*)│$", re.sub(r"\x1b\[[0-9;]*m", "", box), re.MULTILINE)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", box).replace("│", " ").replace("─", "-")
+    _, *rows = plain.splitlines() or [""]  # the first is the title
     said = []
-    for section in re.split(r"\n ─+ \n", "\n".join(inside)):
-        heading = " ".join(re.findall(r"^ (\S.*?) *$", section, re.MULTILINE)).rstrip(".")
+    for section in re.split(r"^ {1,2}-+ *$", "\n".join(rows), flags=re.MULTILINE):
+        heading = " ".join(re.findall(r"^ {2}(\S.*?) *$", section, re.MULTILINE)).rstrip(".")
         heading = re.sub(r"^Error parsing (?!-)\S+: ", "", heading)  # tyro's name for a class
-        arguments = re.findall(r"^ {5}(\S+)", section, re.MULTILINE)
-        if not heading.startswith(("For full helptext", "Argument helptext")):
+        arguments = re.findall(r"^ {6}(\S+)", section, re.MULTILINE)
+        if heading and not heading.startswith(("For full helptext", "Argument helptext")):
             said.append(f"{heading[:1].lower()}{heading[1:]} {', '.join(arguments[:3])}".strip())
     return "; ".join(said)

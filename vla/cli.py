@@ -37,8 +37,8 @@ def main(argv: list[str] | None = None) -> int:
         argv: Words after `vla`; those of the process when None.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    # Threads that spin while they wait slow two processes on the same cores down tenfold.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    # Threads that spin long while they wait slow two processes on the same cores down tenfold.
+    os.environ.setdefault("GOMP_SPINCOUNT", "20000")
     debug = os.environ.get("MNEME_DEBUG", "") == "1"
     if words[:1] == ["--debug"]:
         debug, words = True, words[1:]
