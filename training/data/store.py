@@ -42,8 +42,9 @@ class EpisodeStore:
 
     A sequence is one episode seen every `stride` control steps: from its first step on, as on a
     robot, and with `phases` > 1 from other, drawn phases as well. Frames of sequence q are rows
-    `seq_offsets[q]` to `seq_offsets[q+1]` of `frames` and `frame_time`, in order of time. Steps of
-    episode e are rows `step_offsets[e]` to `step_offsets[e+1]` of `states`, `actions` and `scalars`.
+    `seq_offsets[q]` to `seq_offsets[q+1]` of `frames` and `frame_time`, in order of time. Steps
+    of episode e are rows `step_offsets[e]` to `step_offsets[e+1]` of `states`, `actions` and
+    `scalars`.
     """
 
     info: DatasetInfo

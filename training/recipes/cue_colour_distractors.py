@@ -13,4 +13,4 @@ def recipe() -> TrainConfig:
     """Return the recipe."""
     base = bases.memory_task(cue_colour.Config(distractors=8))
     policy = vla.Config(memory=bank.Config(slots=32, recent=8))
-    return dataclasses.replace(base, policy=policy, steps=2000)
+    return dataclasses.replace(base, policy=policy, steps=1500)
