@@ -1,0 +1,504 @@
+"""What a user can get wrong or a machine can break: one sentence, an exit code, nothing lost.
+
+`python -m pytest tests/test_bad_input.py -v` prints one line per case.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sim.episode import record_episode
+from sim.vec_env import load_robot
+from training.data.reader import open_dataset
+from training.data.writer import write_shard
+from training.metrics import read_metrics
+from vla import checkpoint, cli
+
+ROWS = "data/chunk-000/file-000.parquet"
+EPISODES = "meta/episodes/chunk-000/file-000.parquet"
+VIDEO = "videos/observation.images.front/chunk-000/file-000.mp4"
+INFO = "meta/info.json"
+TRAIN = "train --recipe reach --algo.batch 4 --threads 1 --save-every 2 --eval.final-episodes 0"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """Six episodes, recorded by the command."""
+    out = tmp_path_factory.mktemp("recorded") / "data"
+    assert cli.main(f"demos reach --episodes 6 --workers 1 --out {out}".split()) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def run(data, tmp_path_factory) -> Path:
+    """A run of four updates, made by the command."""
+    out = tmp_path_factory.mktemp("runs") / "run"
+    assert cli.main(f"{TRAIN} --steps 4 --data {data} --out {out}".split()) == 0
+    return out
+
+
+@pytest.fixture
+def refuse(capsys, monkeypatch) -> Callable[..., None]:
+    """Run a command line and check that it is refused in one sentence with these words in it."""
+    monkeypatch.delenv("MNEME_DEBUG", raising=False)
+
+    def check(line: str, *words: str) -> None:
+        capsys.readouterr()
+        code = cli.main(line.split())
+        said = capsys.readouterr().err
+        sentence = only_sentence(said)
+        assert code in (1, 2)
+        for word in words:
+            assert word in sentence
+
+    return check
+
+
+def only_sentence(said: str) -> str:
+    """Return the one sentence in what a command wrote to stderr."""
+    assert "Traceback" not in said
+    sentences = [line for line in said.splitlines() if line.startswith("vla: ")]
+    assert len(sentences) == 1, said
+    assert said.rstrip().endswith(sentences[0])
+    return sentences[0]
+
+
+def content(folder: Path) -> dict[str, str]:
+    """Return a hash of every file under a folder."""
+    files = (file for file in folder.rglob("*") if file.is_file())
+    return {str(f.relative_to(folder)): hashlib.md5(f.read_bytes()).hexdigest() for f in files}
+
+
+# --- wrong words ---------------------------------------------------------------------------------
+
+WRONG_WORDS = {
+    "verb": ("trian", "unknown verb 'trian': did you mean train?"),
+    "bench": ("bench polcy", "unknown verb 'polcy': did you mean policy?"),
+    "task": ("demos reech --out {new}", "unknown task 'reech': did you mean reach?"),
+    "task to describe": ("tasks --describe reech", "unknown task 'reech': did you mean reach?"),
+    "task to test on": ("eval {run} --task reech", "unknown task 'reech': did you mean reach?"),
+    "robot of demos": ("demos reach --robot sO101 --out {new}", "unknown robot 'sO101': did you"),
+    "robot of train": (TRAIN + " --robot pnda --out {new}", "unknown robot 'pnda': did you mean"),
+    "robot of eval": ("eval {run} --robot pnda", "unknown robot 'pnda': did you mean panda?"),
+    "recipe": ("train --recipe reech --out {new}", "unknown recipe 'reech': did you mean reach?"),
+    "memory": ("train --policy.memory.type bnk --out {new}", "unknown memory 'bnk': did you mean"),
+    "backbone": ("train --policy.backbone.type big --out {new}", "known names are tiny"),
+    "no plug-in": ("train --policy.memroy.type bank --out {new}", "no field 'memroy'; known are"),
+    "behaviour": ("demos reach --behaviour exprt --out {new}", "choose from expert, undo"),
+    "behaviour elsewhere": ("demos reach --behaviour drop --out {new}", "'drop' is not one this"),
+    "behaviour to learn": ("train --demos.behaviour exprt --out {new}", "choose from expert"),
+    "flag of demos": ("demos reach --episods 3 --out {new}", "unrecognized options: --episods"),
+    "flag of train": (TRAIN + " --steps 3", "missing from vla train --recipe reach: --out"),
+    "flag of eval": ("eval {run} --episods 3", "perhaps you meant: --episodes"),
+    "flag of report": ("report {run} --output x", "unrecognized options: --output"),
+    "flag of bench": ("bench policy --chekpoint x", "--chekpoint"),
+    "flag without value": ("demos reach --episodes --out {new}", "missing value for argument"),
+    "flag with two": ("demos cue_colour --task.delay-steps 16 --out {new}", "Expected 2 values"),
+    "no number": ("demos reach --episodes ten --out {new}", "error parsing --episodes", "'ten'"),
+    "device": ("eval {run} --device tpu", "invalid choice 'tpu'", "cpu"),
+    "no run": ("report {data}", "no run there (no config.json)"),
+    "nowhere": ("report {new}", "no run there (no config.json)"),
+    "no checkpoint": ("eval {data}", "no checkpoint there", "vla train --out"),
+    "no data": (TRAIN + " --data {new}/x --out {new}", "does not exist; expected the directory"),
+    "data is a run": (TRAIN + " --data {run} --out {new}", "has no meta/info.json"),
+    # numbers
+    "episodes 0": ("demos reach --episodes 0 --out {new}", "episodes: got 0, expected at least 1"),
+    "workers 0": ("demos reach --workers 0 --out {new}", "workers: got 0, expected at least 1"),
+    "seed -1": ("demos reach --seed -1 --out {new}", "seed: got -1, expected at least 0"),
+    "delay 5 3": ("demos cue_colour --task.delay-steps 5 3 --out {new}", "delay_steps: got 5 3"),
+    "distractors 5": ("demos reach --task.distractors 5 --out {new}", "got 5, expected 0 or 1"),
+    "eval of 0": ("eval {run} --episodes 0", "episodes: got 0, expected at least 1"),
+    "videos -1": ("eval {run} --videos -1", "videos: got -1, expected at least 0"),
+    "steps -4": ("train --steps -4 --out {new}", "steps: got -4, expected at least 1"),
+    "save-every 0": ("train --save-every 0 --out {new}", "save_every: got 0, expected at least 1"),
+    "batch 0": ("train --algo.batch 0 --out {new}", "batch: got 0, expected at least 1"),
+    "lr nan": ("train --optimiser.lr nan --out {new}", "lr: got nan, expected at least 0"),
+    "slots 2": (
+        TRAIN + " --data {data} --policy.memory.type bank --policy.memory.slots 2 --out {new}",
+        "memory.slots must be at least recent + 3 = 7, got 2",
+    ),
+    "cameras none": (TRAIN + " --data {data} --policy.cameras --out {new}", "has cameras", "front"),
+    "camera": (TRAIN + " --data {data} --policy.cameras top --out {new}", "it has front, wrist"),
+    "execute > chunk": (
+        TRAIN + " --data {data} --policy.execute 99 --out {new}",
+        "policy.execute must lie in [1, chunk = 16], got 99",
+    ),
+    "denoising 500": (TRAIN + " --data {data} --policy.head.steps 500 --out {new}", "got 500"),
+    # what does not belong together
+    "arm of a checkpoint": ("eval {run} --robot panda", "was trained for so101", "got panda"),
+    "arm of a data set": (TRAIN + " --data {data} --robot panda --out {new}", "give its own with"),
+    "other run": (TRAIN + " --steps 9 --data {data} --out {run}", "config.steps is 4 there, 9"),
+    "other recording": ("demos reach --episodes 7 --out {data}", "recorded with episodes 6, not 7"),
+    "demos over a run": ("demos reach --out {run}", "holds no data set; choose another --out"),
+    "train over data": (TRAIN + " --data {data} --out {data}", "holds no run", "another --out"),
+    # places
+    "demos in a file": ("demos reach --out {run}/config.json/x", "not a directory"),
+    "train in a file": (TRAIN + " --data {data} --out {run}/config.json", "another --out"),
+    "eval in a file": ("eval {run} --out {run}/config.json", "file exists", "another path"),
+    "report is a folder": ("report {run} --out {data}", "is a directory", "another path"),
+    "no such place": ("report {run} --out /proc/x.html", "no such file or folder"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG_WORDS)
+def test_wrong_words_are_answered_and_change_nothing(case, data, run, tmp_path, refuse) -> None:
+    line, *words = WRONG_WORDS[case]
+    before = content(data), content(run)
+    refuse(line.format(new=tmp_path / "new", data=data, run=run), *words)
+    assert (content(data), content(run)) == before
+    assert list(tmp_path.iterdir()) == [], "a refused command left something behind"
+
+
+# --- damaged data sets ---------------------------------------------------------------------------
+
+
+def cut(name: str, share: float) -> Callable[[Path], None]:
+    """Return a damage: only the first part of a file is there."""
+
+    def damage(folder: Path) -> None:
+        whole = (folder / name).read_bytes()
+        (folder / name).write_bytes(whole[: int(len(whole) * share)])
+
+    return damage
+
+
+def wipe(name: str) -> Callable[[Path], None]:
+    """Return a damage: the middle of a file is zeros."""
+
+    def damage(folder: Path) -> None:
+        whole = bytearray((folder / name).read_bytes())
+        middle = len(whole) // 2
+        whole[middle : middle + 2000] = bytes(len(whole[middle : middle + 2000]))
+        (folder / name).write_bytes(whole)
+
+    return damage
+
+
+def without(column: str, name: str = ROWS) -> Callable[[Path], None]:
+    """Return a damage: a table has lost a column."""
+    return lambda folder: pq.write_table(
+        pq.read_table(folder / name).drop_columns([column]), folder / name
+    )
+
+
+def put(column: str, value: Any) -> Callable[[Path], None]:
+    """Return a damage: row 5 of a column holds something else; a number goes into channel 1."""
+
+    def damage(folder: Path) -> None:
+        table = pq.read_table(folder / ROWS)
+        place = table.schema.get_field_index(column)
+        rows = table[column].to_pylist()
+        if value is None:
+            rows[5] = None
+        else:
+            rows[5][1] = value
+        kind = table.schema.field(place)
+        pq.write_table(table.set_column(place, kind, pa.array(rows, kind.type)), folder / ROWS)
+
+    return damage
+
+
+def edit(name: str, change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
+    """Return a damage: a JSON file says something else."""
+
+    def damage(folder: Path) -> None:
+        value = json.loads((folder / name).read_text())
+        change(value)
+        (folder / name).write_text(json.dumps(value))
+
+    return damage
+
+
+def half_copied(folder: Path) -> None:
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    for file in files[len(files) // 2 :]:
+        file.unlink()
+
+
+def never_finalised(folder: Path) -> None:
+    """Leave what a killed recorder leaves: rows without the footer that says where they are."""
+    table = pq.read_table(folder / ROWS)
+    writer = pq.ParquetWriter(folder / "open", table.schema)
+    writer.write_table(table)
+    shutil.copy(folder / "open", folder / ROWS)
+    writer.close()
+
+
+DAMAGED_DATA: dict[str, tuple[Any, ...]] = {
+    "writer killed": (never_finalised, "file-000.parquet: cannot be read", "killed before"),
+    "half copied": (half_copied, "copy the data set again"),
+    "video cut": (cut(VIDEO, 0.5), "file-000.mp4: is truncated", "copy the data set again"),
+    "video cut at its end": (cut(VIDEO, 0.98), "file-000.mp4: is truncated"),
+    "video empty": (cut(VIDEO, 0), "file-000.mp4: is empty (0 bytes)"),
+    "video rotten": (wipe(VIDEO), "file-000.mp4: cannot be decoded"),
+    "video missing": (lambda d: (d / VIDEO).unlink(), "file-000.mp4: is missing"),
+    "camera missing": (lambda d: shutil.rmtree(d / VIDEO.split("/chunk")[0]), "is missing"),
+    "rows cut": (cut(ROWS, 0.5), "data/chunk-000/file-000.parquet: cannot be read"),
+    "rows empty": (cut(ROWS, 0), "data/chunk-000/file-000.parquet: cannot be read"),
+    "rows rotten": (wipe(ROWS), "data/chunk-000/file-000.parquet: cannot be read"),
+    "episodes cut": (cut(EPISODES, 0.5), "meta/episodes/chunk-000/file-000.parquet: cannot be"),
+    "instructions cut": (cut("meta/tasks.parquet", 0.5), "tasks.parquet: cannot be read"),
+    "no instructions": (lambda d: (d / "meta/tasks.parquet").unlink(), "no meta/tasks.parquet"),
+    "no action": (without("action"), "has no column 'action'"),
+    "no state": (without("observation.state"), "has no column 'observation.state'"),
+    "no task": (without("task_index"), "has no column 'task_index'"),
+    "no lengths": (without("length", EPISODES), "meta/episodes", "has no column 'length'"),
+    "NaN in actions": (put("action", float("nan")), "'action' of episode 0, frame 5", "is nan"),
+    "NaN in states": (put("observation.state", float("nan")), "of episode 0, frame 5", "is nan"),
+    "infinite action": (put("action", float("inf")), "'action' of episode 0, frame 5", "is inf"),
+    "row without action": (put("action", None), "row 5 of 'action' holds no value"),
+    "row without task": (put("task_index", None), "row 5 of 'task_index' holds no value"),
+    "half the rate": (edit(INFO, lambda i: i.update(fps=5)), "has 10 frames/s but", "says 5"),
+    "twice the rate": (edit(INFO, lambda i: i.update(fps=20)), "has 10 frames/s but", "says 20"),
+    "rate 0": (edit(INFO, lambda i: i.update(fps=0)), "'fps' is 0, expected more than 0"),
+    "rate in words": (edit(INFO, lambda i: i.update(fps="ten")), "'fps' is 'ten'"),
+    "version 2": (edit(INFO, lambda i: i.update(codebase_version="v2.1")), "convert it with"),
+    "description cut": (cut(INFO, 0.5), "info.json: damaged", "copy the data set again"),
+    "description empty": (cut(INFO, 0), "info.json: damaged"),
+    "no features": (edit(INFO, lambda i: i.pop("features")), "'features' is None"),
+    "no shape": (edit(INFO, lambda i: i["features"]["action"].pop("shape")), "'action' has no"),
+    "no video path": (edit(INFO, lambda i: i.pop("video_path")), "has no 'video_path'"),
+    "one camera": (
+        edit(INFO, lambda i: i["features"].pop("observation.images.wrist")),
+        "no camera 'wrist'; it has front",
+    ),
+    "origin cut": (cut("meta/recording.json", 0.5), "recording.json: damaged"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DAMAGED_DATA)
+def test_a_damaged_data_set_is_named_before_anything_is_written(
+    case, data, tmp_path, refuse
+) -> None:
+    damage, *words = DAMAGED_DATA[case]
+    copy = Path(shutil.copytree(data, tmp_path / "copy"))
+    damage(copy)
+    before = content(copy)
+    refuse(f"{TRAIN} --steps 4 --data {copy} --out {tmp_path / 'run'}", str(copy), *words)
+    assert content(copy) == before
+    assert not (tmp_path / "run").exists()
+
+
+def test_data_of_another_arm_is_refused(tmp_path, refuse) -> None:
+    episodes = [record_episode("reach", 0, index, robot="panda") for index in range(2)]
+    write_shard(tmp_path / "panda", load_robot("panda"), episodes, {})
+    line = f"{TRAIN} --steps 4 --data {tmp_path / 'panda'} --out {tmp_path / 'run'}"
+    refuse(line, "8 states and 8 actions", "the robot has 6 channels", "give its own with --robot")
+
+
+# --- damaged runs --------------------------------------------------------------------------------
+
+POLICY, WEIGHTS = "checkpoint/policy.json", "checkpoint/model.safetensors"
+DAMAGED_RUN: dict[str, tuple[Any, ...]] = {
+    "weights cut": (cut(WEIGHTS, 0.5), "eval", "model.safetensors: damaged weights"),
+    "weights missing": (lambda r: (r / WEIGHTS).unlink(), "eval", "lacks model.safetensors"),
+    "weights cut, go on": (cut(WEIGHTS, 0.5), "train", "cannot continue this run", "damaged weigh"),
+    "tokenizer cut": (cut("checkpoint/tokenizer.json", 0.5), "eval", "damaged tokenizer"),
+    "description cut": (cut(POLICY, 0.5), "eval", "policy.json: damaged", "restore the checkpoint"),
+    "description a list": (
+        lambda r: (r / POLICY).write_text("[]"), "eval", "policy.json: damaged, no JSON object",
+    ),
+    "no statistics": (
+        edit(POLICY, lambda p: p.pop("statistics")), "eval", "statistics: expected an object",
+        "restore the checkpoint",
+    ),
+    "later format": (edit(POLICY, lambda p: p.update(format=9)), "eval", "format 9, expected 1"),
+    "other memory": (
+        edit(POLICY, lambda p: p["policy"]["memory"].update(type="bnk")), "eval",
+        "policy.json: policy.memory: unknown memory 'bnk'", "did you mean bank",
+    ),
+    "path for a memory": (
+        edit(POLICY, lambda p: p["policy"]["memory"].update(type="../os")), "eval", "'../os'",
+    ),
+    "other shape": (
+        edit(POLICY, lambda p: p["policy"]["backbone"].update(token_width=32)), "eval",
+        "has shape (16, 64), policy.json expects (16, 32)",
+    ),
+    "other task": (
+        edit(POLICY, lambda p: p["provenance"]["task"].update(type="reech")), "eval",
+        "unknown task 'reech'",
+    ),
+    "trainer cut": (cut("checkpoint/trainer.safetensors", 0.5), "train", "cannot continue this"),
+    "trainer missing": (lambda r: (r / "checkpoint/trainer.json").unlink(), "train", "trainer."),
+    "settings cut": (cut("config.json", 0.5), "train", "config.json: damaged", "start afresh"),
+    "settings a list": (lambda r: (r / "config.json").write_text("[]"), "train", "damaged"),
+    "settings cut, report": (cut("config.json", 0.5), "report", "config.json: damaged"),
+    "settings lost, report": (
+        lambda r: (r / "config.json").write_text("{}"), "report", "a JSON object with task",
+    ),
+    "figures cut": (
+        lambda r: (r / "evaluation.json").write_text('{"succ'), "report", "evaluation.json: damag",
+    ),
+    "figures lost": (
+        lambda r: (r / "evaluation.json").write_text("{}"), "report", "object with task, seed, ",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DAMAGED_RUN)
+def test_a_damaged_run_is_named_and_left_as_it_is(case, data, run, tmp_path, refuse) -> None:
+    damage, verb, *words = DAMAGED_RUN[case]
+    copy = Path(shutil.copytree(run, tmp_path / "copy"))
+    damage(copy)
+    before = content(copy)
+    lines = {
+        "eval": f"eval {copy} --episodes 1 --videos 0 --out {tmp_path / 'new'}",
+        "train": f"{TRAIN} --steps 4 --data {data} --out {copy}",
+        "report": f"report {copy}",
+    }
+    refuse(lines[verb], str(copy), *words)
+    assert content(copy) == before
+
+
+def test_rows_of_figures_that_a_power_cut_damaged_are_left_out(run, tmp_path) -> None:
+    copy = Path(shutil.copytree(run, tmp_path / "copy"))
+    rows = read_metrics(copy)
+    with (copy / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"step": 5, "lo\n[1]\n{"loss": 2}\n\xff\xfe\0\0\0')
+    assert read_metrics(copy) == rows
+    assert cli.main(["report", str(copy)]) == 0
+
+
+# --- a full disk ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def disk(tmp_path) -> Iterator[Callable[[str], Path]]:
+    """Return a function that makes a disk of some size, and changes its size."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = False
+
+    def size(text: str) -> Path:
+        nonlocal mounted
+        options = f"size={text}" if not mounted else f"remount,size={text}"
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)], capture_output=True
+        )
+        if done.returncode:
+            pytest.skip("only root can mount a small disk")
+        mounted = True
+        return place
+
+    yield size
+    if mounted:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def fill(file: Path) -> None:
+    """Write until the disk is full."""
+    with contextlib.suppress(OSError), file.open("wb", buffering=0) as filler:
+        while filler.write(bytes(4096)):
+            pass
+
+
+def test_a_disk_full_of_demonstrations_keeps_what_was_saved_and_goes_on(disk, refuse) -> None:
+    out = disk("150k") / "data"
+    line = f"demos reach --episodes 6 --workers 1 --out {out}"
+    refuse(line, "disk full", "free space and run the same command again")
+    assert not out.exists()
+    disk("20m")
+    assert cli.main(line.split()) == 0
+    assert open_dataset(out).num_episodes == 6
+
+
+def test_a_disk_full_at_a_checkpoint_keeps_the_one_before_and_goes_on(data, disk, refuse) -> None:
+    out = disk("32m") / "run"  # holds one checkpoint of 22 MB, not two
+    line = f"{TRAIN} --steps 6 --data {data} --out {out}"
+    refuse(line, "disk full", "free space and run the same command again")
+    assert checkpoint.load(out)[1].step == 2
+    assert sorted(p.name for p in out.iterdir()) == [
+        "checkpoint", "config.json", "metrics.jsonl", "tensorboard",
+    ]  # fmt: skip
+    disk("64m")
+    assert cli.main(line.split()) == 0
+    assert checkpoint.load(out)[1].step == 6
+
+
+def test_a_disk_full_at_a_report_keeps_the_one_before(run, disk, refuse) -> None:
+    out = disk("1m") / "report.html"
+    out.write_text("the report of yesterday")
+    fill(out.parent / "filler")
+    refuse(f"report {run} --out {out}", "disk full", "free space and run the same command again")
+    assert out.read_text() == "the report of yesterday"
+    assert sorted(p.name for p in out.parent.iterdir()) == ["filler", "report.html"]
+
+
+# --- processes of their own: drawing and Ctrl-C --------------------------------------------------
+
+
+def start(line: str, **environment: str) -> subprocess.Popen[str]:
+    """Start a command in a process group of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "vla.cli", *line.split()], text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **environment},
+        cwd=Path(__file__).parents[1],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"__EGL_VENDOR_LIBRARY_DIRS": "/nonexistent"}, ("no off-screen OpenGL", "libegl1")),
+        ({"MUJOCO_GL": "glut"}, ("MUJOCO_GL=glut", "MUJOCO_GL=egl")),
+    ],
+    ids=["no driver", "no such library"],
+)
+def test_without_egl_the_sentence_says_what_to_install(environment, words, run, tmp_path) -> None:
+    process = start(f"eval {run} --episodes 1 --out {tmp_path / 'new'}", **environment)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    sentence = only_sentence(said)
+    for word in words:
+        assert word in sentence
+
+
+def interrupt(process: subprocess.Popen[str], when: Path) -> str:
+    """Press Ctrl-C once a file exists; return what was said, after checking the exit code."""
+    for _ in range(600):
+        if when.exists() or process.poll() is not None:
+            break
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == cli.INTERRUPTED, said
+    assert "Traceback" not in said
+    return said
+
+
+def test_ctrl_c_in_demos_saves_what_was_played(tmp_path) -> None:
+    out = tmp_path / "data"
+    process = start(f"demos reach --episodes 400 --workers 1 --out {out}")
+    said = interrupt(process, tmp_path / "data.parts" / "recording.json")
+    shards = list((tmp_path / "data.parts").glob("episodes-*"))
+    saved = sum(open_dataset(shard).num_episodes for shard in shards)
+    assert f"interrupted: {saved} episodes are saved in {out}.parts, 400 were asked for" in said
+
+
+def test_ctrl_c_in_training_saves_and_says_how_to_go_on(data, tmp_path) -> None:
+    out = tmp_path / "run"
+    line = f"train --algo.batch 4 --steps 4000 --threads 1 --data {data} --out {out}"
+    said = interrupt(start(line), out / "metrics.jsonl")
+    assert "of 4000; the same command goes on from there" in said
+    step = checkpoint.load(out)[1].step
+    assert f"interrupted: saved after update {step} of 4000" in said
+
+
+def test_ctrl_c_in_an_evaluation_leaves_no_figures(run, tmp_path) -> None:
+    out = tmp_path / "results"
+    said = interrupt(start(f"eval {run} --episodes 5000 --out {out}"), out)
+    assert "interrupted" in said
+    assert list(out.iterdir()) == []
