@@ -8,4 +8,5 @@ To add one, copy `reach.py`, the smallest, and change what it does:
    script for the expert, and in `variants` the bad behaviours that its script can play.
 3. Draw everything random from `world.rng` in `reset`; scale the layout by `robot.reach_m`.
 4. Run `pytest tests/conformance/test_tasks.py` and `python -m sim.check_expert --task NAME`.
+5. If it needs memory, name it in `sim.leak_audit.TASKS` and run `python -m sim.leak_audit`.
 """
