@@ -1,18 +1,11 @@
-"""What a user can get wrong or a machine can break: one sentence, an exit code, nothing lost.
+"""What a user can get wrong: one sentence, an exit code, nothing lost.
 
-`python -m pytest tests/test_bad_input.py -v` prints one line per case.
+`python -m pytest tests/commands -v` prints one line per case.
 """
 
-import contextlib
-import hashlib
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,64 +15,15 @@ import pytest
 
 from sim.episode import record_episode
 from sim.vec_env import load_robot
-from training.data.reader import open_dataset
+from tests.commands.lines import TRAIN, content
 from training.data.writer import write_shard
 from training.metrics import read_metrics
-from vla import checkpoint, cli
+from vla import cli
 
 ROWS = "data/chunk-000/file-000.parquet"
 EPISODES = "meta/episodes/chunk-000/file-000.parquet"
 VIDEO = "videos/observation.images.front/chunk-000/file-000.mp4"
 INFO = "meta/info.json"
-TRAIN = "train --recipe reach --algo.batch 4 --threads 1 --save-every 2 --eval.final-episodes 0"
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory) -> Path:
-    """Six episodes, recorded by the command."""
-    out = tmp_path_factory.mktemp("recorded") / "data"
-    assert cli.main(f"demos reach --episodes 6 --workers 1 --out {out}".split()) == 0
-    return out
-
-
-@pytest.fixture(scope="module")
-def run(data, tmp_path_factory) -> Path:
-    """A run of four updates, made by the command."""
-    out = tmp_path_factory.mktemp("runs") / "run"
-    assert cli.main(f"{TRAIN} --steps 4 --data {data} --out {out}".split()) == 0
-    return out
-
-
-@pytest.fixture
-def refuse(capsys, monkeypatch) -> Callable[..., None]:
-    """Run a command line and check that it is refused in one sentence with these words in it."""
-    monkeypatch.delenv("MNEME_DEBUG", raising=False)
-
-    def check(line: str, *words: str) -> None:
-        capsys.readouterr()
-        code = cli.main(line.split())
-        said = capsys.readouterr().err
-        sentence = only_sentence(said)
-        assert code in (1, 2)
-        for word in words:
-            assert word in sentence
-
-    return check
-
-
-def only_sentence(said: str) -> str:
-    """Return the one sentence in what a command wrote to stderr."""
-    assert "Traceback" not in said
-    sentences = [line for line in said.splitlines() if line.startswith("vla: ")]
-    assert len(sentences) == 1, said
-    assert said.rstrip().endswith(sentences[0])
-    return sentences[0]
-
-
-def content(folder: Path) -> dict[str, str]:
-    """Return a hash of every file under a folder."""
-    files = (file for file in folder.rglob("*") if file.is_file())
-    return {str(f.relative_to(folder)): hashlib.md5(f.read_bytes()).hexdigest() for f in files}
 
 
 # --- wrong words ---------------------------------------------------------------------------------
@@ -370,135 +314,3 @@ def test_rows_of_figures_that_a_power_cut_damaged_are_left_out(run, tmp_path) ->
         file.write(b'{"step": 5, "lo\n[1]\n{"loss": 2}\n\xff\xfe\0\0\0')
     assert read_metrics(copy) == rows
     assert cli.main(["report", str(copy)]) == 0
-
-
-# --- a full disk ---------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def disk(tmp_path) -> Iterator[Callable[[str], Path]]:
-    """Return a function that makes a disk of some size, and changes its size."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = False
-
-    def size(text: str) -> Path:
-        nonlocal mounted
-        options = f"size={text}" if not mounted else f"remount,size={text}"
-        done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)], capture_output=True
-        )
-        if done.returncode:
-            pytest.skip("only root can mount a small disk")
-        mounted = True
-        return place
-
-    yield size
-    if mounted:
-        subprocess.run(["umount", str(place)], check=True)
-
-
-def fill(file: Path) -> None:
-    """Write until the disk is full."""
-    with contextlib.suppress(OSError), file.open("wb", buffering=0) as filler:
-        while filler.write(bytes(4096)):
-            pass
-
-
-def test_a_disk_full_of_demonstrations_keeps_what_was_saved_and_goes_on(disk, refuse) -> None:
-    out = disk("150k") / "data"
-    line = f"demos reach --episodes 6 --workers 1 --out {out}"
-    refuse(line, "disk full", "free space and run the same command again")
-    assert not out.exists()
-    disk("20m")
-    assert cli.main(line.split()) == 0
-    assert open_dataset(out).num_episodes == 6
-
-
-def test_a_disk_full_at_a_checkpoint_keeps_the_one_before_and_goes_on(data, disk, refuse) -> None:
-    out = disk("32m") / "run"  # holds one checkpoint of 22 MB, not two
-    line = f"{TRAIN} --steps 6 --data {data} --out {out}"
-    refuse(line, "disk full", "free space and run the same command again")
-    assert checkpoint.load(out)[1].step == 2
-    assert sorted(p.name for p in out.iterdir()) == [
-        "checkpoint", "config.json", "metrics.jsonl", "tensorboard",
-    ]  # fmt: skip
-    disk("64m")
-    assert cli.main(line.split()) == 0
-    assert checkpoint.load(out)[1].step == 6
-
-
-def test_a_disk_full_at_a_report_keeps_the_one_before(run, disk, refuse) -> None:
-    out = disk("1m") / "report.html"
-    out.write_text("the report of yesterday")
-    fill(out.parent / "filler")
-    refuse(f"report {run} --out {out}", "disk full", "free space and run the same command again")
-    assert out.read_text() == "the report of yesterday"
-    assert sorted(p.name for p in out.parent.iterdir()) == ["filler", "report.html"]
-
-
-# --- processes of their own: drawing and Ctrl-C --------------------------------------------------
-
-
-def start(line: str, **environment: str) -> subprocess.Popen[str]:
-    """Start a command in a process group of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "vla.cli", *line.split()], text=True, start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **environment},
-        cwd=Path(__file__).parents[1],
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("environment", "words"),
-    [
-        ({"__EGL_VENDOR_LIBRARY_DIRS": "/nonexistent"}, ("no off-screen OpenGL", "libegl1")),
-        ({"MUJOCO_GL": "glut"}, ("MUJOCO_GL=glut", "MUJOCO_GL=egl")),
-    ],
-    ids=["no driver", "no such library"],
-)
-def test_without_egl_the_sentence_says_what_to_install(environment, words, run, tmp_path) -> None:
-    process = start(f"eval {run} --episodes 1 --out {tmp_path / 'new'}", **environment)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 1
-    sentence = only_sentence(said)
-    for word in words:
-        assert word in sentence
-
-
-def interrupt(process: subprocess.Popen[str], when: Path) -> str:
-    """Press Ctrl-C once a file exists; return what was said, after checking the exit code."""
-    for _ in range(600):
-        if when.exists() or process.poll() is not None:
-            break
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == cli.INTERRUPTED, said
-    assert "Traceback" not in said
-    return said
-
-
-def test_ctrl_c_in_demos_saves_what_was_played(tmp_path) -> None:
-    out = tmp_path / "data"
-    process = start(f"demos reach --episodes 400 --workers 1 --out {out}")
-    said = interrupt(process, tmp_path / "data.parts" / "recording.json")
-    shards = list((tmp_path / "data.parts").glob("episodes-*"))
-    saved = sum(open_dataset(shard).num_episodes for shard in shards)
-    assert f"interrupted: {saved} episodes are saved in {out}.parts, 400 were asked for" in said
-
-
-def test_ctrl_c_in_training_saves_and_says_how_to_go_on(data, tmp_path) -> None:
-    out = tmp_path / "run"
-    line = f"train --algo.batch 4 --steps 4000 --threads 1 --data {data} --out {out}"
-    said = interrupt(start(line), out / "metrics.jsonl")
-    assert "of 4000; the same command goes on from there" in said
-    step = checkpoint.load(out)[1].step
-    assert f"interrupted: saved after update {step} of 4000" in said
-
-
-def test_ctrl_c_in_an_evaluation_leaves_no_figures(run, tmp_path) -> None:
-    out = tmp_path / "results"
-    said = interrupt(start(f"eval {run} --episodes 5000 --out {out}"), out)
-    assert "interrupted" in said
-    assert list(out.iterdir()) == []
