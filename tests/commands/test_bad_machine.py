@@ -101,7 +101,7 @@ def test_without_egl_the_sentence_says_what_to_install(environment, words, run, 
 
 def interrupt(process: subprocess.Popen[str], when: Path) -> str:
     """Press Ctrl-C once a file exists; return what was said, after checking the exit code."""
-    for _ in range(600):
+    for _ in range(1200):
         if when.exists() or process.poll() is not None:
             break
         time.sleep(0.05)
