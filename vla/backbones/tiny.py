@@ -1,7 +1,7 @@
 """From-scratch vision-language backbone for two CPU cores: convolutions, FiLM and keypoints.
 
 Vision is modulated early by instruction and memory, and summarised by keypoints: at this scale that
-learns in minutes what a patch transformer does not learn in an hour (docs/design.md). What memory
+learns in minutes what a patch transformer does not learn in an hour. What memory
 stores does not depend on what it retrieves, so an episode is encoded in one pass.
 """
 
