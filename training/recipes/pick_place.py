@@ -7,4 +7,4 @@ from training.config import TrainConfig
 
 def recipe() -> TrainConfig:
     """Return the recipe."""
-    return bases.motor_skill(pick_place.Config(), episodes=1000, steps=3000)
+    return bases.motor_skill(pick_place.Config(), episodes=1000, steps=2000)
