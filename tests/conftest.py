@@ -1,7 +1,10 @@
 """Test set-up: shapes and types are checked at run time in every module of ours; one thread."""
 
 import os
+import signal
 
+# A job in the background of a script ignores Ctrl-C, and so would the commands that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # Before torch, MuJoCo and rclpy are first imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MUJOCO_GL", "egl")
