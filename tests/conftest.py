@@ -3,8 +3,6 @@
 import os
 import signal
 
-# A job in the background of a script ignores Ctrl-C, and so would the commands that tests start.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 # Before torch, MuJoCo and rclpy are first imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MUJOCO_GL", "egl")
@@ -15,6 +13,9 @@ os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
 
 import hypothesis
 import jaxtyping
+
+# A job in the background of a script ignores Ctrl-C, and so would the commands that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Modules imported from here on raise when an argument's shape or dtype is not what they say.
 FOLDERS = ["vla", "sim", "reward_models", "training", "deploy", "robot_bridge"]
