@@ -7,16 +7,8 @@ import argparse
 import sys
 
 from sim.episode import record_episode
+from sim.statistics import wilson
 from vla.contracts import registry
-
-
-def wilson(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
-    """Return Wilson's score interval of a proportion (Wilson, 1927); z = 1.96 gives 95 %."""
-    share = successes / trials
-    denominator = 1.0 + z * z / trials
-    centre = (share + z * z / (2 * trials)) / denominator
-    half = z * (share * (1 - share) / trials + z * z / (4 * trials**2)) ** 0.5 / denominator
-    return max(centre - half, 0.0), min(centre + half, 1.0)
 
 
 def measure(task: str, robot: str, seeds: int) -> tuple[list[int], float]:

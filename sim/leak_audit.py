@@ -14,9 +14,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from sim.check_expert import wilson
 from sim.render import Camera, shared_renderer
 from sim.scene import compile_scene
+from sim.statistics import wilson
 from sim.tasks import cue_colour, put_back
 from sim.vec_env import load_robot
 from sim.world import MujocoWorld

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import rich.progress
 
-from sim import vec_env
-from training import statistics
+from sim import statistics, vec_env
 from vla.contracts import config as configs
 from vla.contracts.config import PluginConfig
 from vla.contracts.types import Observation, PolicyState

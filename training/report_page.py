@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from training import statistics, svg
+from sim import statistics
+from training import svg
 
 MAX_VIDEO_BYTES, MAX_VIDEOS_BYTES = 6_000_000, 12_000_000
 """A video above the first, or that lifts all above the second, is named instead of shown."""
