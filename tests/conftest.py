@@ -25,3 +25,8 @@ hypothesis.settings.register_profile(
     "mneme", deadline=None, derandomize=True, max_examples=50, print_blob=True
 )
 hypothesis.settings.load_profile("mneme")
+
+# Fixtures of all folders; imported here, once the hook is installed.
+from tests.datasets import arm_dataset, fake_dataset
+
+__all__ = ["arm_dataset", "fake_dataset"]

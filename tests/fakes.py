@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tests.training.fake_episodes import fake_robot
+from tests.fake_episodes import fake_robot
 from vla.backbones import tiny
 from vla.contracts.specs import RobotSpec
 from vla.contracts.types import EpisodeBatch, Observation

@@ -38,8 +38,8 @@ from rich.text import Text
 from sim.behaviours import check_supported
 from sim.episode import record_episode
 from sim.vec_env import load_robot
-from training.data.reader import DatasetInfo, open_dataset
-from training.data.writer import Episode, merge_shards, write_shard
+from vla.data.reader import DatasetInfo, open_dataset
+from vla.data.writer import Episode, merge_shards, write_shard
 from vla import arguments
 from vla.contracts import registry
 from vla.contracts.config import PluginConfig, check_least, to_json, type_name

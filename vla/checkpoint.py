@@ -101,7 +101,7 @@ def replace_folder(fresh: Path, folder: Path) -> None:
         if path.is_file():
             with path.open("rb") as file:
                 os.fsync(file.fileno())
-    old = _old(folder)
+    old = old_place(folder)
     shutil.rmtree(old, ignore_errors=True)
     if folder.exists():
         folder.rename(old)
@@ -111,13 +111,13 @@ def replace_folder(fresh: Path, folder: Path) -> None:
 
 def recover_folder(folder: Path) -> None:
     """Finish a replacement that was killed and clear away its rest; for the writer alone."""
-    if _old(folder).exists() and not folder.exists():
-        _old(folder).rename(folder)
+    if old_place(folder).exists() and not folder.exists():
+        old_place(folder).rename(folder)
     for begun in folder.parent.glob(f".{folder.name}.new-*"):
         shutil.rmtree(begun)
 
 
-def _old(folder: Path) -> Path:
+def old_place(folder: Path) -> Path:
     """Where the old checkpoint is while a new one takes its place."""
     return folder.with_name(f".{folder.name}.old")
 
@@ -142,8 +142,8 @@ def load(
     config, trained_on, statistics, origin = _read_description(folder / "policy.json")
     if robot is not None:
         check_robot(trained_on, robot)
-    policy = config.build(trained_on, statistics, _read_tokenizer(folder / "tokenizer.json"))
-    _load_weights_(policy, folder / "model.safetensors")
+    policy = config.build(trained_on, statistics, read_tokenizer(folder / "tokenizer.json"))
+    load_weights_(policy, folder / "model.safetensors")
     return policy.to(device).eval(), origin
 
 
@@ -154,7 +154,7 @@ def find(folder: Path) -> Path:
         ValueError: there is none.
     """
     run = folder.resolve() / "checkpoint"
-    for place in (folder.resolve(), _old(folder.resolve()), run, _old(run)):
+    for place in (folder.resolve(), old_place(folder.resolve()), run, old_place(run)):
         if (place / "policy.json").is_file():
             missing = [name for name in FILES if not (place / name).is_file()]
             if missing:
@@ -181,7 +181,7 @@ def check_robot(trained_on: RobotSpec, robot: RobotSpec) -> None:
 
 def _read_description(path: Path) -> tuple[PluginConfig, RobotSpec, Statistics, Provenance]:
     """Return what a policy is made of, the arm, its statistics and where they come from."""
-    found = _read_json(path)
+    found = read_json(path)
     if found.get("format") != FORMAT:
         raise ValueError(
             f"{path}: checkpoint format {found.get('format')!r}, expected {FORMAT}; load it with "
@@ -198,7 +198,8 @@ def _read_description(path: Path) -> tuple[PluginConfig, RobotSpec, Statistics, 
         raise ValueError(f"{error}; restore the checkpoint, or train again") from error
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file, or raise ValueError saying what is wrong."""
     try:
         value = json.loads(path.read_text())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -208,35 +209,37 @@ def _read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _read_tokenizer(path: Path) -> Tokenizer:
+def read_tokenizer(path: Path) -> Tokenizer:
+    """Return the tokenizer in a file, or raise ValueError saying what is wrong."""
     try:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception for a damaged file
         raise ValueError(f"{path}: damaged tokenizer ({error}); restore the checkpoint") from error
 
 
-def _load_weights_(policy: VLAPolicy, path: Path) -> None:
+def load_weights_(module: torch.nn.Module, path: Path) -> None:
+    """Give a module the weights of a safetensors file, or raise ValueError saying what is wrong."""
     try:
         given = safetensors.torch.load_file(path)
     except (safetensors.SafetensorError, OSError) as error:
         raise ValueError(f"{path}: damaged weights ({error}); restore the checkpoint") from error
-    expected = policy.state_dict()
+    expected = module.state_dict()
     for name, value in expected.items():
         if name not in given:
             raise ValueError(
-                f"{path}: lacks weight {name!r}; policy.json and weights do not belong together"
+                f"{path}: lacks weight {name!r}; description and weights do not belong together"
             )
         if given[name].shape != value.shape:
             raise ValueError(
                 f"{path}: weight {name!r} has shape {tuple(given[name].shape)}, "
-                f"policy.json expects {tuple(value.shape)}"
+                f"the description expects {tuple(value.shape)}"
             )
     extra = sorted(set(given) - set(expected))
     if extra:
-        raise ValueError(f"{path}: unexpected weight {extra[0]!r}; policy.json and weights differ")
+        raise ValueError(f"{path}: unexpected weight {extra[0]!r}; description and weights differ")
     bad = [name for name, value in given.items() if not torch.isfinite(value.float()).all()]
     if bad:
         raise ValueError(
             f"{path}: weight {bad[0]!r} is not finite; train again or use an older one"
         )
-    policy.load_state_dict(given)
+    module.load_state_dict(given)

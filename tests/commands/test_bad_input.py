@@ -16,7 +16,7 @@ import pytest
 from sim.episode import record_episode
 from sim.vec_env import load_robot
 from tests.commands.lines import TRAIN, content
-from training.data.writer import write_shard
+from vla.data.writer import write_shard
 from training.metrics import read_metrics
 from vla import cli
 

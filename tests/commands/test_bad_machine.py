@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands.lines import TRAIN, only_sentence, start
-from training.data.reader import open_dataset
+from vla.data.reader import open_dataset
 from vla import checkpoint, cli
 
 # --- a full disk ---------------------------------------------------------------------------------

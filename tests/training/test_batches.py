@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from training.data import batches
-from training.data.store import EpisodeStore, load_episodes
+from vla.data.store import EpisodeStore, load_episodes
 
 CHUNK = 4
 

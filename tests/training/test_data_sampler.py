@@ -12,7 +12,7 @@ from training.data.sampler import (
     motion_weights,
     no_longer_than,
 )
-from training.data.store import EpisodeStore, load_episodes
+from vla.data.store import EpisodeStore, load_episodes
 
 
 @pytest.fixture(scope="module")

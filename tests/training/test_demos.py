@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.training.fake_episodes import Config, failing_episode, fake_episode
-from training.data.reader import open_dataset, read_columns
-from training.data.store import load_episodes
+from tests.fake_episodes import Config, failing_episode, fake_episode
+from vla.data.reader import open_dataset, read_columns
+from vla.data.store import load_episodes
 from training.demos import DemosConfig, main, record_demos
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import sys
 from pathlib import Path
-from tests.training.fake_episodes import Config, fake_episode
+from tests.fake_episodes import Config, fake_episode
 from training.demos import DemosConfig, Interrupted, record_demos
 if __name__ == "__main__":
     config = DemosConfig(out=Path(sys.argv[1]), episodes=80, workers=1, seed=3, task=Config())

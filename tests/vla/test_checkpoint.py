@@ -13,7 +13,7 @@ import safetensors.torch
 import torch
 
 from tests.fakes import PX, TASKS, fake_noise, fake_observation, fake_policy
-from tests.training.fake_episodes import fake_robot
+from tests.fake_episodes import fake_robot
 from vla import checkpoint
 from vla.memory import bank
 from vla.policies import vla

@@ -18,7 +18,7 @@ from tests.fakes import (
     fake_rollout,
     rows,
 )
-from tests.training.fake_episodes import fake_robot
+from tests.fake_episodes import fake_robot
 from vla.contracts import registry
 from vla.contracts.protocols import Policy, TrainablePolicy
 from vla.contracts.types import Observation, PolicyState

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from training.config import TrainConfig
 from training.data import batches, sampler
-from training.data.store import EpisodeStore, load_episodes
+from vla.data.store import EpisodeStore, load_episodes
 from training.optimiser import Optimiser
 from vla.contracts import registry
 from vla.contracts.config import PluginConfig, check_least

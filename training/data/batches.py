@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from training.data.sampler import draw_weighted
-from training.data.store import EpisodeStore
+from vla.data.store import EpisodeStore
 from vla.contracts.types import EpisodeBatch
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from training.data.store import EpisodeStore
+from vla.data.store import EpisodeStore
 
 _MOVING_SHARE_OF_RANGE = 0.005
 """A channel moves if it changes by more than this share of its range in one control step."""

@@ -11,6 +11,8 @@ from vla.contracts.types import (
     Array,
     DenoiseTrace,
     EnvStep,
+    Example,
+    Frames,
     Observation,
     PolicyState,
     Progress,
@@ -94,10 +96,24 @@ class VecEnv(Protocol):
 
 @runtime_checkable
 class RewardModel(Protocol):
-    """A critic: frames and an instruction in, progress out; it never sees simulator state."""
+    """A critic as labeller, reward and monitor use it: moments and instructions in, progress out.
 
-    def score(self, clip: Any, task: tuple[str, ...]) -> Progress:
-        """Judge each clip of a batch against its instruction."""
+    It is causal: what it says of a moment depends on that moment and earlier ones. It never sees
+    simulator state. Whether a stream is scored moment by moment or all at once makes no difference.
+    """
+
+    def score(
+        self, frames: Frames, task: tuple[str, ...], example: Example | None = None
+    ) -> Progress:
+        """Judge every moment of B whole episodes against the instruction of each."""
+        ...
+
+    def start(self, batch: int, example: Example | None = None, task: str = "") -> Any:
+        """Return the empty state of `batch` streams, told of a reference episode of `task`."""
+        ...
+
+    def step(self, state: Any, frames: Frames, task: tuple[str, ...]) -> tuple[Progress, Any]:
+        """Judge the next moment of each of B streams: F = B, `row` 0 to B - 1."""
         ...
 
 

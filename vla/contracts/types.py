@@ -1,6 +1,6 @@
 """The data that crosses folder boundaries, with its shapes and units; no behaviour and no torch.
 
-Legend: E environments, B batch, T time, V views, S proprioception, U action channels, K chunk,
+Legend: E environments, B batch, F frames, T time, V views, S proprioception, U action channels, K chunk,
 L memory slots, N tokens per decision, D token width. SI units, quaternions wxyz, images uint8
 HWC RGB. An array is a numpy array or a torch tensor: the same types serve simulator, policy and
 robot.
@@ -85,17 +85,54 @@ class EnvStep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
-    """What a process-reward critic says of a clip."""
+class Frames:
+    """Moments of B episodes as a critic sees them: F frames, those of one episode in time order.
 
-    value: Float32[Array, " b"]
-    """Absolute progress in [0, 1]; NaN where the critic abstains."""
-    delta: Float32[Array, " b"]
-    """Signed share of the remaining work done within the clip, in [-1, 1]."""
-    done_prob: Float32[Array, " b"]
+    Nothing here but the last two fields comes from anywhere else than the cameras and the clock;
+    those two serve the controls that every report shows.
+    """
+
+    images: UInt8[Array, "f v h w 3"]
+    """RGB camera images, in the critic's view order."""
+    image_ok: Bool[Array, "f v"]
+    """False where a camera delivered no image; its pixels are then zero."""
+    time_s: Float64[Array, " f"]
+    """Seconds since the episode began; exactly 0 starts an episode and empties what was kept."""
+    row: Int64[Array, " f"]
+    """Episode of every frame, in [0, B)."""
+    end_s: Float64[Array, " f"] | None = None
+    """Length of the whole episode in seconds; read by the control "time" alone."""
+    truth: Float32[Array, "f 2"] | None = None
+    """Progress and success of the simulator; read by the upper bound "oracle" alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """One episode that shows how a task is done, as a one-shot reference for a critic."""
+
+    frames: Frames
+    """Its frames; a single row."""
+    progress: Float32[Array, " f"]
+    """How far the task was at each frame, in [0, 1]; t/T where nothing better is known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """What a process-reward critic says of F moments."""
+
+    value: Float32[Array, " f"]
+    """Progress in [0, 1]; NaN where the critic abstains."""
+    delta: Float32[Array, " f"]
+    """Signed change over the horizon, in [-1, 1]: the share of the work that was left which was
+    done, or, below 0, of the work done which was lost; NaN where the critic abstains."""
+    trend: Float32[Array, "f 3"]
+    """Probabilities that the horizon brought regress, stagnation, progress."""
+    done_prob: Float32[Array, " f"]
     """Probability that the task is complete, in [0, 1]."""
-    confidence: Float32[Array, " b"]
-    """Trust in the above, in [0, 1]."""
+    match: Float32[Array, " f"]
+    """Probability that the scene is one in which the instruction can be carried out, in [0, 1]."""
+    confidence: Float32[Array, " f"]
+    """Probability that `value` is within 0.1 of the truth, in [0, 1]."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.training.conftest import EPISODES
-from tests.training.fake_episodes import COLOURS, SQUARE_PX, fake_episode, fake_robot
-from training.data.reader import open_dataset
-from training.data.store import load_episodes
-from training.data.writer import dataset_features, write_shard
+from tests.datasets import EPISODES
+from tests.fake_episodes import COLOURS, SQUARE_PX, fake_episode, fake_robot
+from vla.data.reader import open_dataset
+from vla.data.store import load_episodes
+from vla.data.writer import dataset_features, write_shard
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.training.fake_episodes import fake_episode, fake_robot
-from training.data.writer import merge_shards, write_shard
+from tests.fake_episodes import fake_episode, fake_robot
+from vla.data.writer import merge_shards, write_shard
 from vla.contracts import registry
 
 EPISODES = 5

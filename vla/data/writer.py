@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from av.video.frame import PictureType
 
-from training.data.info import DatasetInfo
-from training.data.reader import open_dataset
+from vla.data.info import DatasetInfo
+from vla.data.reader import open_dataset
 from vla.contracts.specs import RobotSpec
 
 RECORDING_FILE = "meta/recording.json"

@@ -1,7 +1,7 @@
 """Opens any LeRobotDataset v3 without LeRobot and says in one sentence what is wrong with it.
 
 Checks everything a training run would stumble over, before the run starts. Pixels are decoded in
-`training.data.video`, kept in `training.data.store`.
+`vla.data.decode`, kept in `vla.data.store`.
 """
 
 import json
@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from training.data import mp4
-from training.data.info import Camera, Columns, DatasetInfo
+from vla.data import mp4
+from vla.data.info import Camera, Columns, DatasetInfo
 
 STATE = "observation.state"
 ACTION = "action"

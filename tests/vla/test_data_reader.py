@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from training.data.reader import open_dataset
-from training.data.store import load_episodes
+from vla.data.reader import open_dataset
+from vla.data.store import load_episodes
 
 DATA = "data/chunk-000/file-000.parquet"
 EPISODES = "meta/episodes/chunk-000/file-000.parquet"

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.training.fake_episodes import fake_episode
-from training.data.store import choose_decisions, load_episodes, statistics
+from tests.fake_episodes import fake_episode
+from vla.data.store import choose_decisions, load_episodes, statistics
 
 
 def stock_dataset(root: Path, dtype: str, vcodec: str = "h264") -> list[dict[str, Any]]:

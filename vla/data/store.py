@@ -16,9 +16,9 @@ import numpy as np
 import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec
 
-from training.data.decode import FrameChoice, decode_views
-from training.data.info import Camera, DatasetInfo
-from training.data.reader import open_dataset, read_columns
+from vla.data.decode import FrameChoice, decode_views
+from vla.data.info import Camera, DatasetInfo
+from vla.data.reader import open_dataset, read_columns
 
 _CACHE_VERSION = 2
 _CACHE_CHUNK_FRAMES = 256

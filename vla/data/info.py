@@ -1,4 +1,4 @@
-"""What a LeRobotDataset v3 holds, as plain data; `training.data.reader` checks and fills it in."""
+"""What a LeRobotDataset v3 holds, as plain data; `vla.data.reader` checks and fills it in."""
 
 import dataclasses
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Decodes chosen frames of the videos or embedded images of a data set, each file once, in order.
 
 Groups of pictures that hold no chosen frame are skipped undecoded. What to choose and where to
-keep it is decided in `training.data.store`.
+keep it is decided in `vla.data.store`.
 """
 
 import io
@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from training.data.info import Camera, DatasetInfo
-from training.data.reader import table_files
+from vla.data.info import Camera, DatasetInfo
+from vla.data.reader import table_files
 
 THREADS = 2
 """Files decoded at the same time; FFmpeg releases the interpreter lock."""

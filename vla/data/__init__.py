@@ -1,0 +1,1 @@
+"""Data sets on disk (LeRobotDataset v3): checked, read, decoded and written; no torch."""
