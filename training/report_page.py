@@ -1,7 +1,6 @@
 """The page of `vla report`: runs as one self-contained HTML text; it computes no figures."""
 
 import base64
-import html
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,48 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from sim import statistics
-from training import svg
+from vla import pages, svg
+from vla.pages import NONE, dot, escape, figure, table
 
 MAX_VIDEO_BYTES, MAX_VIDEOS_BYTES = 6_000_000, 12_000_000
 """A video above the first, or that lifts all above the second, is named instead of shown."""
-NONE = "–"
-STYLE = """
-:root { color-scheme: light dark; --text: #1f2328; --soft: #667080; --line: #e2e5ea; --ground: #fff;
-  --panel: #f6f7f9; }
-@media (prefers-color-scheme: dark) { :root { --text: #e3e6ea; --soft: #98a1ae; --line: #31363d;
-  --ground: #16181c; --panel: #1e2126; } }
-body { margin: 0 auto; padding: 40px 24px 80px; max-width: 1080px; color: var(--text);
-  background: var(--ground); font: 15px/1.55 system-ui, -apple-system, "Segoe UI", sans-serif; }
-h1 { font-size: 26px; line-height: 1.25; margin: 0 0 4px; letter-spacing: -0.01em; }
-h2 { font-size: 19px; margin: 48px 0 12px; padding-top: 20px; border-top: 1px solid var(--line); }
-h3 { font-size: 15px; margin: 28px 0 8px; }
-p { margin: 8px 0; max-width: 74ch; }
-.soft, figcaption, .legend { color: var(--soft); font-size: 13px; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; margin: 20px 0 8px; font-size: 14px; }
-th, td { padding: 7px 18px 7px 0; text-align: left; border-bottom: 1px solid var(--line);
-  white-space: nowrap; vertical-align: top; }
-th { color: var(--soft); font-weight: 500; font-size: 12.5px; }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
-td.strong { font-weight: 600; }
-.dot { display: inline-block; width: 9px; height: 9px; border-radius: 50%; margin-right: 8px; }
-.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(440px, 100%), 1fr));
-  gap: 8px 40px; }
-figure { margin: 16px 0; }
-svg.chart { width: 100%; font-size: 11.5px; fill: var(--soft); }
-svg .grid { stroke: var(--line); }
-svg .chance { stroke: var(--soft); stroke-dasharray: 4 3; }
-.key { display: inline-flex; align-items: center; gap: 7px; margin-right: 20px; }
-video, figure img { width: 100%; border-radius: 6px; display: block; }
-figure img { max-width: 860px; }
-figcaption { margin-top: 8px; max-width: 84ch; }
-details { margin: 12px 0; }
-summary { cursor: pointer; color: var(--soft); }
-pre { background: var(--panel); padding: 14px 16px; border-radius: 6px; overflow-x: auto;
-  font: 12.5px/1.5 ui-monospace, Menlo, Consolas, monospace; }
-"""
-POLICY = "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'"
-"""Content security policy: whatever a run's files hold, the page loads and runs nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,10 +52,10 @@ def page(runs: Sequence[Run]) -> str:
     tasks = ", ".join(dict.fromkeys(_task(run) for run in runs))
     title = f"{tasks}: {', '.join(run.name for run in runs)}"
     body = [
-        f"<h1>{_e(tasks)}</h1>",
+        f"<h1>{escape(tasks)}</h1>",
         f'<p class="soft">{len(runs)} {"run" if len(runs) == 1 else "runs"}: '
-        f"{_e(', '.join(run.name for run in runs))}</p>",
-        *(f"<p>{_e(sentence)}</p>" for sentence in findings(runs)),
+        f"{escape(', '.join(run.name for run in runs))}</p>",
+        *(f"<p>{escape(sentence)}</p>" for sentence in findings(runs)),
         _overview(runs),
         *_differences(runs),
         *_charts(runs),
@@ -101,16 +63,9 @@ def page(runs: Sequence[Run]) -> str:
     room = MAX_VIDEOS_BYTES
     for i, run in enumerate(runs):
         video, room = _video(run, room)
-        body += [f"<h2>{_dot(i)}{_e(run.name)}</h2>", video, *_memory(run), *_others(run)]
+        body += [f"<h2>{dot(i)}{escape(run.name)}</h2>", video, *_memory(run), *_others(run)]
         body += _details(run)
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{_e(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
-        + "\n".join(body)
-        + "\n</body>\n</html>\n"
-    )
+    return pages.document(title, body)
 
 
 def chance(task: Mapping[str, Any]) -> float | None:
@@ -161,8 +116,8 @@ def _overview(runs: Sequence[Run]) -> str:
             steps += f" of {run.config['steps']:,}, unfinished"
         cells = [_task(run), _memory_type(run), f"{size:,}" if size else NONE, steps]
         cells += [*_result(run.evaluation), _duration(run.train_s)]
-        rows.append([f"{_dot(i)}{_e(run.name)}", *map(_e, cells)])
-    return _table(head, rows, numbers=range(3, 10), strong=5)
+        rows.append([f"{dot(i)}{escape(run.name)}", *map(escape, cells)])
+    return table(head, rows, numbers=range(3, 10), strong=5)
 
 
 def _result(evaluation: Mapping[str, Any] | None) -> list[str]:
@@ -181,8 +136,10 @@ def _differences(runs: Sequence[Run]) -> Iterator[str]:
     keys = [key for key in keys if len({json.dumps(one.get(key, NONE)) for one in flat}) > 1]
     if keys:
         yield "<h3>What differs</h3>"
-        rows = [[_e(key), *(_e(_plain(one.get(key, NONE))) for one in flat)] for key in keys]
-        yield _table(["setting", *(run.name for run in runs)], rows)
+        rows = [
+            [escape(key), *(escape(_plain(one.get(key, NONE))) for one in flat)] for key in keys
+        ]
+        yield table(["setting", *(run.name for run in runs)], rows)
         yield '<p class="soft">All other settings agree.</p>'
 
 
@@ -194,15 +151,15 @@ def _charts(runs: Sequence[Run]) -> Iterator[str]:
         guesses = {chance(run.config["task"]) for run in runs}
         rows = [_interval(run) for run in runs]
         drawing = svg.intervals(rows, guesses.pop() if len(guesses) == 1 else None)
-        figures.append(_figure(drawing, "Success with Wilson 95 % intervals."))
+        figures.append(figure(drawing, "Success with Wilson 95 % intervals."))
     if _has(runs, "loss"):
         series = [_series(run, "loss") for run in runs]
         drawing = svg.curves(series, x_label="updates", y_label="loss", log=True)
-        figures.append(_figure(drawing, "Training loss, on a logarithmic axis."))
+        figures.append(figure(drawing, "Training loss, on a logarithmic axis."))
     if _has(runs, "eval/success"):
         series = [_series(run, "eval/success") for run in runs]
         drawing = svg.curves(series, x_label="updates", y_label="success", y_range=(0.0, 1.0))
-        figures.append(_figure(drawing, "Success in the tests during training."))
+        figures.append(figure(drawing, "Success in the tests during training."))
     if figures:
         yield "<h2>Curves</h2>"
         yield svg.legend(names)
@@ -224,28 +181,25 @@ def _interval(run: Run) -> svg.Interval | None:
     return svg.Interval(run.name, run.evaluation["rate"], low, high)
 
 
-def _figure(drawing: str, caption: str) -> str:
-    return f"<figure>{drawing}<figcaption>{_e(caption)}</figcaption></figure>"
-
-
 def _video(run: Run, room_bytes: int) -> tuple[str, int]:
     """Return the run's video, or why there is none, and the room left for those of other runs."""
     path = run.folder / "episodes.mp4"
     if not path.is_file():
-        return f'<p class="soft">No video yet: <code>vla eval {_e(str(run.folder))}</code></p>', (
-            room_bytes
+        return (
+            f'<p class="soft">No video yet: <code>vla eval {escape(str(run.folder))}</code></p>',
+            (room_bytes),
         )
     size = path.stat().st_size
     if size > min(MAX_VIDEO_BYTES, room_bytes):
         text = f"The video ({size / 1e6:.1f} MB) is too large for this page: {path}"
-        return f'<p class="soft">{_e(text)}</p>', room_bytes
+        return f'<p class="soft">{escape(text)}</p>', room_bytes
     data = base64.b64encode(path.read_bytes()).decode()
     caption = (
         "The first episodes of the test, front and wrist camera, at the robot's own pace. "
         "A green frame is a success, a red one a failure."
     )
     film = f'<video controls loop muted playsinline src="data:video/mp4;base64,{data}"></video>'
-    return f"<h3>Episodes</h3>{_figure(film, caption)}", room_bytes - size
+    return f"<h3>Episodes</h3>{figure(film, caption)}", room_bytes - size
 
 
 def _memory(run: Run) -> Iterator[str]:
@@ -268,7 +222,7 @@ def _memory(run: Run) -> Iterator[str]:
         )
     data = base64.b64encode(path.read_bytes()).decode()
     image = f'<img alt="memory slots over time" src="data:image/svg+xml;base64,{data}">'
-    yield f"<h3>What the memory holds</h3>{_figure(image, caption)}"
+    yield f"<h3>What the memory holds</h3>{figure(image, caption)}"
 
 
 def _others(run: Run) -> Iterator[str]:
@@ -281,16 +235,16 @@ def _others(run: Run) -> Iterator[str]:
             changed = [f"{k} {_plain(v)}" for k, v in task.items() if own and v != own.get(k)]
             guess = chance(task)
             cells = [task["type"], ", ".join(changed) or NONE, *_result(found)]
-            rows.append([*map(_e, cells), f"{guess:.1%}" if guess else NONE])
+            rows.append([*map(escape, cells), f"{guess:.1%}" if guess else NONE])
         head = ["task", "settings", "success", "95 % interval", "episodes", "seed", "chance"]
         yield "<h3>Tests of the same weights on other tasks or settings</h3>"
-        yield _table(head, rows, numbers=range(2, 7), strong=2)
+        yield table(head, rows, numbers=range(2, 7), strong=2)
 
 
 def _details(run: Run) -> Iterator[str]:
     """Yield configuration and origin, folded."""
     text = json.dumps(run.config, indent=1)
-    yield f"<details><summary>Configuration</summary><pre>{_e(text)}</pre></details>"
+    yield f"<details><summary>Configuration</summary><pre>{escape(text)}</pre></details>"
     origin = run.checkpoint.get("provenance")
     if origin:
         lines = [f"revision {origin['revision']}", f"weights after update {origin['step']}"]
@@ -298,24 +252,7 @@ def _details(run: Run) -> Iterator[str]:
         lines += [f"robot {run.checkpoint['robot']['name']}", f"folder {run.folder}"]
         lines += ["", "instructions", *(f"  {text}" for text in origin["instructions"])]
         text = "\n".join(lines)
-        yield f"<details><summary>Origin</summary><pre>{_e(text)}</pre></details>"
-
-
-def _table(
-    head: Sequence[str], rows: Sequence[Sequence[str]], numbers: range = range(0), strong: int = -1
-) -> str:
-    """Return a table; cells are HTML, headings text, columns `numbers` are aligned to the right."""
-
-    def kind(column: int) -> str:
-        names = ["number"] * (column in numbers) + ["strong"] * (column == strong)
-        return f' class="{" ".join(names)}"' if names else ""
-
-    top = "".join(f"<th{kind(i)}>{_e(name)}</th>" for i, name in enumerate(head))
-    body = "".join(
-        f"<tr>{''.join(f'<td{kind(i)}>{cell}</td>' for i, cell in enumerate(row))}</tr>"
-        for row in rows
-    )
-    return f'<div class="scroll"><table><tr>{top}</tr>{body}</table></div>'
+        yield f"<details><summary>Origin</summary><pre>{escape(text)}</pre></details>"
 
 
 def _flatten(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -344,11 +281,3 @@ def _duration(seconds: float) -> str:
     if seconds <= 0:
         return NONE
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.1f} min"
-
-
-def _dot(place: int) -> str:
-    return f'<span class="dot" style="background:{svg.colour(place)}"></span>'
-
-
-def _e(text: str) -> str:
-    return html.escape(text)

@@ -4,8 +4,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from training import svg
-from training.svg import Interval
+from vla import svg
+from vla.svg import Interval
 
 
 @pytest.mark.parametrize(
