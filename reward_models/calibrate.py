@@ -1,4 +1,4 @@
-"""Turns raw spreads and logits into probabilities: logistic fits on validation tasks, numpy only."""
+"""Turns spreads and logits into probabilities: logistic fits on validation tasks; numpy only."""
 
 from dataclasses import dataclass
 

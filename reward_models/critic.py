@@ -54,9 +54,7 @@ class Critic(Protocol):
         """Return what is kept of `batch` episodes that have not begun, [b, m]."""
         ...
 
-    def embed(
-        self, frames: Frames, task: Sequence[str], memory: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def embed(self, frames: Frames, task: Sequence[str], memory: Tensor) -> tuple[Tensor, Tensor]:
         """Encode each frame once.
 
         Args:

@@ -164,7 +164,9 @@ class Scorer:
             part = slice(start, start + self.config.chunk)
             first = embeddings[begin[part]]
             judged.append(self.critic.judge(embeddings[part], first, shown))
-            compared.append(self._compare(embeddings, anchors[part], embeddings[part], first, shown))
+            compared.append(
+                self._compare(embeddings, anchors[part], embeddings[part], first, shown)
+            )
         moment = {k: _join(judged, k) for k in ("value", "spread", "done", "match")}
         difference = np.concatenate([c[0] for c in compared])
         trend = np.concatenate([c[1] for c in compared])

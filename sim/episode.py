@@ -46,6 +46,7 @@ def record_episode(
     robot: str | RobotSpec | None = None,
     task_config: PluginConfig | None = None,
     render: bool = True,
+    looks: str = "usual",
 ) -> EpisodeRecord:
     """Play episode `index` of `seed` with a scripted behaviour; the same arguments, the same bits.
 
@@ -55,7 +56,7 @@ def record_episode(
     Raises:
         ValueError: a name is unknown, or the task does not know the behaviour.
     """
-    world, camera = _studio(load_task(task, task_config), load_robot(robot), render)
+    world, camera = _studio(load_task(task, task_config), load_robot(robot), render, looks)
     world.reset(seed, index)
     rng = np.random.default_rng(np.random.SeedSequence([seed, index]).spawn(3)[2])
     behaviour = behaviours.resolve(world.task, behaviour, rng)
@@ -96,9 +97,9 @@ def _until_over(
 
 @functools.lru_cache(maxsize=4)
 def _studio(
-    task: PluginConfig, robot: RobotSpec, render: bool
+    task: PluginConfig, robot: RobotSpec, render: bool, looks: str
 ) -> tuple[MujocoWorld, Camera | None]:
     """Return a world and its camera, kept for the next episode of the same kind."""
     scene = compile_scene(task, robot)
-    world = MujocoWorld(scene)
+    world = MujocoWorld(scene, looks=looks)
     return world, Camera(shared_renderer(scene), world) if render else None

@@ -15,6 +15,12 @@ SURFACE_TINT = 0.05
 FRICTION_GAIN = (0.8, 1.25)
 MASS_GAIN = (0.7, 1.4)
 
+LOOKS = ("usual", "camera", "surface")
+"""Which part of an episode's looks lies outside what is usual, to test on: cameras moved and turned
+by one to two times the usual bound, or table and floor in colours beyond the usual ones."""
+BEYOND_GAIN = ((0.5, 0.7), (1.25, 1.45))
+BEYOND_TINT = 0.1
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Variation:
@@ -36,9 +42,42 @@ class Variation:
     """Factor on mass and inertia of every free body."""
 
 
-def draw(rng: np.random.Generator, nominal: mujoco.MjModel) -> Variation:
-    """Draw the variation of one episode around a nominal model."""
-    ids = [mujoco.mj_name2id(nominal, mujoco.mjtObj.mjOBJ_GEOM, name) for name in SURFACES]
+def check_looks(looks: str) -> None:
+    """Raise ValueError unless `looks` is one of `LOOKS`."""
+    if looks not in LOOKS:
+        raise ValueError(f"looks: got {looks!r}, expected one of {', '.join(LOOKS)}")
+
+
+def draw(rng: np.random.Generator, nominal: mujoco.MjModel, looks: str = "usual") -> Variation:
+    """Draw the variation of one episode around a nominal model; see `LOOKS`."""
+    usual = _draw_usual(rng, nominal)
+    if looks == "camera":
+        return dataclasses.replace(
+            usual,
+            camera_pos_m=nominal.cam_pos + CAMERA_POS_M * _beyond(rng, nominal.cam_pos.shape),
+            camera_quat=_tilt(nominal.cam_quat, rng, CAMERA_ANGLE_RAD, 2.0 * CAMERA_ANGLE_RAD),
+        )
+    if looks == "surface":
+        ids = _surface_ids(nominal)
+        bounds = BEYOND_GAIN[int(rng.integers(2))]
+        gain = rng.uniform(*bounds, size=(len(ids), 1))
+        tint = BEYOND_TINT * 0.5 * _beyond(rng, (len(ids), 3))
+        rgb = np.clip(nominal.geom_rgba[ids, :3] * gain + tint, 0.0, 1.0)
+        return dataclasses.replace(usual, surface_rgb=rgb)
+    return usual
+
+
+def _beyond(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Draw numbers of either sign whose size is 1 to 2."""
+    return rng.choice((-1.0, 1.0), size=shape) * rng.uniform(1.0, 2.0, size=shape)
+
+
+def _surface_ids(nominal: mujoco.MjModel) -> list[int]:
+    return [mujoco.mj_name2id(nominal, mujoco.mjtObj.mjOBJ_GEOM, name) for name in SURFACES]
+
+
+def _draw_usual(rng: np.random.Generator, nominal: mujoco.MjModel) -> Variation:
+    ids = _surface_ids(nominal)
     gain = rng.uniform(*SURFACE_GAIN, size=(len(ids), 1))
     tint = rng.uniform(-SURFACE_TINT, SURFACE_TINT, size=(len(ids), 3))
     light_dir = nominal.light_dir + rng.uniform(-LIGHT_POS_M, LIGHT_POS_M, (nominal.nlight, 3))
@@ -47,7 +86,7 @@ def draw(rng: np.random.Generator, nominal: mujoco.MjModel) -> Variation:
         light_diffuse=nominal.light_diffuse * rng.uniform(*LIGHT_GAIN, size=(nominal.nlight, 1)),
         light_dir=light_dir / np.linalg.norm(light_dir, axis=1, keepdims=True),
         camera_pos_m=nominal.cam_pos + rng.uniform(-CAMERA_POS_M, CAMERA_POS_M, (nominal.ncam, 3)),
-        camera_quat=_tilt(nominal.cam_quat, rng),
+        camera_quat=_tilt(nominal.cam_quat, rng, -CAMERA_ANGLE_RAD, CAMERA_ANGLE_RAD),
         friction_gain=float(rng.uniform(*FRICTION_GAIN)),
         mass_gain=float(rng.uniform(*MASS_GAIN)),
     )
@@ -76,13 +115,15 @@ def free_bodies(model: mujoco.MjModel) -> np.ndarray:
     return model.jnt_bodyid[model.jnt_type == int(mujoco.mjtJoint.mjJNT_FREE)]
 
 
-def _tilt(quats: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Turn each quaternion (n, 4) by a random angle of at most CAMERA_ANGLE_RAD."""
+def _tilt(
+    quats: np.ndarray, rng: np.random.Generator, low_rad: float, high_rad: float
+) -> np.ndarray:
+    """Turn each quaternion (n, 4) about a random axis by an angle drawn between two bounds."""
     tilted = np.empty_like(quats)
     for row, quat in zip(tilted, quats, strict=True):
         axis = rng.standard_normal(3)
         turn = np.empty(4)
-        angle = rng.uniform(-CAMERA_ANGLE_RAD, CAMERA_ANGLE_RAD)
+        angle = rng.uniform(low_rad, high_rad)
         mujoco.mju_axisAngle2Quat(turn, axis / np.linalg.norm(axis), angle)
         mujoco.mju_mulQuat(row, quat, turn)
     return tilted

@@ -17,17 +17,20 @@ class MujocoWorld:
     whether looks and physics are varied.
     """
 
-    def __init__(self, scene: Scene, *, vary: bool = True) -> None:
+    def __init__(self, scene: Scene, *, vary: bool = True, looks: str = "usual") -> None:
         """Make an environment with its own copy of the scene's model.
 
         Args:
             scene: Compiled scene; only read.
             vary: Whether episodes differ in colour, light, camera pose, friction and mass.
+            looks: What of it lies outside the usual range: one of `sim.randomize.LOOKS`.
         """
+        randomize.check_looks(looks)
         self.scene = scene
         self.task = scene.task
         self.robot = scene.robot
         self.vary = vary
+        self.looks = looks
         self.model = copy.copy(scene.model)
         self.data = mujoco.MjData(self.model)
         self.rng = np.random.default_rng(0)
@@ -52,7 +55,7 @@ class MujocoWorld:
         looks, layout = np.random.SeedSequence([seed, index]).spawn(2)
         if self.vary:
             nominal = self.scene.model
-            variation = randomize.draw(np.random.default_rng(looks), nominal)
+            variation = randomize.draw(np.random.default_rng(looks), nominal, self.looks)
             randomize.apply_(self.model, nominal, variation)
         else:
             self.model.geom_rgba[:] = self.scene.model.geom_rgba

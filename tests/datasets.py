@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.fake_episodes import fake_episode, fake_robot
-from vla.data.writer import merge_shards, write_shard
 from vla.contracts import registry
+from vla.data.writer import merge_shards, write_shard
 
 EPISODES = 5
 

@@ -78,6 +78,7 @@ def fake_episode(
     behaviour: str = "expert",
     robot: RobotSpec | None = None,
     task_config: Any = None,
+    looks: str = "usual",
 ) -> FakeEpisode:
     """Return episode (seed, index): a square of `COLOURS[index % 4]` crosses a grey slope."""
     robot = robot or fake_robot()
@@ -102,8 +103,9 @@ def fake_episode(
 
 
 def failing_episode(
-    task: str, seed: int, index: int, behaviour: str, robot: RobotSpec, task_config: Any
-) -> FakeEpisode:
+    task: str, seed: int, index: int, behaviour: str, robot: RobotSpec, task_config: Any,
+    looks: str,
+) -> FakeEpisode:  # fmt: skip
     """Like `fake_episode`, but the disk is full when episode 3 is due."""
     if index == 3:
         raise OSError(28, "No space left on device")

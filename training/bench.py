@@ -82,13 +82,13 @@ def ours(data: Path, batch: int, updates: int, parameters: int) -> Contender:
         policy = vla.Config(memory=none.Config(), head=diffusion.Config(width=width, draws=1))
         config = TrainConfig(policy=policy, algo=bc.Config(unit="windows", batch=batch))
         learner = config.algo.start(config, data)
-        count = sum(p.numel() for p in learner.policy.parameters())
+        count = sum(p.numel() for p in learner.module.parameters())
         if count >= 0.95 * parameters:
             break
         width = max(width + 32, int(width * (parameters / count) ** 0.4))
-    optimiser = Optimiser(config.optimiser, learner.policy, 10_000)
+    optimiser = Optimiser(config.optimiser, learner.module, 10_000)
     generator = torch.Generator().manual_seed(0)
-    learner.policy.train()
+    learner.module.train()
 
     def learn(batch: Any) -> None:
         learner.update(batch, optimiser, generator)

@@ -33,6 +33,8 @@ class EvalConfig:
     """Episodes of a periodic evaluation."""
     final_episodes: int = 200
     """Episodes of the last evaluation; 0 for none."""
+    keep_best: bool = False
+    """Keep the weights of the best evaluation in OUT/best."""
     seed: int = 500
     """Seed of the periodic episodes; the last evaluation uses seed + 1, which chooses nothing."""
 
@@ -42,17 +44,9 @@ class EvalConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig:
-    """One training run."""
+class RunConfig:
+    """What the loop needs to know of any run."""
 
-    task: PluginConfig = plugin("sim.tasks", "reach")
-    """What to learn."""
-    robot: str = "so101"
-    """Arm."""
-    demos: Demonstrations = field(default_factory=Demonstrations)
-    """Demonstrations."""
-    policy: PluginConfig = plugin("vla.policies", "vla")
-    """What learns."""
     algo: PluginConfig = plugin("training.algos", "bc")
     """How it learns."""
     optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
@@ -67,8 +61,6 @@ class TrainConfig:
     """Where to train; on cuda in bfloat16."""
     threads: int = 2
     """CPU threads."""
-    compile: bool = False
-    """Compile the policy's loss with torch.compile."""
     log_every: int = 20
     """Updates between rows of metrics."""
     save_every: int = 500
@@ -79,3 +71,19 @@ class TrainConfig:
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
         check_least(self, steps=1, seed=0, threads=1, log_every=1, save_every=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(RunConfig):
+    """One training run of a policy."""
+
+    task: PluginConfig = plugin("sim.tasks", "reach")
+    """What to learn."""
+    robot: str = "so101"
+    """Arm."""
+    demos: Demonstrations = field(default_factory=Demonstrations)
+    """Demonstrations."""
+    policy: PluginConfig = plugin("vla.policies", "vla")
+    """What learns."""
+    compile: bool = False
+    """Compile the policy's loss with torch.compile."""

@@ -37,18 +37,19 @@ from rich.text import Text
 
 from sim.behaviours import check_supported
 from sim.episode import record_episode
+from sim.randomize import check_looks
 from sim.vec_env import load_robot
-from vla.data.reader import DatasetInfo, open_dataset
-from vla.data.writer import Episode, merge_shards, write_shard
 from vla import arguments
 from vla.contracts import registry
 from vla.contracts.config import PluginConfig, check_least, to_json, type_name
+from vla.data.reader import DatasetInfo, open_dataset
+from vla.data.writer import Episode, merge_shards, write_shard
 
 MAX_SHARD_EPISODES = 25
 """What a kill may cost each worker at most, and the number of episodes per video file."""
 
 Recorder = Callable[..., Episode]
-"""Arguments: task, seed, index, behaviour, robot, task configuration."""
+"""Arguments: task, seed, index, behaviour, robot, task configuration, and looks by name."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,6 +62,8 @@ class DemosConfig:
     """How many episodes."""
     behaviour: str = "expert"
     """Who acts: expert, one of the bad behaviours, or mixed."""
+    looks: str = "usual"
+    """What lies outside the usual range: nothing (usual), the camera poses, or surface colours."""
     seed: int = 0
     """Seed of the recording; training and evaluation must use different ones."""
     robot: str = "so101"
@@ -108,8 +111,9 @@ def check(config: DemosConfig) -> None:
     """Build the task, so that what it refuses is told before workers start and a folder is made.
 
     Raises:
-        ValueError: no such robot, or the task refuses its settings or the behaviour.
+        ValueError: no such robot or looks, or the task refuses its settings or the behaviour.
     """
+    check_looks(config.looks)
     check_supported(config.task.build(load_robot(config.robot)), config.behaviour)
 
 
@@ -165,6 +169,7 @@ def _recording(config: DemosConfig) -> dict[str, Any]:
         "task": to_json(config.task),
         "robot": config.robot,
         "behaviour": config.behaviour,
+        "looks": config.looks,
         "seed": config.seed,
         "episodes": config.episodes,
     }
@@ -389,7 +394,9 @@ def _play(
     """Yield the episodes of a shard; ends early, after at least one, when told to stop."""
     robot, task = load_robot(config.robot), type_name(config.task)
     for index in job:
-        yield record(task, config.seed, index, config.behaviour, robot, config.task)
+        yield record(
+            task, config.seed, index, config.behaviour, robot, config.task, looks=config.looks
+        )
         connection.send(("episode", 1))
         if connection.poll():
             connection.recv()  # EOFError if the recording process died: save nothing

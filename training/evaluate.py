@@ -38,6 +38,11 @@ class Evaluation:
     """Wall time of the evaluation."""
 
     @property
+    def figure(self) -> str:
+        """What `rate` is."""
+        return "success"
+
+    @property
     def rate(self) -> float:
         """Share of episodes that succeeded."""
         return sum(self.success) / len(self.success)

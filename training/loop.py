@@ -4,12 +4,12 @@ It knows no algorithm and no task. A run that is killed and started again ends, 
 same weights to the bit as one that was left alone.
 """
 
-import copy
 import json
+import math
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,24 +22,48 @@ from rich.console import Console
 from safetensors import SafetensorError
 
 from training import files, flags, host
-from training.config import TrainConfig
-from training.evaluate import Evaluation, evaluate
+from training.config import RunConfig
 from training.metrics import MetricsLog
 from training.optimiser import Optimiser
 from vla import checkpoint
 from vla.contracts import config as configs
-from vla.contracts import registry
-from vla.policies.vla import VLAPolicy
+
+Weights = dict[str, torch.Tensor]
+"""A state dict."""
+
+
+@runtime_checkable
+class Outcome(Protocol):
+    """What an evaluation found."""
+
+    seconds: float
+    """Wall time of the evaluation."""
+
+    @property
+    def figure(self) -> str:
+        """What `rate` is, in one word."""
+        ...
+
+    @property
+    def rate(self) -> float:
+        """The one number that says how good the weights are; more is better."""
+        ...
+
+    def sentence(self) -> str:
+        """Return the result for people."""
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON types."""
+        ...
 
 
 @runtime_checkable
 class Learner(Protocol):
     """What an algorithm plug-in's `Config.start(train, data)` returns."""
 
-    policy: VLAPolicy
-    """The policy that learns, on its device."""
-    instructions: tuple[str, ...]
-    """Instructions it learns from."""
+    module: torch.nn.Module
+    """What learns, on its device."""
 
     def collect(self) -> Any:
         """Return the data of the next update."""
@@ -48,7 +72,19 @@ class Learner(Protocol):
     def update(
         self, data: Any, optimiser: Optimiser, generator: torch.Generator
     ) -> dict[str, float]:
-        """Improve the policy on `data`; the metric "samples" counts what was learned from."""
+        """Improve the module on `data`; the metric "samples" counts what was learned from."""
+        ...
+
+    def evaluate(self, weights: Weights, *, episodes: int, seed: int) -> Outcome:
+        """Judge weights (the averaged ones) and leave the module as it is."""
+        ...
+
+    def save(self, weights: Weights, step: int, folder: Path, also: Callable[[Path], None]) -> None:
+        """Write weights, what describes them and what `also` adds to `folder`, by one rename."""
+        ...
+
+    def check_saved(self, folder: Path) -> None:
+        """Raise ValueError unless what `save` wrote is whole."""
         ...
 
     def state(self) -> dict[str, Any]:
@@ -68,14 +104,14 @@ class Interrupted(Exception):
 class _Run:
     """What a run works on."""
 
-    config: TrainConfig
+    config: RunConfig
     out: Path
     learner: Learner
     optimiser: Optimiser
     generator: torch.Generator
 
 
-def run(config: TrainConfig, data: Path, out: Path, console: Console) -> list[Evaluation]:
+def run(config: RunConfig, data: Any, out: Path, console: Console) -> list[Outcome]:
     """Train on `data` until `config.steps`, going on from what is in `out`.
 
     Returns:
@@ -88,15 +124,15 @@ def run(config: TrainConfig, data: Path, out: Path, console: Console) -> list[Ev
     check(config, out)
     host.prepare(config.threads)
     learner = config.algo.start(config, data)
-    optimiser = Optimiser(config.optimiser, learner.policy, config.steps)
+    optimiser = Optimiser(config.optimiser, learner.module, config.steps)
     generator = torch.Generator(config.device).manual_seed(config.seed)
     this = _Run(config, out, learner, optimiser, generator)
     _claim(config, out)  # only now: settings that nothing could start with leave no trace
     _resume_(this)
-    parameters = sum(p.numel() for p in learner.policy.parameters())
+    parameters = sum(p.numel() for p in learner.module.parameters())
     left = config.steps - optimiser.count
     console.print(f"{parameters:,} parameters, {left} updates to go, in {out}")
-    results: list[Evaluation] = []
+    results: list[Outcome] = []
     with MetricsLog(out, optimiser.count, config.wandb_project) as log:
         with _signals() as stopped, _progress(console) as bar:
             results += _train(this, log, bar, stopped)
@@ -105,7 +141,7 @@ def run(config: TrainConfig, data: Path, out: Path, console: Console) -> list[Ev
         if config.eval.final_episodes and not (out / "evaluation.json").exists():
             result = _evaluate(this, config.eval.final_episodes, config.eval.seed + 1)
             files.write_json(out / "evaluation.json", result.to_json())
-            log.write(optimiser.count, {"eval/final_success": result.rate})
+            log.write(optimiser.count, {f"eval/final_{result.figure}": result.rate})
             console.print(result.sentence())
             results.append(result)
     return results
@@ -113,13 +149,13 @@ def run(config: TrainConfig, data: Path, out: Path, console: Console) -> list[Ev
 
 def _train(
     this: _Run, log: MetricsLog, bar: rich.progress.Progress, stopped: threading.Event
-) -> list[Evaluation]:
+) -> list[Outcome]:
     config, optimiser = this.config, this.optimiser
     line = bar.add_task("training", total=config.steps, completed=optimiser.count, rate=0.0)
     results = []
     samples, since = 0.0, time.perf_counter()
     while optimiser.count < config.steps and not stopped.is_set():
-        this.learner.policy.train()
+        this.learner.module.train()
         metrics = this.learner.update(this.learner.collect(), optimiser, this.generator)
         step, last = optimiser.count, optimiser.count == config.steps
         samples += metrics.get("samples", 0.0)
@@ -133,7 +169,7 @@ def _train(
             _save(this)
         if config.eval.every and step % config.eval.every == 0 and not last:
             result = _evaluate(this, config.eval.episodes, config.eval.seed)
-            log.write(step, {"eval/success": result.rate, "eval/seconds": result.seconds})
+            log.write(step, {f"eval/{result.figure}": result.rate, "eval/seconds": result.seconds})
             results.append(result)
             since = time.perf_counter()
     if stopped.is_set():
@@ -141,14 +177,29 @@ def _train(
     return results
 
 
-def _evaluate(this: _Run, episodes: int, seed: int) -> Evaluation:
-    averaged = copy.deepcopy(this.learner.policy)
-    averaged.load_state_dict(this.optimiser.average)
-    return evaluate(averaged.eval(), this.config.task, episodes=episodes, seed=seed)
+def _evaluate(this: _Run, episodes: int, seed: int) -> Outcome:
+    """Judge the averaged weights and keep them in OUT/best if none before were better."""
+    learner, weights, step = this.learner, this.optimiser.average, this.optimiser.count
+    result = learner.evaluate(weights, episodes=episodes, seed=seed)
+    if this.config.eval.keep_best and result.rate > _best(this.out):
+        score = json.dumps({"step": step, result.figure: result.rate, "rate": result.rate})
+
+        def also(folder: Path) -> None:
+            (folder / "score.json").write_text(score + "\n")
+
+        learner.save(weights, step, this.out / "best", also)
+    return result
+
+
+def _best(out: Path) -> float:
+    """Return the rate of the weights in OUT/best, minus infinity if there are none."""
+    checkpoint.recover_folder(out / "best")
+    path = out / "best" / "score.json"
+    return float(json.loads(path.read_text())["rate"]) if path.exists() else -math.inf
 
 
 def _save(this: _Run) -> None:
-    """Write policy and trainer state together, by one rename."""
+    """Write weights and trainer state together, by one rename."""
     learner, optimiser = this.learner, this.optimiser
 
     def also(folder: Path) -> None:
@@ -158,9 +209,7 @@ def _save(this: _Run) -> None:
         state = {"step": optimiser.count, "learner": learner.state()}
         (folder / "trainer.json").write_text(json.dumps(state) + "\n")
 
-    task = configs.to_json(this.config.task)
-    origin = checkpoint.provenance(task, learner.instructions, optimiser.count)
-    checkpoint.save(learner.policy, origin, this.out / "checkpoint", optimiser.average, also)
+    learner.save(optimiser.average, optimiser.count, this.out / "checkpoint", also)
 
 
 def _resume_(this: _Run) -> None:
@@ -175,17 +224,16 @@ def _resume_(this: _Run) -> None:
         this.generator.set_state(tensors.pop("generator"))
         this.optimiser.load_(tensors, state["step"])
         this.learner.restore_(state["learner"])
-        checkpoint.load(folder)  # the policy beside the trainer's state is whole, too
+        this.learner.check_saved(folder)
     except damaged as error:
         raise ValueError(
             f"{folder}: cannot continue this run ({error}); delete {this.out} to start it afresh"
         ) from error
 
 
-def check(config: TrainConfig, out: Path) -> None:
+def check(config: RunConfig, out: Path) -> None:
     """Raise ValueError unless `out` can hold this run: it is new, empty, or holds it already."""
     flags.check_device(config.device)
-    registry.check("vla.robots", config.robot)
     path, fresh = out / "config.json", out / ".config.json.new"
     wanted = configs.to_json(config)
     if path.exists():
@@ -207,7 +255,7 @@ def check(config: TrainConfig, out: Path) -> None:
         )
 
 
-def _claim(config: TrainConfig, out: Path) -> None:
+def _claim(config: RunConfig, out: Path) -> None:
     """Write the run's configuration, whole or not at all, unless it is there."""
     path = out / "config.json"
     if not path.exists():

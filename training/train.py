@@ -10,7 +10,6 @@ from rich.console import Console
 
 from training import demos, flags, loop
 from training.config import TrainConfig
-from training.evaluate import Evaluation
 from vla import arguments
 from vla.contracts import registry
 
@@ -29,12 +28,15 @@ class TrainArgs:
     """The recipe, with the flags' settings."""
 
 
-def train(config: TrainConfig, out: Path, data: Path | None, console: Console) -> list[Evaluation]:
+def train(
+    config: TrainConfig, out: Path, data: Path | None, console: Console
+) -> list[loop.Outcome]:
     """Record the recipe's demonstrations unless `data` is given, then train.
 
     Raises:
         ValueError: settings make no sense, data or `out` are damaged or belong elsewhere.
     """
+    registry.check("vla.robots", config.robot)
     loop.check(config, out)
     if data is None:
         data = out.parent / f"data-{out.name}"

@@ -33,9 +33,7 @@ class OracleCritic(torch.nn.Module):
         """Return nothing to keep."""
         return torch.zeros(batch, 0)
 
-    def embed(
-        self, frames: Frames, task: Sequence[str], memory: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def embed(self, frames: Frames, task: Sequence[str], memory: Tensor) -> tuple[Tensor, Tensor]:
         """Return the truth [f, 2].
 
         Raises:

@@ -1,4 +1,4 @@
-"""The control every report must show: t/T. It looks at nothing and knows how long the episode is."""
+"""The control every report must show: t/T. It looks at nothing but the length of the episode."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,9 +33,7 @@ class TimeCritic(torch.nn.Module):
         """Return nothing to keep."""
         return torch.zeros(batch, 0)
 
-    def embed(
-        self, frames: Frames, task: Sequence[str], memory: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def embed(self, frames: Frames, task: Sequence[str], memory: Tensor) -> tuple[Tensor, Tensor]:
         """Return t/T [f, 1].
 
         Raises:

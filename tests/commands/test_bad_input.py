@@ -16,9 +16,9 @@ import pytest
 from sim.episode import record_episode
 from sim.vec_env import load_robot
 from tests.commands.lines import TRAIN, content
-from vla.data.writer import write_shard
 from training.metrics import read_metrics
 from vla import cli
+from vla.data.writer import write_shard
 
 ROWS = "data/chunk-000/file-000.parquet"
 EPISODES = "meta/episodes/chunk-000/file-000.parquet"
@@ -269,7 +269,7 @@ DAMAGED_RUN: dict[str, tuple[Any, ...]] = {
     ),
     "other shape": (
         edit(POLICY, lambda p: p["policy"]["backbone"].update(token_width=32)), "eval",
-        "has shape (16, 64), policy.json expects (16, 32)",
+        "has shape (16, 64), the description expects (16, 32)",
     ),
     "other task": (
         edit(POLICY, lambda p: p["provenance"]["task"].update(type="reech")), "eval",

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.commands.lines import TRAIN, only_sentence, start
-from vla.data.reader import open_dataset
 from vla import checkpoint, cli
+from vla.data.reader import open_dataset
 
 # --- a full disk ---------------------------------------------------------------------------------
 

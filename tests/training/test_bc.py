@@ -35,18 +35,18 @@ def test_it_is_a_learner_with_the_instructions_and_statistics_of_the_data(
     assert isinstance(learner, Learner)
     assert learner.instructions == ("press 0", "press 1")
     actions = learner.store.actions
-    scale = learner.policy.statistics
+    scale = learner.module.statistics
     np.testing.assert_allclose(scale.action_low, actions.min(0))
     np.testing.assert_allclose(scale.action_high, actions.max(0))
     np.testing.assert_allclose(scale.state_mean, learner.store.states.mean(0), atol=1e-6)
-    normalised = learner.policy.normalizer.action(torch.from_numpy(actions))
+    normalised = learner.module.normalizer.action(torch.from_numpy(actions))
     assert normalised.abs().max() <= 1 + 1e-5
 
 
 def test_the_seed_alone_decides_the_weights(arm_dataset: Path) -> None:
     a, b = start(arm_dataset), start(arm_dataset)
     c = start(arm_dataset, tiny_config(seed=1))
-    weights = [learner.policy.state_dict()["head.denoiser.enter.weight"] for learner in (a, b, c)]
+    weights = [learner.module.state_dict()["head.denoiser.enter.weight"] for learner in (a, b, c)]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
 
@@ -90,9 +90,9 @@ def test_it_learns_the_data(unit: str, arm_dataset: Path) -> None:
     config = tiny_config()
     config = replace(config, policy=replace(config.policy, memory=none.Config()))
     learner = start(arm_dataset, config, unit=unit, batch=7)
-    optimiser = Optimiser(OptimiserConfig(lr=3e-3, warmup=1), learner.policy, steps=60)
+    optimiser = Optimiser(OptimiserConfig(lr=3e-3, warmup=1), learner.module, steps=60)
     generator = torch.Generator().manual_seed(0)
-    learner.policy.train()
+    learner.module.train()
     rows = [learner.update(learner.collect(), optimiser, generator) for _ in range(60)]
     losses = [row["loss"] for row in rows]
     assert np.mean(losses[-5:]) < 0.5 * np.mean(losses[:3])

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from tests.fake_episodes import Config, failing_episode, fake_episode
+from training.demos import DemosConfig, main, record_demos
 from vla.data.reader import open_dataset, read_columns
 from vla.data.store import load_episodes
-from training.demos import DemosConfig, main, record_demos
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """

@@ -13,6 +13,7 @@ import torch
 
 from tests.training.tiny_run import run, run_and_die, tiny_config
 from training import loop, train
+from training.algos import bc
 from training.config import EvalConfig
 from training.evaluate import Evaluation
 from training.metrics import read_metrics
@@ -202,7 +203,7 @@ def test_evaluations_use_the_averaged_weights_on_seeds_of_their_own_and_change_n
             steps=[3, 4], seconds=0.1,
         )  # fmt: skip
 
-    monkeypatch.setattr(loop, "evaluate", fake_evaluate)
+    monkeypatch.setattr(bc, "evaluate", fake_evaluate)
     plan = EvalConfig(every=4, episodes=2, final_episodes=3, seed=40)
     out = run(tiny_config(eval=plan), arm_dataset, tmp_path / "run")
     assert [call[:3] for call in calls] == [(2, 40, False), (3, 41, False)]

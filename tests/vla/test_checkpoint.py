@@ -12,8 +12,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from tests.fakes import PX, TASKS, fake_noise, fake_observation, fake_policy
 from tests.fake_episodes import fake_robot
+from tests.fakes import PX, TASKS, fake_noise, fake_observation, fake_policy
 from vla import checkpoint
 from vla.memory import bank
 from vla.policies import vla
@@ -141,7 +141,7 @@ DAMAGE = {
     ),
     "wrong shape": (
         weights(lambda t: t.update({WEIGHT: t[WEIGHT][:-1].clone()})),
-        r"weight 'memory.peak.bias' has shape \(\d+,\), policy.json expects \(\d+,\)",
+        r"weight 'memory.peak.bias' has shape \(\d+,\), the description expects \(\d+,\)",
     ),
     "missing weight": (weights(lambda t: t.pop(WEIGHT)), "lacks weight 'memory.peak.bias'"),
     "extra weight": (

@@ -7,6 +7,7 @@ import pytest
 import torch
 from jaxtyping import TypeCheckError
 
+from tests.fake_episodes import fake_robot
 from tests.fakes import (
     PX,
     STATISTICS,
@@ -18,7 +19,6 @@ from tests.fakes import (
     fake_rollout,
     rows,
 )
-from tests.fake_episodes import fake_robot
 from vla.contracts import registry
 from vla.contracts.protocols import Policy, TrainablePolicy
 from vla.contracts.types import Observation, PolicyState

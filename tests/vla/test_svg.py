@@ -81,3 +81,28 @@ def test_a_seventh_series_is_dashed():
     text = svg.legend(names)
     assert text.count("dasharray") == 1
     assert "run6" in text
+
+
+def test_a_line_breaks_where_a_point_is_missing_if_gaps_are_wanted():
+    series = [[(0, 0.0), (1, 1.0), (2, float("nan")), (3, 1.0), (4, 0.0)]]
+    assert len(points_of(svg.curves(series, x_label="x", y_label="y"))) == 1
+    assert len(points_of(svg.curves(series, x_label="x", y_label="y", gaps=True))) == 2
+
+
+def test_the_diagonal_goes_from_zero_to_one_whatever_the_points():
+    series = [[(0.5, 0.5)]]
+    drawing = svg.curves(series, x_label="x", y_label="y", y_range=(0, 1), diagonal=True)
+    (line,) = [x for x in ET.fromstring(drawing) if x.attrib.get("class") == "chance"]
+    assert [line.attrib[k] for k in ("x1", "y1", "x2", "y2")] == ["56.0", "210.0", "524.0", "10.0"]
+
+
+def test_bars_of_a_histogram_show_shares_of_the_values_between_the_edges():
+    # Half of the four values within the edges lies in the last of four bins, with its end.
+    values = [-1.0, -0.1, 0.6, 1.0, 2.0, float("nan")]
+    drawing = ET.fromstring(svg.histogram(values, [-1, -0.5, 0, 0.5, 1], x_label="delta"))
+    bars = [x for x in drawing if x.tag.endswith("rect")]
+    assert [float(bar.attrib["height"]) for bar in bars] == [100, 100, 0, 200]
+    # 468 px in four bins, with 1 px between the bars.
+    assert {float(bar.attrib["width"]) for bar in bars} == {116}
+    with pytest.raises(ValueError, match="got no delta from -1 to 1"):
+        svg.histogram([float("nan")], [-1, 1], x_label="delta")

@@ -4,6 +4,8 @@ Whole episodes train the memory: every decision is written, some carry a loss. W
 loss is decided by motion: an arm that is held still teaches the same thing at every decision.
 """
 
+import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,14 +16,20 @@ from torch import Tensor
 
 from training.config import TrainConfig
 from training.data import batches, sampler
-from vla.data.store import EpisodeStore, load_episodes
+from training.evaluate import Evaluation, evaluate
 from training.optimiser import Optimiser
+from vla import checkpoint
+from vla.contracts import config as configs
 from vla.contracts import registry
 from vla.contracts.config import PluginConfig, check_least
 from vla.contracts.specs import RobotSpec
+from vla.data.store import EpisodeStore, load_episodes
 from vla.nn.text import train_tokenizer
 from vla.normalize import Statistics
 from vla.policies.vla import VLAPolicy
+
+Weights = dict[str, Tensor]
+"""A state dict."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,10 +81,11 @@ class BehaviourCloning:
         check_robot(self.store, robot, data)
         self.instructions = tuple(sorted(set(self.store.tasks)))
         torch.manual_seed(train.seed)  # noqa: TID251  torch's initialisers know no other source
-        self.policy: VLAPolicy = train.policy.build(
+        self.train = train
+        self.module: VLAPolicy = train.policy.build(
             robot, normalisation(self.store), train_tokenizer(self.instructions)
         ).to(train.device)
-        self.loss = torch.compile(self.policy.bc_loss) if train.compile else self.policy.bc_loss
+        self.loss = torch.compile(self.module.bc_loss) if train.compile else self.module.bc_loss
         chunk = train.policy.chunk
         motion = sampler.motion_weights(self.store, chunk)
         self.weights = config.still_weight + (1 - config.still_weight) * motion
@@ -114,6 +123,22 @@ class BehaviourCloning:
         figures = optimiser.step_(loss)
         values = {name: float(value) for name, value in parts.items()}
         return {**values, **figures, "samples": float(len(data.query))}
+
+    def evaluate(self, weights: Weights, *, episodes: int, seed: int) -> Evaluation:
+        """Return the success of weights in simulation."""
+        averaged = copy.deepcopy(self.module)
+        averaged.load_state_dict(weights)
+        return evaluate(averaged.eval(), self.train.task, episodes=episodes, seed=seed)
+
+    def save(self, weights: Weights, step: int, folder: Path, also: Callable[[Path], None]) -> None:
+        """Write a policy checkpoint."""
+        task = configs.to_json(self.train.task)
+        origin = checkpoint.provenance(task, self.instructions, step)
+        checkpoint.save(self.module, origin, folder, weights, also)
+
+    def check_saved(self, folder: Path) -> None:
+        """Raise ValueError unless the checkpoint is whole."""
+        checkpoint.load(folder)
 
     def state(self) -> dict[str, Any]:
         """Return where the streams of data are."""

@@ -4,8 +4,8 @@ import numpy as np
 import torch
 
 from training.data.sampler import draw_weighted
-from vla.data.store import EpisodeStore
 from vla.contracts.types import EpisodeBatch
+from vla.data.store import EpisodeStore
 
 
 def episode_batch(

@@ -1,0 +1,204 @@
+"""The default critic: small, from scratch; frames are encoded once, judged alone and in pairs.
+
+The backbone is that of the small policy; what earlier frames showed is kept as a running maximum,
+so a cue that went out still tells which button is the right one. Losses are in
+`reward_models.pairs`, training is in `training.critic`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from reward_models.critic import Change, Moment, Shown
+from vla.contracts.config import PluginConfig, plugin
+from vla.contracts.types import Frames
+from vla.nn.context import Retrieved
+from vla.nn.text import TextEncoder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(PluginConfig):
+    """Settings of the pairwise critic."""
+
+    cameras: tuple[str, ...] = ("front", "wrist")
+    """Cameras it looks through, in view order."""
+    backbone: PluginConfig = plugin("vla.backbones", "tiny")
+    """Images and text to one vector per frame."""
+    memory_width: int = 64
+    """Numbers kept of all earlier frames."""
+    width: int = 256
+    """Width of the heads."""
+    bins: int = 33
+    """Bins of the distribution over progress, from 0 to 1."""
+
+    def build(self, tokenizer: Tokenizer | None = None) -> "PairwiseCritic":
+        """Return a critic with fresh weights.
+
+        Raises:
+            ValueError: no cameras, or no tokenizer.
+        """
+        if not self.cameras or tokenizer is None:
+            raise ValueError(
+                f"a pairwise critic needs a camera and a tokenizer, got cameras {self.cameras} and "
+                f"{'a' if tokenizer else 'no'} tokenizer; load a trained one, or train it"
+            )
+        return PairwiseCritic(self, tokenizer)
+
+
+class PairwiseCritic(nn.Module):
+    """Satisfies `reward_models.critic.Critic`."""
+
+    def __init__(self, config: Config, tokenizer: Tokenizer) -> None:
+        super().__init__()
+        self.config, self.cameras = config, config.cameras
+        self.text = TextEncoder(tokenizer)
+        views, kept, width = len(config.cameras), config.memory_width, config.width
+        self.backbone = config.backbone.build(views, 0, self.text.vocabulary, kept)
+        pooled, token, _ = self.backbone.sizes(kept)
+        self.keep = nn.Sequential(nn.LayerNorm(token), nn.Linear(token, kept))
+        # Contrast between memories is small beside what they share (see vla.memory.bank).
+        self.standardize = nn.BatchNorm1d(kept, affine=False)
+        self.ask = nn.Linear(2 * pooled, width)
+        self.offer = nn.Linear(pooled, width)
+        self.tell = nn.Linear(pooled + 1, width)
+        self.nothing_shown = nn.Parameter(torch.zeros(width + 1))
+        self.single = nn.Sequential(
+            nn.Linear(3 * pooled + width + 1, width), nn.ReLU(),
+            nn.Linear(width, width), nn.ReLU(),
+        )  # fmt: skip
+        self.value = nn.Linear(width, config.bins)
+        self.verdict = nn.Linear(width, 2)
+        self.potential = nn.Linear(width, 1)
+        self.pair = nn.Sequential(nn.Linear(3 * width, width), nn.ReLU(), nn.Linear(width, 3))
+        self.register_buffer("levels", torch.linspace(0, 1, config.bins), persistent=False)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.value.weight.device
+
+    # --- the contract --------------------------------------------------------------------------
+
+    def remember(self, batch: int) -> Tensor:
+        """Return the memory of episodes that have not begun: less than anything seen."""
+        return torch.full((batch, self.config.memory_width), -torch.inf, device=self.device)
+
+    def embed(self, frames: Frames, task: Sequence[str], memory: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Critic.embed`."""
+        row = torch.as_tensor(frames.row, device=self.device)
+        kept, look = self.encode(frames, task)
+        fresh = torch.as_tensor(frames.time_s, device=self.device) == 0
+        seen, after = running_maximum(kept, row, memory, fresh)
+        return look(seen), after
+
+    def judge(self, frames: Tensor, first: Tensor, shown: Shown | None) -> Moment:
+        """See `Critic.judge`."""
+        return self.judgement(self.read(frames, first, shown))
+
+    def compare(self, a: Tensor, b: Tensor, first: Tensor, shown: Shown | None) -> Change:
+        """See `Critic.compare`."""
+        return self.change(self.read(a, first, shown), self.read(b, first, shown))
+
+    # --- what training uses, too ---------------------------------------------------------------
+
+    def encode(self, frames: Frames, task: Sequence[str]) -> tuple[Tensor, "Look"]:
+        """Return what to keep of each frame [f, m], and the second look that memory steers."""
+        images = torch.as_tensor(frames.images, device=self.device)
+        row = torch.as_tensor(frames.row, device=self.device)
+        words = self.text(tuple(task), self.device)[row]
+        encoded = self.backbone.encode(images, images.new_zeros(len(images), 0).float(), words)
+        kept = self.keep(encoded.tokens).amax(1)
+        return kept, Look(self, encoded.tokens, encoded.cache)
+
+    def read(self, frames: Tensor, first: Tensor, shown: Shown | None) -> Tensor:
+        """Return what the heads see of embeddings [n, d]: [n, w].
+
+        `shown` may hold one reference for all ([k, d]) or one for each ([n, k, d]; a progress of
+        NaN in its first place says that this one has none).
+        """
+        example = self._consult(frames, first, shown)
+        return self.single(torch.cat([frames, first, frames - first, example], 1))
+
+    def value_logits(self, seen: Tensor) -> Tensor:
+        """Return logits over `levels` [n, bins]."""
+        return self.value(seen)
+
+    def judgement(self, seen: Tensor) -> Moment:
+        """Return what the heads say of single moments."""
+        probability = self.value(seen).softmax(1)
+        value = probability @ self.levels
+        variance = (probability * (self.levels - value[:, None]) ** 2).sum(1)
+        done, match = self.verdict(seen).unbind(1)
+        return Moment(value, variance.clamp(min=0).sqrt(), done, match)
+
+    def change(self, a: Tensor, b: Tensor) -> Change:
+        """Return what the heads say of pairs: every term changes sign or place with the order."""
+        forth = self.pair(torch.cat([a, b, b - a], 1))
+        back = self.pair(torch.cat([b, a, a - b], 1))
+        potential = (self.potential(b) - self.potential(a))[:, 0]
+        difference = torch.tanh(potential + forth[:, 0] - back[:, 0])
+        still = forth[:, 2] + back[:, 2]
+        return Change(difference, torch.stack([back[:, 1], still, forth[:, 1]], 1))
+
+    def _consult(self, frames: Tensor, first: Tensor, shown: Shown | None) -> Tensor:
+        """Attend to a reference episode: [n, w + 1], the last number being its progress there."""
+        if shown is None:
+            return self.nothing_shown.expand(len(frames), -1)
+        keys, progress = shown
+        if keys.dim() == 2:
+            keys, progress = keys[None], progress[None]
+        none = progress[:, :1].isnan()
+        progress = progress.nan_to_num()[..., None]
+        ask = self.ask(torch.cat([frames, frames - first], 1))
+        score = (self.offer(keys) * ask[:, None]).sum(2) / ask.shape[1] ** 0.5
+        weight = score.softmax(1)[..., None]
+        told = (weight * self.tell(torch.cat([keys, progress], 2))).sum(1)
+        found = torch.cat([told, (weight * progress).sum(1)], 1)
+        return torch.where(none, self.nothing_shown, found)
+
+
+class Look:
+    """The second look at frames already encoded, steered by what memory holds."""
+
+    def __init__(self, critic: PairwiseCritic, tokens: Tensor, cache: tuple[Tensor, ...]) -> None:
+        self._critic, self._tokens, self._cache = critic, tokens, cache
+
+    def __call__(self, seen: Tensor) -> Tensor:
+        """Return embeddings [f, d] for memories [f, m]."""
+        critic = self._critic
+        vector = critic.standardize(seen)
+        return critic.backbone.refine(self._cache, Retrieved(self._tokens, vector)).pooled
+
+
+def running_maximum(
+    kept: Tensor, row: Tensor, memory: Tensor, fresh: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the maximum over each frame and all earlier ones of its episode.
+
+    Args:
+        kept: [f, m], frames of an episode in order of time.
+        row: i64 [f], episode of each frame.
+        memory: [b, m], the maximum so far.
+        fresh: bool [f], True where an episode begins: what came before is dropped.
+
+    Returns:
+        [f, m] for every frame, and [b, m] after each episode's last one.
+    """
+    rows, width = memory.shape
+    place = torch.zeros_like(row)
+    count = torch.bincount(row, minlength=rows)
+    order = torch.argsort(row, stable=True)
+    begin = count.cumsum(0) - count
+    place[order] = torch.arange(len(row), device=row.device) - begin[row[order]]
+    started = torch.zeros(rows, dtype=torch.bool, device=row.device)
+    started[row[fresh]] = True
+    memory = torch.where(started[:, None], -torch.inf, memory)
+    steps = int(place.max()) + 1 if len(row) else 0
+    grid = kept.new_full((rows, steps + 1, width), -torch.inf)
+    grid[:, 0] = memory
+    grid = grid.index_put((row, place + 1), kept)
+    best = grid.cummax(1).values
+    return best[row, place + 1], best[torch.arange(rows, device=row.device), count]

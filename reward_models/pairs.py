@@ -1,0 +1,142 @@
+"""What a pairwise critic learns from, and its losses; `training.critic` draws the batches."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from reward_models.critic import Shown
+from reward_models.critics.pairwise import PairwiseCritic
+from vla.contracts.types import Frames
+
+DEAD_BAND = 0.05
+"""A change of progress of less than this is stagnation."""
+UNSURE = 0.02
+"""A change between this and the dead band teaches no trend."""
+FOCUS = 2.0
+"""Exponent of the focal loss (Lin et al. 2017): frames before the end are many and easy."""
+STEEPNESS = 8.0
+"""Logits per unit of final progress in the preference loss."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Losses:
+    """Weights of the losses."""
+
+    value: float = 1.0
+    """Cross-entropy of absolute progress over bins."""
+    difference: float = 5.0
+    """Squared error of the change within pairs."""
+    trend: float = 0.3
+    """Cross-entropy of regress, stagnation, progress."""
+    done: float = 1.0
+    """Focal cross-entropy of success."""
+    match: float = 0.3
+    """Cross-entropy of the instruction belonging to the scene."""
+    preference: float = 0.3
+    """Bradley-Terry between ends of episodes: success over partial over failure."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriticBatch:
+    """F frames of B episodes and P pairs of frames."""
+
+    frames: Frames
+    """The frames; those of an episode in order of time."""
+    task: tuple[str, ...]
+    """Instruction of each of the B episodes, perhaps a foreign one."""
+    history: Tensor
+    """i64 [f], a frame of the same episode, not earlier: what was seen up to it is remembered."""
+    first: Tensor
+    """i64 [f], the first frame of each one's episode."""
+    last: Tensor
+    """i64 [b], the last frame of each episode."""
+    progress: Tensor
+    """f32 [f], the truth; 0 under a foreign instruction."""
+    success: Tensor
+    """f32 [f], the truth, 0 or 1."""
+    own: Tensor
+    """f32 [b], 0 where the instruction is foreign."""
+    pairs: Tensor
+    """i64 [p, 2], frames a and b of the same episode."""
+    shown: Tensor
+    """i64 [b], episode of this batch that is shown as a reference, -1 for none."""
+    better: Tensor
+    """i64 [q, 2], episodes of which the first ended better than the second."""
+
+
+def loss(critic: PairwiseCritic, batch: CriticBatch, weights: Losses) -> dict[str, Tensor]:
+    """Return the weighted losses by name; their sum is to be descended."""
+    kept, look = critic.encode(batch.frames, batch.task)
+    row = torch.as_tensor(batch.frames.row)
+    embedded = look(remembered(kept, row, batch.history))
+    first = embedded[batch.first]
+    seen = critic.read(embedded, first, _references(embedded, row, batch))
+    moment = critic.judgement(seen)
+    change = critic.change(seen[batch.pairs[:, 0]], seen[batch.pairs[:, 1]])
+    true = batch.progress[batch.pairs[:, 1]] - batch.progress[batch.pairs[:, 0]]
+    ends = moment.value[batch.last]
+    found = {
+        "value": F.cross_entropy(critic.value_logits(seen), two_hot(batch.progress, critic.levels)),
+        "difference": (change.difference - true).square().mean(),
+        "trend": F.cross_entropy(change.trend, trend_of(true), ignore_index=-1),
+        "done": focal(moment.done, batch.success),
+        "match": F.binary_cross_entropy_with_logits(moment.match, batch.own[row]),
+        "preference": preference(ends, batch.better),
+    }
+    return {name: getattr(weights, name) * value for name, value in found.items()}
+
+
+def remembered(kept: Tensor, row: Tensor, history: Tensor) -> Tensor:
+    """Return the maximum over all frames of the episode up to `history` [f, m]."""
+    count = torch.bincount(row)
+    begin = count.cumsum(0) - count
+    place = torch.arange(len(row)) - begin[row]
+    grid = kept.new_full((len(count), int(count.max()), kept.shape[1]), -torch.inf)
+    grid = grid.index_put((row, place), kept)
+    return grid.cummax(1).values[row, place[history]]
+
+
+def _references(embedded: Tensor, row: Tensor, batch: CriticBatch) -> Shown:
+    """Return each frame's reference episode: keys [f, k, d], progress [f, k], NaN for none."""
+    count = torch.bincount(row)
+    size = int(count.min())  # as many frames of each, spread evenly over the episode
+    begin = count.cumsum(0) - count
+    spots = torch.linspace(0, 1, size)[None] * (count[:, None] - 1)
+    frames = begin[:, None] + spots.round().long()  # [b, k]
+    shown = batch.shown.clamp(min=0)
+    progress = batch.progress[frames][shown]
+    progress = torch.where(batch.shown[:, None] < 0, torch.nan, progress)
+    # Gradients reach the reference's own frames through their own losses.
+    return Shown(embedded.detach()[frames][shown][row], progress[row])
+
+
+def two_hot(value: Tensor, levels: Tensor) -> Tensor:
+    """Return probabilities [n, bins] on the two levels beside each value, with that mean."""
+    place = value.clamp(0, 1) * (len(levels) - 1)
+    low = place.floor().long().clamp(max=len(levels) - 2)
+    upper = (place - low)[:, None]
+    target = torch.zeros(len(value), len(levels), device=value.device)
+    return target.scatter_(1, low[:, None], 1 - upper).scatter_(1, low[:, None] + 1, upper)
+
+
+def trend_of(difference: Tensor) -> Tensor:
+    """Return 0, 1, 2 for regress, stagnation, progress, and -1 where it is too close to tell."""
+    size = difference.abs()
+    moving = torch.where(difference < 0, 0, 2)
+    trend = torch.where(size >= DEAD_BAND, moving, torch.ones_like(moving))
+    return torch.where((size > UNSURE) & (size < DEAD_BAND), -1, trend)
+
+
+def focal(logit: Tensor, target: Tensor) -> Tensor:
+    """Return the mean focal loss, scaled to that of cross-entropy at even odds."""
+    cross = F.binary_cross_entropy_with_logits(logit, target, reduction="none")
+    return ((1 - torch.exp(-cross)) ** FOCUS * cross).mean() * 2.0**FOCUS
+
+
+def preference(ends: Tensor, better: Tensor) -> Tensor:
+    """Return the Bradley-Terry loss of final progress [b] over pairs [q, 2]; 0 without pairs."""
+    if not len(better):
+        return ends.sum() * 0.0
+    return -F.logsigmoid(STEEPNESS * (ends[better[:, 0]] - ends[better[:, 1]])).mean()

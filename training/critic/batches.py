@@ -1,0 +1,206 @@
+"""Draws what a critic learns from: irregular frames, pairs, foreign instructions, references."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from reward_models.pairs import CriticBatch
+from sim.layout import COLOURS
+from training.critic.clips import COLOUR, Clips
+from vla.contracts.config import check_least
+from vla.contracts.types import Frames
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """How batches are drawn; setting a share to 0 is the ablation of what it does."""
+
+    episodes: int = 20
+    """Episodes per batch, spread over the tasks."""
+    spots: int = 7
+    """Frames of each episode drawn irregularly, one from each stretch of it."""
+    mates: int = 5
+    """Further frames, each shortly after one of those."""
+    mate_s: float = 1.2
+    """How much later at most."""
+    pairs: int = 24
+    """Pairs of frames per episode, in either order."""
+    foreign: float = 0.15
+    """Share of episodes with an instruction that is not theirs."""
+    rewound: float = 0.5
+    """Share of frames judged as if later ones had been seen before: rewinds, shuffled order."""
+    shown: float = 0.4
+    """Share of episodes judged beside a reference episode."""
+    untold: float = 0.3
+    """Share of those that are not told the instruction."""
+    dark: float = 0.1
+    """Share of views that are dark for a whole episode."""
+    shift_px: int = 4
+    """Largest shift of a view, the same for a whole episode."""
+    gain: float = 0.15
+    """Largest change of a view's brightness, the same for a whole episode."""
+    noise: float = 2.0
+    """Standard deviation of pixel noise, in 1/255."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range."""
+        check_least(self, episodes=2, spots=2, mates=0, pairs=1, shift_px=0)
+
+
+def draw(clips: Clips, drawing: Drawing, rng: np.random.Generator) -> CriticBatch:
+    """Return one batch."""
+    chosen = _episodes(clips, drawing.episodes, rng)
+    spots = [_spots(clips, e, drawing, rng) for e in chosen]
+    size = len(spots[0])  # the same for every episode
+    flat = np.concatenate(spots)
+    row = np.repeat(np.arange(len(chosen)), size)
+    own = rng.random(len(chosen)) >= drawing.foreign
+    level = clips.level[chosen]
+    shown = _references(clips.task[chosen], level, own, drawing.shown, rng)
+    task = tuple(
+        _instruction(clips, e, o, s >= 0 and rng.random() < drawing.untold, rng)
+        for e, o, s in zip(chosen, own, shown, strict=True)
+    )
+    images = augmented(clips.images[flat].reshape(len(chosen), size, *clips.images.shape[1:]),
+                       drawing, rng)  # fmt: skip
+    frames = Frames(
+        images=torch.from_numpy(images.reshape(-1, *images.shape[2:])),
+        image_ok=torch.ones(images.shape[0] * size, images.shape[2], dtype=torch.bool),
+        time_s=torch.from_numpy(clips.time_s[flat]),
+        row=torch.from_numpy(row),
+    )
+    begin = np.arange(len(chosen)) * size
+    truth = own[row].astype(np.float32)
+    return CriticBatch(
+        frames=frames,
+        task=task,
+        history=torch.from_numpy(_history(len(chosen), size, drawing.rewound, rng)),
+        first=torch.from_numpy(begin[row]),
+        last=torch.from_numpy(begin + size - 1),
+        progress=torch.from_numpy(clips.progress[flat] * truth),
+        success=torch.from_numpy(clips.success[flat].astype(np.float32) * truth),
+        own=torch.from_numpy(own.astype(np.float32)),
+        pairs=torch.from_numpy(_pairs(begin, size, drawing.pairs, rng)),
+        shown=torch.from_numpy(shown),
+        better=torch.from_numpy(_better(clips.task[chosen], level, own)),
+    )
+
+
+def _episodes(clips: Clips, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw episodes, as many of each task as of any other."""
+    tasks = np.unique(clips.task)
+    drawn = rng.permutation(np.resize(rng.permutation(tasks), count))
+    return np.array([rng.choice(np.flatnonzero(clips.task == name)) for name in drawn])
+
+
+def _spots(clips: Clips, episode: int, drawing: Drawing, rng: np.random.Generator) -> np.ndarray:
+    """Draw frames of an episode, in order: first, last, some in between, and their mates."""
+    begin, end = int(clips.offsets[episode]), int(clips.offsets[episode + 1])
+    edges = np.linspace(begin, end, drawing.spots + 1)
+    spots = np.floor(rng.uniform(edges[:-1], edges[1:])).astype(np.int64)
+    spots = np.minimum(spots, end - 1)
+    later_s = clips.time_s[rng.choice(spots, drawing.mates)] + drawing.mate_s * rng.random(
+        drawing.mates
+    )
+    mates = begin + np.searchsorted(clips.time_s[begin:end], later_s)
+    mates = np.minimum(mates, end - 1)
+    return np.sort(np.concatenate([[begin], spots, mates, [end - 1]]))
+
+
+def _history(episodes: int, size: int, share: float, rng: np.random.Generator) -> np.ndarray:
+    """Draw up to which frame of its episode each frame's memory reaches: itself, or a later one."""
+    place = np.tile(np.arange(size), episodes)
+    later = place + np.floor(rng.random(len(place)) * (size - place)).astype(np.int64)
+    reach = np.where(rng.random(len(place)) < share, later, place)
+    return reach + np.repeat(np.arange(episodes) * size, size)
+
+
+def _pairs(begin: np.ndarray, size: int, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw pairs of each episode: half of them near in time, half anywhere, in either order."""
+    near = count // 2
+    a = rng.integers(size, size=(len(begin), count))
+    b = rng.integers(size, size=(len(begin), count))
+    step = rng.choice((-2, -1, 1, 2), size=(len(begin), near))
+    b[:, :near] = np.clip(a[:, :near] + step, 0, size - 1)
+    return (np.stack([a, b], 2) + begin[:, None, None]).reshape(-1, 2)
+
+
+def _references(
+    task: np.ndarray, level: np.ndarray, own: np.ndarray, share: float, rng: np.random.Generator
+) -> np.ndarray:
+    """Draw for some episodes another of the same task that succeeded; -1 for none."""
+    shown = np.full(len(task), -1)
+    for e in range(len(task)):
+        good = (task == task[e]) & (level == 2) & own
+        good[e] = False
+        if good.any() and own[e] and rng.random() < share:
+            shown[e] = rng.choice(np.flatnonzero(good))
+    return shown
+
+
+def _better(task: np.ndarray, level: np.ndarray, own: np.ndarray) -> np.ndarray:
+    """Return all pairs of episodes of a task of which the first ended better, i64 [q, 2]."""
+    same = (task[:, None] == task) & own[:, None] & own
+    return np.argwhere(same & (level[:, None] > level))
+
+
+def _instruction(
+    clips: Clips, episode: int, own: bool, untold: bool, rng: np.random.Generator
+) -> str:
+    """Return the episode's instruction, a foreign one, or none."""
+    if not own:
+        return foreign(clips.instruction[episode], clips, rng)
+    return "" if untold else str(clips.instruction[episode])
+
+
+def foreign(instruction: str, clips: Clips, rng: np.random.Generator) -> str:
+    """Return an instruction of another task, or, as often, the same with another colour."""
+    found = COLOUR.search(instruction)
+    if found and rng.random() < 0.5:
+        others = [colour for colour in COLOURS if colour != found.group(1)]
+        return COLOUR.sub(str(rng.choice(others)), instruction)
+    own = clips.task[np.flatnonzero(clips.instruction == instruction)[:1]]
+    elsewhere = clips.instruction[~np.isin(clips.task, own)]
+    return str(rng.choice(elsewhere if len(elsewhere) else clips.instruction))
+
+
+def augmented(images: np.ndarray, drawing: Drawing, rng: np.random.Generator) -> np.ndarray:
+    """Return images u8 [b, t, v, h, w, 3] shifted, brightened and darkened episode by episode."""
+    out = np.empty_like(images)
+    episodes, _, views = images.shape[:3]
+    dark = rng.random((episodes, views)) < drawing.dark
+    dark &= ~dark.all(1, keepdims=True)
+    for e in range(episodes):
+        for v in range(views):
+            seen = images[e, :, v]
+            dy, dx = rng.integers(-drawing.shift_px, drawing.shift_px + 1, size=2)
+            gain = 1.0 + rng.uniform(-drawing.gain, drawing.gain)
+            table = np.clip(np.arange(256) * gain, 0, 255).astype(np.uint8)
+            out[e, :, v] = 0 if dark[e, v] else table[_shifted(seen, int(dy), int(dx))]
+    if drawing.noise:
+        out = _noisy(out, drawing.noise, rng)
+    out[dark[:, None].repeat(images.shape[1], 1)] = 0
+    return out
+
+
+def _shifted(images: np.ndarray, dy: int, dx: int) -> np.ndarray:
+    """Shift images [t, h, w, 3], repeating their edge."""
+    height, width = images.shape[1:3]
+    rows = np.clip(np.arange(height) + dy, 0, height - 1)
+    columns = np.clip(np.arange(width) + dx, 0, width - 1)
+    return images[:, rows][:, :, columns]
+
+
+def _noisy(images: np.ndarray, deviation: float, rng: np.random.Generator) -> np.ndarray:
+    """Add noise that repeats after a block: a full draw costs more than the network's look."""
+    block = rng.normal(0.0, deviation, size=1 << 16)
+    noise = np.resize(np.rint(block).astype(np.int16), images.size).reshape(images.shape)
+    return np.clip(images.astype(np.int16) + noise, 0, 255).astype(np.uint8)
+
+
+def instructions(clips: Clips) -> Sequence[str]:
+    """Return every instruction there is, and its words in every colour."""
+    found = set(clips.instruction.tolist())
+    return sorted(found | {COLOUR.sub(c, text) for text in found for c in COLOURS})

@@ -1,0 +1,168 @@
+"""Recorded episodes as a critic sees them: frames at a stride in seconds, and the truth."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from sim.layout import COLOURS
+from vla.contracts.types import Example, Frames
+from vla.data.decode import FrameChoice, decode_views
+from vla.data.info import DatasetInfo
+from vla.data.reader import open_dataset, read_columns, table_files
+
+COLOUR = re.compile(rf"\b({'|'.join(COLOURS)})\b")
+"""A colour that instructions name."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Clips:
+    """F frames of N episodes, in order of episode and time."""
+
+    images: np.ndarray
+    """u8 [f, v, h, w, 3]."""
+    time_s: np.ndarray
+    """f64 [f], since the episode began."""
+    progress: np.ndarray
+    """f32 [f], simulator truth."""
+    success: np.ndarray
+    """bool [f], simulator truth."""
+    proprio: np.ndarray
+    """f32 [f, s]; only the control that sees nothing else looks at it."""
+    offsets: np.ndarray
+    """i64 [n + 1]: frames of episode e are offsets[e] to offsets[e + 1]."""
+    instruction: np.ndarray
+    """str [n]."""
+    task: np.ndarray
+    """str [n], the task's registry key."""
+    behaviour: np.ndarray
+    """str [n], who acted."""
+
+    @property
+    def episodes(self) -> int:
+        """N."""
+        return len(self.instruction)
+
+    @property
+    def episode(self) -> np.ndarray:
+        """Episode of each frame, i64 [f]."""
+        return np.repeat(np.arange(self.episodes), np.diff(self.offsets))
+
+    @property
+    def level(self) -> np.ndarray:
+        """How each episode ended, i64 [n]: 2 success, 1 partial, 0 failure."""
+        last = self.offsets[1:] - 1
+        return np.where(self.success[last], 2, (self.progress[last] >= PARTIAL).astype(np.int64))
+
+    def frames(self) -> Frames:
+        """Return everything a critic (and the controls) may see."""
+        length_s = self.time_s[self.offsets[1:] - 1]
+        return Frames(
+            images=self.images,
+            image_ok=np.ones(self.images.shape[:2], np.bool_),
+            time_s=self.time_s,
+            row=self.episode,
+            end_s=length_s[self.episode],
+            truth=np.stack([self.progress, self.success.astype(np.float32)], 1),
+        )
+
+    def pick(self, episodes: np.ndarray) -> "Clips":
+        """Return some of the episodes."""
+        rows = np.concatenate(
+            [np.arange(self.offsets[e], self.offsets[e + 1]) for e in episodes]
+            or [np.zeros(0, np.int64)]
+        )
+        lengths = np.diff(self.offsets)[episodes]
+        kept = {name: getattr(self, name)[rows] for name in PER_FRAME}
+        kept |= {name: getattr(self, name)[episodes] for name in PER_EPISODE}
+        return Clips(offsets=np.concatenate([[0], np.cumsum(lengths)]), **kept)
+
+    def example(self, episode: int) -> Example:
+        """Return one episode as a reference, with the progress that was recorded."""
+        one = self.pick(np.array([episode]))
+        return Example(frames=one.frames(), progress=one.progress)
+
+
+PER_FRAME = ("images", "time_s", "progress", "success", "proprio")
+PER_EPISODE = ("instruction", "task", "behaviour")
+PARTIAL = 0.3
+"""Final progress from which an episode that failed is a partial success."""
+
+
+def load_clips(path: Path, cameras: Sequence[str], stride_s: float, side_px: int) -> Clips:
+    """Read a data set that `vla demos` recorded; the last frame of each episode is always there.
+
+    Raises:
+        ValueError: it is damaged, lacks a camera, or lacks the simulator's truth.
+    """
+    info = open_dataset(path)
+    if info.recording is None or not {"progress", "success"} <= set(info.scalars):
+        raise ValueError(
+            f"{path}: lacks the simulator's progress and success, which a critic learns from; "
+            "record it with `vla demos`"
+        )
+    stride = max(1, round(stride_s * info.fps))
+    steps = [_steps(length, stride) for length in info.lengths.tolist()]
+    counts = np.array([len(s) for s in steps])
+    choice = FrameChoice(
+        episode=np.repeat(np.arange(info.num_episodes), counts), step=np.concatenate(steps)
+    )
+    chosen = tuple(info.camera(name) for name in cameras)
+    columns = read_columns(info)
+    rows = info.offsets[choice.episode] + choice.step
+    return Clips(
+        images=decode_views(info, chosen, choice, (side_px, side_px)),
+        time_s=choice.step / info.fps,
+        progress=columns.scalars["progress"][rows],
+        success=columns.scalars["success"][rows] > 0,
+        proprio=columns.state[rows],
+        offsets=np.concatenate([[0], np.cumsum(counts)]),
+        instruction=np.array(info.tasks),
+        task=np.full(info.num_episodes, info.recording["task"]["type"]),
+        behaviour=_behaviours(info),
+    )
+
+
+def join(parts: Sequence[Clips]) -> Clips:
+    """Return the episodes of several sets, one after the other."""
+    lengths = np.concatenate([np.diff(part.offsets) for part in parts])
+    names = [f.name for f in fields(Clips) if f.name != "offsets"]
+    joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    return Clips(offsets=np.concatenate([[0], np.cumsum(lengths)]), **joined)
+
+
+def colour_of(instruction: str) -> str | None:
+    """Return the colour an instruction names, if any."""
+    found = COLOUR.search(instruction)
+    return found.group(1) if found else None
+
+
+def composed(clips: Clips, held_out: Sequence[str]) -> np.ndarray:
+    """Return, bool [n], which episodes combine a task and a colour that `held_out` lists.
+
+    Args:
+        clips: Episodes.
+        held_out: Pairs such as "reach:blue".
+    """
+    pairs = [f"{t}:{colour_of(i)}" for t, i in zip(clips.task, clips.instruction, strict=True)]
+    return np.isin(pairs, list(held_out))
+
+
+def _steps(length: int, stride: int) -> np.ndarray:
+    """Return every `stride`-th step and the last."""
+    steps = np.arange(0, length, stride)
+    return steps if steps[-1] == length - 1 else np.append(steps, length - 1)
+
+
+def _behaviours(info: DatasetInfo) -> np.ndarray:
+    """Return who acted in each episode."""
+    found: dict[int, str] = {}
+    for file in table_files(info.path, "data"):
+        table = pq.read_table(file, columns=["episode_index", "behaviour"])
+        found.update(
+            zip(table["episode_index"].to_pylist(), table["behaviour"].to_pylist(), strict=True)
+        )
+    return np.array([found[e] for e in sorted(found)])
