@@ -1,0 +1,1 @@
+"""Figures of critics: see `reward_models.metrics.table`."""

@@ -1,0 +1,96 @@
+"""Confidence: do probabilities mean what they say, and is what is left out the worst?"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from reward_models.calibrate import WITHIN
+from reward_models.metrics.episodes import Episodes
+from reward_models.metrics.resample import Statistic, Weighted, over_frames
+
+BINS = 10
+KEPT = 0.9
+"""Coverage at which the error is reported."""
+_STEPS = 1000
+
+
+def calibration_error(probability: np.ndarray, right: np.ndarray) -> Weighted:
+    """Return the expected calibration error over ten equal bins, a function of weights [n].
+
+    Args:
+        probability: [n], in [0, 1].
+        right: bool [n], whether it came true.
+    """
+    code = np.minimum((probability * BINS).astype(np.int64), BINS - 1)
+
+    def error(weight: np.ndarray) -> float:
+        if weight.sum() == 0:
+            return float("nan")
+        # Sums, not means: the weight of a bin in the error is the weight of its rows.
+        gap = np.bincount(code, weight * (probability - right), BINS)
+        return float(np.abs(gap).sum() / weight.sum())
+
+    return error
+
+
+def confidence_ece(episodes: Episodes) -> Statistic:
+    """Return the calibration error of `confidence` against |value - truth| <= 0.1.
+
+    Frames of which the critic said nothing do not count.
+    """
+    said = ~np.isnan(episodes.value)
+    miss = np.abs(episodes.value[said] - episodes.progress[said])
+    error = calibration_error(episodes.confidence[said], miss <= WITHIN)
+    return over_frames(episodes, lambda weight: error(weight[said]))
+
+
+def done_ece(episodes: Episodes) -> Statistic:
+    """Return the calibration error of `done_prob` against success."""
+    return over_frames(episodes, calibration_error(episodes.done_prob, episodes.success))
+
+
+def risk(
+    confidence: np.ndarray, miss: np.ndarray
+) -> Callable[[np.ndarray, float], tuple[float, float]]:
+    """Return error over coverage when the least confident are left out first.
+
+    Rows of equal confidence are left out in no particular order, so each counts with their mean.
+
+    Args:
+        confidence: [n].
+        miss: [n], the error of each row.
+
+    Returns:
+        A function of weights [n] and a coverage; it returns the mean error of that share, and the
+        area under error over coverage, the mean over all coverages.
+    """
+    levels, code = np.unique(-confidence, return_inverse=True)
+
+    def curve(weight: np.ndarray, kept: float) -> tuple[float, float]:
+        count = np.bincount(code, weight, len(levels))
+        total = np.append(0.0, np.cumsum(np.bincount(code, weight * miss, len(levels))))
+        covered = np.append(0.0, np.cumsum(count))
+        if covered[-1] == 0:
+            return float("nan"), float("nan")
+        steps = (np.arange(_STEPS) + 0.5) / _STEPS * covered[-1]
+        area = float(np.mean(np.interp(steps, covered, total) / steps))
+        return float(np.interp(kept * covered[-1], covered, total) / (kept * covered[-1])), area
+
+    return curve
+
+
+def risk_at_coverage(episodes: Episodes) -> Statistic:
+    """Return the mean absolute error of the 90 % of frames with the highest confidence."""
+    return _of_risk(episodes, 0)
+
+
+def risk_area(episodes: Episodes) -> Statistic:
+    """Return the mean absolute error averaged over all coverages."""
+    return _of_risk(episodes, 1)
+
+
+def _of_risk(episodes: Episodes, part: int) -> Statistic:
+    said = ~np.isnan(episodes.value)
+    miss = np.abs(episodes.value[said] - episodes.progress[said])
+    curve = risk(episodes.confidence[said], miss)
+    return over_frames(episodes, lambda weight: curve(weight[said], KEPT)[part])

@@ -1,0 +1,151 @@
+"""What one critic said of one evaluation set, as flat arrays beside the truth; no figures yet."""
+
+import functools
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from jaxtyping import Bool, Float32, Float64, Int64
+
+DONE = 0.5
+"""Probability from which a critic is taken to say "done"."""
+SLACK_S = 1e-6
+"""Slack in "at least so long ago": frame times are multiples of 1 / fps, up to rounding."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Episodes:
+    """F frames of N episodes, sorted by episode and, within it, by time."""
+
+    episode: Int64[np.ndarray, " f"]
+    """Episode of every frame, in [0, N); every episode has a frame."""
+    time_s: Float64[np.ndarray, " f"]
+    """Seconds since the episode began."""
+    progress: Float32[np.ndarray, " f"]
+    """The truth, in [0, 1]."""
+    success: Bool[np.ndarray, " f"]
+    """The truth: the task is complete."""
+    value: Float32[np.ndarray, " f"]
+    """Progress the critic reports; NaN where it abstains."""
+    delta: Float32[np.ndarray, " f"]
+    """Change over the horizon that the critic reports; NaN where it abstains."""
+    trend: Float32[np.ndarray, "f 3"]
+    """Probabilities of regress, stagnation, progress over the horizon."""
+    done_prob: Float32[np.ndarray, " f"]
+    """Probability of being complete."""
+    match: Float32[np.ndarray, " f"]
+    """Probability that the instruction fits the scene."""
+    confidence: Float32[np.ndarray, " f"]
+    """Probability that `value` is within 0.1 of `progress`."""
+    task: tuple[str, ...]
+    """Task of each of the N episodes."""
+    behaviour: tuple[str, ...]
+    """Who acted in each of the N episodes."""
+    horizon_s: float = 1.0
+    """What `delta` and `trend` look back over."""
+
+    def __post_init__(self) -> None:
+        """Refuse arrays that do not describe one set."""
+        frames, count = len(self.episode), len(self.task)
+        for name in _PER_FRAME:
+            if len(getattr(self, name)) != frames:
+                raise ValueError(
+                    f"{name}: got {len(getattr(self, name))} rows, expected {frames}, one per "
+                    "frame; cut all arrays alike"
+                )
+        if len(self.behaviour) != count:
+            raise ValueError(
+                f"behaviour: got {len(self.behaviour)} names, expected {count}, one per episode"
+            )
+        if not np.array_equal(np.unique(self.episode), np.arange(count)):
+            raise ValueError(
+                f"episode: expected every number from 0 to {count - 1}, got "
+                f"{len(np.unique(self.episode))} different ones; number the episodes without gaps"
+            )
+        same = np.diff(self.episode) == 0
+        if np.any(np.diff(self.episode) < 0) or np.any(same & (np.diff(self.time_s) <= 0)):
+            raise ValueError("frames must be in order of episode and, within it, of time")
+
+    @functools.cached_property
+    def begin(self) -> np.ndarray:
+        """First frame of every episode, i64 [n]."""
+        return np.searchsorted(self.episode, np.arange(len(self.task)))
+
+    @functools.cached_property
+    def last(self) -> np.ndarray:
+        """Last frame of every episode, i64 [n]."""
+        return np.append(self.begin[1:], len(self.episode)) - 1
+
+    @functools.cached_property
+    def tasks(self) -> tuple[str, ...]:
+        """Names of the tasks, sorted."""
+        return tuple(sorted(set(self.task)))
+
+    @functools.cached_property
+    def task_of(self) -> np.ndarray:
+        """Position in `tasks` of every episode's task, i64 [n]."""
+        return np.searchsorted(np.array(self.tasks), np.array(self.task))
+
+    @functools.cached_property
+    def succeeded(self) -> np.ndarray:
+        """Whether every episode ended in success, bool [n]."""
+        return self.success[self.last]
+
+    @functools.cached_property
+    def final_value(self) -> np.ndarray:
+        """What the critic said last of every episode, f32 [n]; 0 where it never spoke."""
+        spoken = [part[~np.isnan(part)] for part in self.cut(self.value)]
+        return np.array([part[-1] if len(part) else 0.0 for part in spoken], np.float32)
+
+    @functools.cached_property
+    def final_done(self) -> np.ndarray:
+        """Probability of being complete at the end of every episode, f32 [n]."""
+        return self.done_prob[self.last]
+
+    @functools.cached_property
+    def anchor(self) -> np.ndarray:
+        """Newest frame at least a horizon earlier in the episode, or its first, i64 [f]."""
+        return earlier(self.episode, self.time_s, self.horizon_s)
+
+    def cut(self, array: np.ndarray) -> list[np.ndarray]:
+        """Return the rows of a per-frame array, episode by episode."""
+        return np.split(array, self.begin[1:])
+
+    def take(self, chosen: np.ndarray) -> "Episodes":
+        """Return some episodes as a set of their own: a split, or a behaviour.
+
+        Args:
+            chosen: bool [n].
+
+        Raises:
+            ValueError: none is chosen.
+        """
+        if not chosen.any():
+            raise ValueError(f"no episode of {len(chosen)} is chosen; choose at least one")
+        frames = chosen[self.episode]
+        number = np.cumsum(chosen) - 1
+        cut = {name: getattr(self, name)[frames] for name in _PER_FRAME}
+        cut["episode"] = number[cut["episode"]]
+        kept = np.flatnonzero(chosen)
+        return replace(
+            self, task=tuple(self.task[i] for i in kept),
+            behaviour=tuple(self.behaviour[i] for i in kept), **cut,
+        )  # fmt: skip
+
+
+_PER_SET = ("task", "behaviour", "horizon_s")
+_PER_FRAME = tuple(f.name for f in fields(Episodes) if f.name not in _PER_SET)
+
+
+def earlier(episode: np.ndarray, time_s: np.ndarray, lag_s: float) -> np.ndarray:
+    """Return, for each frame, the newest of its episode at least `lag_s` earlier, or its first.
+
+    Args:
+        episode: i64 [f], sorted.
+        time_s: f64 [f], rising within an episode.
+        lag_s: At least 0.
+    """
+    # One sorted key: episodes lie further apart than any lag or episode is long.
+    apart = time_s.max(initial=0.0) + lag_s + 1.0
+    key = episode * apart + time_s
+    found = np.searchsorted(key, key - lag_s + SLACK_S, side="right") - 1
+    return np.maximum(found, np.searchsorted(episode, episode, side="left"))

@@ -1,0 +1,93 @@
+"""Language and consistency: do the words matter, and does how the video was sampled not matter?"""
+
+import numpy as np
+
+from reward_models.metrics.episodes import DONE, Episodes
+from reward_models.metrics.resample import Draw, Statistic, mean_over_tasks
+
+REFUSED = 0.1
+"""Progress below which a critic is taken to say that nothing was done."""
+
+
+# --- language ------------------------------------------------------------------------------------
+
+
+def diagonal_margin(episodes: Episodes, foreign: Episodes) -> Statistic:
+    """Return the final value under the right instruction minus that under a foreign one.
+
+    Over episodes that end in success: elsewhere the right instruction earns nothing either.
+
+    Args:
+        episodes: Judged under their own instructions.
+        foreign: The same episodes, judged under instructions that do not fit the scene.
+    """
+    margin = (episodes.final_value - foreign.final_value).astype(np.float64)
+    return mean_over_tasks(np.where(episodes.succeeded, margin, np.nan))
+
+
+def foreign_refused(foreign: Episodes) -> Statistic:
+    """Return the share of foreign instructions that end with value < 0.1 and done < 0.5."""
+    refused = (foreign.final_value < REFUSED) & (foreign.final_done < DONE)
+    return mean_over_tasks(refused.astype(np.float64))
+
+
+def foreign_refused_throughout(foreign: Episodes) -> Statistic:
+    """Return the share that stay below both bounds in every frame; abstaining claims nothing."""
+    value = np.nan_to_num(foreign.value, nan=0.0)
+    claimed = (value >= REFUSED) | (foreign.done_prob >= DONE)
+    return mean_over_tasks(np.array([not part.any() for part in foreign.cut(claimed)], np.float64))
+
+
+# --- consistency ---------------------------------------------------------------------------------
+
+
+def path_agreement(episodes: Episodes, curves: np.ndarray) -> Statistic:
+    """Return 1 minus the mean distance between the highest and lowest of several curves.
+
+    Args:
+        episodes: The set whose frames the curves run over.
+        curves: f32 [c, f], values of the same frames on different paths there (strides 1, 2, 5,
+            10); NaN where a path leaves the frame out. Frames seen by fewer than two do not count.
+    """
+    known = ~np.isnan(curves)
+    high = np.where(known, curves, -np.inf).max(0)
+    low = np.where(known, curves, np.inf).min(0)
+    shared = known.sum(0) > 1
+    apart = np.where(shared, high - low, np.nan)
+    return mean_over_tasks(1.0 - _mean_of_known(episodes.cut(apart)))
+
+
+def mirror_error(episodes: Episodes, mirrored: np.ndarray) -> Statistic:
+    """Return the largest |d(A, B) + d(B, A)| of the set; it has no interval worth the name.
+
+    Args:
+        episodes: With the change from the horizon's beginning A to every frame B in `delta`.
+        mirrored: f32 [f], the change from B to A.
+    """
+    return _largest(episodes, episodes.delta + mirrored)
+
+
+def rate_error(episodes: Episodes, resampled: np.ndarray) -> Statistic:
+    """Return the largest difference between values at two frame rates.
+
+    Args:
+        episodes: At one rate.
+        resampled: f32 [f], values of the same moments at another rate; NaN where it has none.
+    """
+    return _largest(episodes, episodes.value - resampled)
+
+
+def _largest(episodes: Episodes, error: np.ndarray) -> Statistic:
+    per_episode = [np.abs(part[~np.isnan(part)]).max(initial=-1.0) for part in episodes.cut(error)]
+    largest = np.array(per_episode, np.float64)
+
+    def statistic(draw: Draw) -> float:
+        found = largest[draw.weight.any(0)].max(initial=-1.0)
+        return float(found) if found >= 0 else float("nan")
+
+    return statistic
+
+
+def _mean_of_known(parts: list[np.ndarray]) -> np.ndarray:
+    known = [part[~np.isnan(part)] for part in parts]
+    return np.array([part.mean() if len(part) else np.nan for part in known], np.float64)

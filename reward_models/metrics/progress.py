@@ -1,0 +1,200 @@
+"""Order and direction: do value and trend rise and fall where the truth does?"""
+
+import numpy as np
+
+from reward_models.metrics.episodes import Episodes
+from reward_models.metrics.ranks import spearman, spearman_of_counts
+from reward_models.metrics.resample import (
+    Draw,
+    Statistic,
+    Weighted,
+    each_task,
+    mean_over_tasks,
+    over_episodes,
+    over_frames,
+)
+
+LEVELS = 101
+"""Value and truth are rounded to hundredths: what differs by less is a tie."""
+DEAD_BAND = 0.05
+"""Change of true progress over the horizon that still counts as stagnation."""
+REGRESS, STAGNATION, PROGRESS = 0, 1, 2
+
+
+# --- order ---------------------------------------------------------------------------------------
+
+
+def voc(episodes: Episodes) -> Statistic:
+    """Return the value-order correlation: Spearman of value with time in successful episodes.
+
+    VLAC's measure. A clock scores 1 on any video, so it proves nothing alone.
+    """
+    return mean_over_tasks(_order(episodes))
+
+
+def vroc(backward: Episodes) -> Statistic:
+    """Return the same of videos judged in reverse: 1 where the value falls all the way.
+
+    Args:
+        backward: The same episodes, frames, truth and judgement in reversed order.
+    """
+    return mean_over_tasks(-_order(backward, backward.success[backward.begin]))
+
+
+def voc_f1(episodes: Episodes, backward: Episodes) -> Statistic:
+    """Return the harmonic mean of `voc` and `vroc`; 0 where one of them is not above 0."""
+    forward, reverse = voc(episodes), vroc(backward)
+
+    def statistic(draw: Draw) -> float:
+        a, b = forward(draw), reverse(draw)
+        if np.isnan(a + b):
+            return float("nan")
+        return 2 * a * b / (a + b) if min(a, b) > 0 else 0.0
+
+    return statistic
+
+
+def _order(episodes: Episodes, counted: np.ndarray | None = None) -> np.ndarray:
+    """Return Spearman of value with time of every episode, f64 [n]; NaN where not counted."""
+    counted = episodes.succeeded if counted is None else counted
+    found = np.full(len(episodes.task), np.nan)
+    parts = zip(episodes.cut(episodes.value), episodes.cut(episodes.time_s), strict=True)
+    for i, (value, time_s) in enumerate(parts):
+        said = ~np.isnan(value)
+        if counted[i]:
+            found[i] = spearman(value[said], time_s[said])
+    return found
+
+
+def truth_correlation(episodes: Episodes) -> Statistic:
+    """Return Spearman of value with true progress over all frames of a task, averaged over tasks.
+
+    Both are rounded to hundredths. Tasks whose true progress never changes do not count.
+    """
+    return _of_levels(episodes, spearman_of_counts)
+
+
+def truth_error(episodes: Episodes) -> Statistic:
+    """Return the mean absolute error of value over all frames of a task, averaged over tasks.
+
+    Both are rounded to hundredths. Tasks whose true progress never changes do not count.
+    """
+    level = np.arange(LEVELS)
+    apart = np.abs(level[:, None] - level[None, :]) / (LEVELS - 1)
+
+    def error(table: np.ndarray) -> float:
+        changes = np.count_nonzero(table.sum(0)) > 1
+        return float((table * apart).sum() / table.sum()) if changes else float("nan")
+
+    return _of_levels(episodes, error)
+
+
+def _of_levels(episodes: Episodes, figure: Weighted) -> Statistic:
+    """Return the mean over tasks of a figure of how often value i [rows] met truth j [columns]."""
+    said = ~np.isnan(episodes.value)
+    value = _level(np.where(said, episodes.value, 0.0))
+    code = value * LEVELS + _level(episodes.progress)
+    place = np.zeros(len(episodes.task), np.int64)
+
+    def build(chosen: np.ndarray) -> Weighted:
+        place[chosen] = np.arange(len(chosen))
+        frames = np.flatnonzero(said & np.isin(episodes.episode, chosen))
+        codes, owner = code[frames], place[episodes.episode[frames]]
+        return lambda weight: figure(
+            np.bincount(codes, weight[owner], LEVELS**2).reshape(LEVELS, LEVELS)
+        )
+
+    return each_task(episodes, build)
+
+
+def _level(x: np.ndarray) -> np.ndarray:
+    return np.rint(np.clip(x, 0.0, 1.0) * (LEVELS - 1)).astype(np.int64)
+
+
+def coverage(episodes: Episodes) -> Statistic:
+    """Return the share of frames of which the critic said something."""
+    said = ~np.isnan(episodes.value)
+    return over_frames(episodes, lambda weight: float(weight @ said / weight.sum()))
+
+
+# --- direction -----------------------------------------------------------------------------------
+
+
+def direction(change: np.ndarray) -> np.ndarray:
+    """Return REGRESS, STAGNATION or PROGRESS for every change of progress, i64 [n]."""
+    # Slack: progress is float32, and a change of 0.05 is not to depend on its rounding.
+    return 1 + np.sign(change).astype(np.int64) * (np.abs(change) > DEAD_BAND + 1e-6)
+
+
+def true_direction(episodes: Episodes) -> np.ndarray:
+    """Return what happened to the truth over the horizon before every frame, i64 [f]."""
+    return direction(episodes.progress - episodes.progress[episodes.anchor])
+
+
+def said_direction(trend: np.ndarray) -> np.ndarray:
+    """Return the likeliest of the three, i64 [f]; where two are level, stagnation first."""
+    order = np.array([STAGNATION, PROGRESS, REGRESS])
+    return order[np.argmax(trend[:, order], axis=1)]
+
+
+def direction_f1(episodes: Episodes) -> Statistic:
+    """Return the macro-F1 of the trend over the directions that occur.
+
+    The first frame of an episode, before which nothing happened, does not count.
+    """
+    counts = _confusion(episodes)
+
+    def f1(weight: np.ndarray) -> float:
+        table = np.tensordot(weight, counts, 1)
+        right, true, said = np.diag(table), table.sum(1), table.sum(0)
+        return float(np.mean((2 * right / np.maximum(true + said, 1e-12))[true > 0]))
+
+    return over_episodes(f1)
+
+
+def regress_recall(episodes: Episodes) -> Statistic:
+    """Return the share of frames with regress before them where the trend says so."""
+    return _regress(episodes, axis=1)
+
+
+def regress_precision(episodes: Episodes) -> Statistic:
+    """Return the share of frames called regress where the truth fell; NaN if none is."""
+    return _regress(episodes, axis=0)
+
+
+def _regress(episodes: Episodes, axis: int) -> Statistic:
+    counts = _confusion(episodes)
+
+    def share(weight: np.ndarray) -> float:
+        table = np.tensordot(weight, counts, 1)
+        total = table.sum(axis)[REGRESS]
+        return float(table[REGRESS, REGRESS] / total) if total > 0 else float("nan")
+
+    return over_episodes(share)
+
+
+def _confusion(episodes: Episodes) -> np.ndarray:
+    """Return how often truth i met trend j in every episode, f64 [n, 3, 3]."""
+    met = 3 * true_direction(episodes) + said_direction(episodes.trend)
+    later = np.ones(len(met), bool)
+    later[episodes.begin] = False
+    code = (9 * episodes.episode + met)[later]
+    return np.bincount(code, minlength=9 * len(episodes.task)).reshape(-1, 3, 3).astype(np.float64)
+
+
+def gain_per_s(value: np.ndarray, time_s: np.ndarray) -> float:
+    """Return how far a curve climbs above where it began, per second; NaN values say nothing.
+
+    Over frozen video, all of it is false.
+    """
+    said = value[~np.isnan(value)]
+    length_s = float(time_s[-1] - time_s[0])
+    if length_s <= 0:
+        return float("nan")
+    return float(said.max() - said[0]) / length_s if len(said) else 0.0
+
+
+def false_gain(frozen: Episodes) -> Statistic:
+    """Return the mean of `gain_per_s` over stretches of frozen video, each an episode."""
+    parts = zip(frozen.cut(frozen.value), frozen.cut(frozen.time_s), strict=True)
+    return mean_over_tasks(np.array([gain_per_s(value, time_s) for value, time_s in parts]))
