@@ -29,6 +29,9 @@ td.strong { font-weight: 600; }
 .dot { display: inline-block; width: 9px; height: 9px; border-radius: 50%; margin-right: 8px; }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(440px, 100%), 1fr));
   gap: 8px 40px; }
+.gallery { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(300px, 100%), 1fr));
+  gap: 20px 24px; }
+.gallery figure { margin: 0; }
 figure { margin: 16px 0; }
 svg.chart { width: 100%; font-size: 11.5px; fill: var(--soft); }
 svg .grid { stroke: var(--line); }

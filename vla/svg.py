@@ -1,5 +1,6 @@
-"""Small charts as inline SVG for offline pages: curves and intervals; no library, no script."""
+"""Small charts as inline SVG: curves, histograms and intervals; no library, no script."""
 
+import bisect
 import html
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -30,9 +31,11 @@ class _Axes(NamedTuple):
     low: Number
     high: Number
     log: bool
+    x_low: Number = 0
 
     def x(self, value: Number) -> float:
-        return LEFT_PX + (WIDTH_PX - LEFT_PX - RIGHT_PX) * value / self.x_end
+        share = (value - self.x_low) / (self.x_end - self.x_low)
+        return LEFT_PX + (WIDTH_PX - LEFT_PX - RIGHT_PX) * share
 
     def y(self, value: Number) -> float:
         level = math.log10(value) if self.log else value
@@ -47,6 +50,8 @@ def curves(
     y_label: str,
     log: bool = False,
     y_range: tuple[Number, Number] | None = None,
+    gaps: bool = False,
+    diagonal: bool = False,
 ) -> str:
     """Return a line chart; points that are not finite (or not above 0 on a log axis) are left out.
 
@@ -56,6 +61,8 @@ def curves(
         y_label: Beside the vertical axis.
         log: Whether the vertical axis is logarithmic.
         y_range: Ends of a linear vertical axis; those of the data if None.
+        gaps: Whether a line breaks where a point is left out; else it goes on.
+        diagonal: Whether both axes end at 1 and y = x is drawn, dashed.
 
     Raises:
         ValueError: no point is left.
@@ -70,10 +77,37 @@ def curves(
     low, high = y_range or (min(levels), max(levels))
     if high - low < 1e-9:
         low, high = low - 0.5, high + 0.5
-    axes = _Axes(max(x for x, _ in every) or 1.0, low, high, log)
+    axes = _Axes(1.0 if diagonal else max(x for x, _ in every) or 1.0, low, high, log)
     parts = [_head(HEIGHT_PX, f"{y_label} against {x_label}"), *_grid(axes, x_label, y_label)]
-    for i, points in enumerate(shown):
-        parts += _line(axes, points, i)
+    if diagonal:
+        parts.append(_stroke(axes.x(0), axes.y(0), axes.x(1), axes.y(1), "chance"))
+    for i, points in enumerate(series if gaps else shown):
+        for run in _runs(points):
+            parts += _line(axes, run, i)
+    return "\n".join([*parts, "</svg>"])
+
+
+def histogram(values: Sequence[Number], edges: Sequence[Number], *, x_label: str) -> str:
+    """Return bars of the share of the finite values between each edge and the next.
+
+    Raises:
+        ValueError: no value lies between the edges.
+    """
+    shares = [0.0] * (len(edges) - 1)
+    for value in values:
+        if edges[0] <= value <= edges[-1]:
+            shares[min(bisect.bisect_right(edges, value), len(shares)) - 1] += 1
+    total = sum(shares)
+    if not total:
+        raise ValueError(f"nothing to draw: got no {x_label} from {edges[0]} to {edges[-1]}")
+    axes = _Axes(edges[-1], 0.0, max(shares) / total, False, edges[0])
+    parts = [_head(HEIGHT_PX, f"histogram of {x_label}"), *_grid(axes, x_label, "share")]
+    for left, right, share in zip(edges[:-1], edges[1:], shares, strict=True):
+        top, width = axes.y(share / total), axes.x(right) - axes.x(left) - 1
+        parts.append(
+            f'<rect x="{axes.x(left) + 0.5:.1f}" y="{top:.1f}" width="{width:.1f}" '
+            f'height="{axes.y(0) - top:.1f}" fill="{colour(0)}"/>'
+        )
     return "\n".join([*parts, "</svg>"])
 
 
@@ -149,7 +183,7 @@ def _grid(axes: _Axes, x_label: str, y_label: str) -> Iterator[str]:
         y = axes.y(tick)
         yield _stroke(LEFT_PX, y, WIDTH_PX - RIGHT_PX, y, "grid")
         yield _text(LEFT_PX - 6, y + 4, f"{tick:g}", "end")
-    for tick in ticks(0, axes.x_end):
+    for tick in ticks(axes.x_low, axes.x_end):
         yield _text(axes.x(tick), HEIGHT_PX - BOTTOM_PX + 17, f"{tick:,g}", "middle")
     yield _text((LEFT_PX + WIDTH_PX - RIGHT_PX) / 2, HEIGHT_PX - 5, x_label, "middle")
     middle = (TOP_PX + HEIGHT_PX - BOTTOM_PX) / 2
@@ -157,6 +191,19 @@ def _grid(axes: _Axes, x_label: str, y_label: str) -> Iterator[str]:
         f'<text x="12" y="{middle}" text-anchor="middle" transform="rotate(-90 12 {middle})">'
         f"{html.escape(y_label)}</text>"
     )
+
+
+def _runs(points: Points) -> Iterator[Points]:
+    """Yield the unbroken runs of points that are finite."""
+    run: list[tuple[Number, Number]] = []
+    for x, y in points:
+        if math.isfinite(y):
+            run.append((x, y))
+        elif run:
+            yield run
+            run = []
+    if run:
+        yield run
 
 
 def _line(axes: _Axes, points: Points, place: int) -> Iterator[str]:

@@ -1,0 +1,83 @@
+"""Quality gates: bounds that the labels of a data set must keep, and which of them they miss."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from reward_models.label_report import figures
+from reward_models.label_report.read import Episode, read
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gates:
+    """Bounds; all but coverage need the truth and are left out where it is not known."""
+
+    done_error: float = 0.1
+    """Largest calibration error of done_prob, in [0, 1]."""
+    confidence_error: float = 0.15
+    """Largest calibration error of confidence, in [0, 1]."""
+    false_gain: float = 0.05
+    """Largest gain of progress per second where the truth stands still."""
+    coverage: float = 0.7
+    """Least share of frames for which progress is given, in [0, 1]."""
+
+    def __post_init__(self) -> None:
+        """Refuse bounds out of range."""
+        for name in ("done_error", "confidence_error", "coverage"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"gates.{name}: got {getattr(self, name)}, expected 0 to 1")
+        if not self.false_gain >= 0:
+            raise ValueError(f"gates.false_gain: got {self.false_gain}, expected 0 or more")
+
+
+class Result(NamedTuple):
+    """What became of one gate."""
+
+    name: str
+    value: float
+    """NaN if it could not be measured."""
+    bound: float
+    at_most: bool
+    """Whether the bound is the largest value allowed; else it is the least."""
+
+    @property
+    def checked(self) -> bool:
+        """Whether there was anything to measure."""
+        return not math.isnan(self.value)
+
+    @property
+    def missed(self) -> bool:
+        """Whether the bound is broken."""
+        return self.value > self.bound if self.at_most else self.value < self.bound
+
+    @property
+    def sentence(self) -> str:
+        """One clause: the value, and the bound it keeps or misses."""
+        side = "at most" if self.at_most else "at least"
+        if not self.checked:
+            return f"{self.name}: not checked, the data set does not hold the truth it needs"
+        return f"{self.name}: {self.value:.3f}, expected {side} {self.bound:g}"
+
+
+def results(episodes: Sequence[Episode], gates: Gates) -> list[Result]:
+    """Return what became of each gate."""
+    done = figures.calibration_error(*figures.done_pairs(episodes))
+    confidence = figures.calibration_error(*figures.confidence_pairs(episodes))
+    return [
+        Result("coverage", figures.coverage(episodes), gates.coverage, False),
+        Result("calibration error of done", done, gates.done_error, True),
+        Result("calibration error of confidence", confidence, gates.confidence_error, True),
+        Result("false gain per second", figures.false_gain(episodes), gates.false_gain, True),
+    ]
+
+
+def check(labelled: Path, gates: Gates | None = None) -> list[str]:
+    """Return a sentence for each gate that a labelled data set misses; empty if it passes.
+
+    Raises:
+        ValueError: it is damaged, or not labelled.
+    """
+    found = results(read(labelled).episodes, gates or Gates())
+    return [result.sentence for result in found if result.missed]

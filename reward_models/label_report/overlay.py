@@ -1,0 +1,149 @@
+"""Overlay videos: an episode's cameras above the curves of its labels, with a moving cursor."""
+
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from reward_models.label_report.read import Episode, Labelled, read
+from vla import svg, video
+from vla.data.decode import FrameChoice, decode_views
+
+VIEW_PX = 192
+"""Height of a camera's picture on the screen."""
+CHART_PX, READOUT_PX, CAPTION_PX, MARGIN_PX = 132, 44, 44, 8
+MIN_WIDTH_PX = 384
+MAX_VIEWS = 3
+SHARP = 3
+"""Lines are drawn this many times larger and then shrunk: Pillow does not smooth them."""
+SOFT, LINE = (150, 156, 166), (58, 62, 70)
+CURVES = ("progress", "done", "confidence", "truth")
+"""In the order of `vla.svg.COLOURS`."""
+
+
+def overlay(labelled: Path, episode: int, out: Path) -> None:
+    """Write the overlay video of one episode of a labelled data set, H.264 in MP4.
+
+    Raises:
+        ValueError: the data set is damaged or not labelled, or has no such episode.
+    """
+    data = read(labelled)
+    write(data, data.episode(episode), out)
+
+
+def write(labelled: Labelled, episode: Episode, out: Path) -> None:
+    """Write the overlay video of an episode, at the pace at which it was recorded."""
+    views = decode(labelled, episode)
+    video.encode(pictures(episode, views), out, episode.fps, hold_s=1.0)
+
+
+def decode(labelled: Labelled, episode: Episode) -> np.ndarray:
+    """Return what the first `MAX_VIEWS` cameras saw, u8 `t v h w 3`, `VIEW_PX` high or half that.
+
+    Larger pictures are shrunk, so that a page can hold many videos; smaller ones keep their pixels.
+    """
+    cameras = labelled.info.cameras[:MAX_VIEWS]
+    height, width = cameras[0].height_px, cameras[0].width_px
+    shrink = max(1.0, height / VIEW_PX)
+    size = (round(height / shrink), round(width / shrink))
+    steps = np.arange(episode.frames)
+    choice = FrameChoice(episode=np.full_like(steps, episode.index), step=steps)
+    return decode_views(labelled.info, cameras, choice, size)
+
+
+def pictures(episode: Episode, views: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield one picture u8 `h w 3`, of even sides, for each frame of `views` u8 `t v h w 3`."""
+    scale = 2 if 2 * views.shape[2] <= VIEW_PX else 1
+    shown_h, shown_w = views.shape[2] * scale, views.shape[1] * views.shape[3] * scale
+    width = max(MIN_WIDTH_PX, shown_w)
+    width += width % 2
+    height = CAPTION_PX + shown_h + CHART_PX + READOUT_PX
+    base = Image.new("RGB", (width, height + height % 2), video.BACKGROUND)
+    base.paste(_caption(episode, width), (0, 0))
+    top = CAPTION_PX + shown_h
+    base.paste(_chart(episode, width), (0, top))
+    for t in range(episode.frames):
+        picture = base.copy()
+        row = np.concatenate(list(views[t]), axis=1)
+        row = video.upscale(row) if scale == 2 else row
+        picture.paste(Image.fromarray(row), ((width - shown_w) // 2, CAPTION_PX))
+        _cursor_(picture, episode, t, top)
+        yield np.asarray(picture)
+
+
+def _caption(episode: Episode, width: int) -> Image.Image:
+    image = Image.new("RGB", (width, CAPTION_PX), video.BACKGROUND)
+    draw, font = ImageDraw.Draw(image), ImageFont.load_default(13)
+    columns = int((width - 2 * MARGIN_PX) / draw.textlength("n", font))
+    text = f"{episode.index}: {episode.task}"
+    lines = textwrap.wrap(text, columns, max_lines=2, placeholder=" ...")
+    draw.multiline_text((MARGIN_PX, 5), "\n".join(lines), video.TEXT, font, spacing=3)
+    return image
+
+
+def _chart(episode: Episode, width: int) -> Image.Image:
+    """Return the curves without a cursor, 0 at the bottom and 1 at the top."""
+    image = Image.new("RGB", (width * SHARP, CHART_PX * SHARP), video.BACKGROUND)
+    draw = ImageDraw.Draw(image)
+    for share in (0.0, 0.5, 1.0):
+        y = _y(share) * SHARP
+        ends = [(MARGIN_PX * SHARP, y), ((width - MARGIN_PX) * SHARP, y)]
+        draw.line(ends, LINE, SHARP)
+    series = (episode.progress, episode.done_prob, episode.confidence, episode.truth)
+    for place, values in reversed(list(enumerate(series))):
+        if values is None:
+            continue
+        pen = (3 if place == 0 else 2) * SHARP // 2
+        for run in runs(values):
+            points = [
+                (_x(t, episode, width) * SHARP, _y(float(values[t])) * SHARP) for t in run.tolist()
+            ]
+            draw.line(points if len(points) > 1 else points * 2, svg.colour(place), pen, "curve")
+    return image.resize((width, CHART_PX), Image.Resampling.LANCZOS)
+
+
+def runs(values: np.ndarray) -> list[np.ndarray]:
+    """Return the frames i64 of each unbroken run of values [t] that are not NaN."""
+    known = np.flatnonzero(~np.isnan(values))
+    return [run for run in np.split(known, np.flatnonzero(np.diff(known) > 1) + 1) if len(run)]
+
+
+def _cursor_(picture: Image.Image, episode: Episode, t: int, top: int) -> None:
+    """Draw where the video stands in the chart that begins at row `top`, and the labels there."""
+    draw, font = ImageDraw.Draw(picture), ImageFont.load_default(12)
+    x = _x(t, episode, picture.width)
+    draw.line([(x, top + 4), (x, top + CHART_PX - 4)], video.TEXT, 1)
+    if not episode.abstained[t]:
+        y = top + _y(float(episode.progress[t]))
+        draw.ellipse([(x - 4, y - 4), (x + 4, y + 4)], svg.colour(0), video.TEXT)
+    told = readout(episode, t)
+    column = (picture.width - 2 * MARGIN_PX) / len(told)
+    for k, (name, value, place) in enumerate(told):
+        left = MARGIN_PX + k * column
+        draw.text((left, top + CHART_PX), name, SOFT, font)
+        colour = video.TEXT if place is None else svg.colour(place)
+        draw.text((left, top + CHART_PX + 17), value, colour, ImageFont.load_default(15))
+
+
+def readout(episode: Episode, t: int) -> list[tuple[str, str, int | None]]:
+    """Return the labels of a frame: name, value, and the place of the colour of its curve."""
+    silent = bool(episode.abstained[t])
+    told = [
+        ("progress", "abstains" if silent else f"{episode.progress[t]:.2f}", 0),
+        ("delta", "–" if silent else f"{episode.delta[t]:+.2f}", None),
+        ("done", f"{episode.done_prob[t]:.2f}", 1),
+        ("confidence", f"{episode.confidence[t]:.2f}", 2),
+    ]
+    if episode.truth is not None:
+        told.append(("truth", f"{episode.truth[t]:.2f}", 3))
+    return told
+
+
+def _x(t: int, episode: Episode, width: int) -> float:
+    return MARGIN_PX + (width - 2 * MARGIN_PX) * t / max(1, episode.frames - 1)
+
+
+def _y(share: float) -> float:
+    return MARGIN_PX + (CHART_PX - 2 * MARGIN_PX) * (1.0 - min(1.0, max(0.0, share)))
