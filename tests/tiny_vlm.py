@@ -28,7 +28,7 @@ TEMPLATE = (
 )
 SIZES = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
-    "num_key_value_heads": 1, "head_dim": 16,
+    "num_key_value_heads": 1, "head_dim": 16, "initializer_range": 0.3,
 }  # fmt: skip
 
 

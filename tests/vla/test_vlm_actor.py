@@ -59,7 +59,7 @@ def test_it_learns_to_repeat_what_it_was_shown(folder: Path) -> None:
     arm = actor(folder, lora_rank=4)
     obs = fake_observation(RNG, 2)
     low, high = torch.tensor(arm.robot.low), torch.tensor(arm.robot.high)
-    shown = (low + (high - low) * torch.rand(2, 2, 2, generator=torch.Generator().manual_seed(0)))
+    shown = low + (high - low) * torch.rand(2, 2, 2, generator=torch.Generator().manual_seed(0))
     weights = [p for p in arm.vlm.parameters() if p.requires_grad]
     optimiser = torch.optim.AdamW(weights, lr=1e-2)
     for _ in range(60):

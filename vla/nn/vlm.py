@@ -1,0 +1,263 @@
+"""A pretrained vision-language model as one that fills in forms: images and text in, logits out.
+
+One forward pass reads all answers of a form, each at its own place and over the tokens that may
+stand there: no text is generated and none is parsed. What is asked is the critic's and the actor's
+business. Nothing is downloaded unless a name says so ("hub:OWNER/NAME").
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+Prompt = Sequence[str | np.ndarray]
+"""Texts and images (u8 [h, w, 3], RGB) in the order in which they are shown."""
+
+HUB = "hub:"
+FILLER = "?"
+"""Stands in the place of an answer while later ones are read: none may depend on another."""
+LAYERS = r".*language_model.*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
+"""What an adapter is attached to: the language model's projections, not the vision tower's."""
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class Slot(NamedTuple):
+    """One answer of a form."""
+
+    lead: str
+    """Text before the answer."""
+    choices: tuple[int, ...]
+    """Tokens that may stand there."""
+
+
+class Vlm(nn.Module):
+    """A model of transformers with its processor; several roles may share one."""
+
+    def __init__(self, model: nn.Module, processor: Any, batch: int) -> None:
+        """Wrap a model.
+
+        Args:
+            model: Takes images and text, as `AutoModelForImageTextToText` loads it.
+            processor: Its processor, with a chat template.
+            batch: Prompts per forward pass: bounds memory.
+        """
+        super().__init__()
+        self.model, self.processor, self.batch = model, processor, batch
+        self.tokenizer = processor.tokenizer
+        # InternVL would cut every image into a dozen tiles.
+        tiles = hasattr(processor.image_processor, "crop_to_patches")
+        self._images = {"images_kwargs": {"crop_to_patches": False}} if tiles else {}
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.model.parameters()).device
+
+    def tokens(self, words: Sequence[str]) -> tuple[int, ...]:
+        """Return the first token of each word.
+
+        Raises:
+            ValueError: two of them begin with the same token, so the model cannot tell them apart.
+        """
+        found = tuple(self._ids(word)[0] for word in words)
+        if len(set(found)) < len(found):
+            raise ValueError(
+                f"the tokenizer of {self.model.config.model_type} begins {', '.join(words)} with "
+                f"tokens {found}, expected different ones; use another model"
+            )
+        return found
+
+    def rarest_tokens(self, count: int) -> tuple[int, ...]:
+        """Return the `count` ordinary tokens that were merged last: hardly any text has them.
+
+        Raises:
+            ValueError: there are fewer.
+        """
+        special = set(self.tokenizer.added_tokens_decoder)
+        ordinary = [i for i in range(self.tokenizer.vocab_size) if i not in special]
+        if len(ordinary) < count:
+            raise ValueError(
+                f"bins: got {count}, but the tokenizer has {len(ordinary)} tokens; use fewer bins"
+            )
+        return tuple(ordinary[-count:])
+
+    def fill(self, prompts: Sequence[Prompt], form: Sequence[Slot]) -> list[Tensor]:
+        """Return the logits f32 [n, choices] of each answer, read in one pass per prompt."""
+        parts = [
+            self._fill(prompts[start : start + self.batch], form)
+            for start in range(0, len(prompts), self.batch)
+        ]
+        if not parts:
+            return [torch.zeros(0, len(slot.choices), device=self.device) for slot in form]
+        return [torch.cat(column) for column in zip(*parts, strict=True)]
+
+    def _fill(self, prompts: Sequence[Prompt], form: Sequence[Slot]) -> list[Tensor]:
+        images = [part for prompt in prompts for part in prompt if not isinstance(part, str)]
+        texts = [self._text(prompt) for prompt in prompts]
+        # On the left, so that the form ends every row at the same place.
+        inputs = dict(
+            self.processor(
+                text=texts, images=images or None, padding=True, padding_side="left",
+                return_tensors="pt", **self._images,
+            )
+        )  # fmt: skip
+        ids, ends = self._form(form)
+        written = torch.tensor(ids).expand(len(prompts), -1)
+        inputs["input_ids"] = torch.cat([inputs["input_ids"], written], 1)
+        mask = [inputs["attention_mask"], torch.ones_like(written)]
+        inputs["attention_mask"] = torch.cat(mask, 1)
+        inputs.pop("token_type_ids", None)
+        at = torch.tensor(ends) + inputs["input_ids"].shape[1] - len(ids)
+        moved = {name: value.to(self.device) for name, value in inputs.items()}
+        out = self.model(**moved, logits_to_keep=at.to(self.device), use_cache=False)
+        logits = out.logits.float()
+        return [logits[:, k, list(slot.choices)] for k, slot in enumerate(form)]
+
+    def _form(self, form: Sequence[Slot]) -> tuple[list[int], list[int]]:
+        """Return the tokens of a form without its last answer, and where each lead ends."""
+        ids: list[int] = []
+        ends = []
+        filler = self._ids(FILLER)[:1]
+        for slot in form:
+            ids += self._ids(slot.lead)
+            ends.append(len(ids) - 1)
+            ids += filler
+        return ids[:-1], ends
+
+    def _ids(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def _text(self, prompt: Prompt) -> str:
+        content = [
+            {"type": "text", "text": part} if isinstance(part, str) else {"type": "image"}
+            for part in prompt
+        ]
+        messages = [{"role": "user", "content": content}]
+        return self.processor.apply_chat_template(messages, add_generation_prompt=True)
+
+
+def load(name: str, *, dtype: str = "float32", batch: int = 8, lora_rank: int = 0) -> Vlm:
+    """Load a model, in evaluation mode.
+
+    Args:
+        name: A folder; OWNER/NAME of a model in Hugging Face's cache on this machine; or
+            "hub:OWNER/NAME" to download it, if it is not there (never with HF_HUB_OFFLINE set).
+        dtype: Of the weights: one of `DTYPES`.
+        batch: Prompts per forward pass.
+        lora_rank: Rank of a fresh adapter, which changes nothing until trained; 0 for none.
+
+    Raises:
+        ValueError: there is no such model, or it has no chat template.
+    """
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    folder = locate(name)
+    try:
+        processor = AutoProcessor.from_pretrained(folder, local_files_only=True)
+        model = AutoModelForImageTextToText.from_pretrained(
+            folder, local_files_only=True, dtype=DTYPES[dtype], use_safetensors=True
+        )
+    except (OSError, ValueError, KeyError) as error:
+        line = f"{folder}: no vision-language model ({_line(error)}); copy it whole"
+        raise ValueError(line) from error
+    if not getattr(processor, "chat_template", None):
+        raise ValueError(f"{folder}: the processor has no chat template; use a model that chats")
+    model.requires_grad_(False)
+    return Vlm(attach(model, lora_rank) if lora_rank else model, processor, batch).eval()
+
+
+def locate(name: str) -> Path:
+    """Return the folder of a model; only "hub:OWNER/NAME" may use the network.
+
+    Raises:
+        ValueError: the model is not on this machine, or could not be fetched.
+    """
+    from huggingface_hub import snapshot_download
+
+    if Path(name).is_dir():
+        return Path(name)
+    plain = name.removeprefix(HUB)
+    offline = not name.startswith(HUB) or os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0")
+    try:
+        # transformers asks the hub about names, even of cached models, but not about folders.
+        found = snapshot_download(
+            plain, local_files_only=offline, allow_patterns=["*.json", "*.safetensors", "*.txt",
+            "*.jinja"],
+        )  # fmt: skip
+    except (OSError, ValueError) as error:
+        how = f"give a folder, or {HUB}{plain} with HF_HUB_OFFLINE unset to download it"
+        raise ValueError(
+            f"model {plain!r} is not on this machine ({_line(error)}); {how}"
+        ) from error
+    return Path(found)
+
+
+def attach(model: nn.Module, rank: int) -> nn.Module:
+    """Return a model with a fresh low-rank adapter on its language model (Hu et al. 2021)."""
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules=LAYERS)
+    return get_peft_model(model, config)
+
+
+def adapter_weights(vlm: Vlm) -> dict[str, Tensor]:
+    """Return the weights of the adapter under peft's own names; empty if there is none."""
+    from peft import PeftModel, get_peft_model_state_dict
+
+    if not isinstance(vlm.model, PeftModel):
+        return {}
+    return get_peft_model_state_dict(vlm.model, save_embedding_layers=False)
+
+
+def load_adapter_weights_(vlm: Vlm, weights: dict[str, Tensor]) -> None:
+    """Give the adapter the weights that `adapter_weights` returned."""
+    from peft import set_peft_model_state_dict
+
+    if weights:
+        set_peft_model_state_dict(vlm.model, weights)
+
+
+def save_adapter(vlm: Vlm, folder: Path) -> None:
+    """Write the adapter as peft does: `adapter_config.json` and `adapter_model.safetensors`.
+
+    Raises:
+        ValueError: there is no adapter.
+    """
+    if not adapter_weights(vlm):
+        raise ValueError(
+            "nothing to save: the model has no adapter; load it with lora_rank above 0"
+        )
+    vlm.model.save_pretrained(str(folder), safe_serialization=True, save_embedding_layers=False)
+
+
+def load_adapter_(vlm: Vlm, folder: Path) -> None:
+    """Read what `save_adapter`, or peft, wrote, into a model with an adapter of the same rank.
+
+    Raises:
+        ValueError: a file is missing, or the adapter is of another shape.
+    """
+    import safetensors.torch
+
+    path = folder / "adapter_model.safetensors"
+    if not path.is_file():
+        raise ValueError(f"{folder}: has no {path.name}; give a folder that peft wrote")
+    given, own = safetensors.torch.load_file(path), adapter_weights(vlm)
+    if {k: v.shape for k, v in given.items()} != {k: v.shape for k, v in own.items()}:
+        raise ValueError(
+            f"{path}: {len(given)} weights that do not fit the model's {len(own)}; load the model "
+            "it was trained on, with its lora_rank"
+        )
+    load_adapter_weights_(vlm, given)
+
+
+def plain(text: str) -> str:
+    """Return a user's text without what a tokenizer could take for one of its special tokens."""
+    return text.replace("<", "(").replace(">", ")")
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
