@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int64
 
+from vla.contracts.types import Progress
+
 DONE = 0.5
 """Probability from which a critic is taken to say "done"."""
 SLACK_S = 1e-6
@@ -130,6 +132,34 @@ class Episodes:
             self, task=tuple(self.task[i] for i in kept),
             behaviour=tuple(self.behaviour[i] for i in kept), **cut,
         )  # fmt: skip
+
+
+def silent(
+    *,
+    episode: np.ndarray,
+    time_s: np.ndarray,
+    progress: np.ndarray,
+    success: np.ndarray,
+    task: tuple[str, ...],
+    behaviour: tuple[str, ...],
+) -> Episodes:
+    """Return episodes of which nothing was said yet: no value, no confidence, nothing done.
+
+    What controls are fitted on, and what `say` starts from; for the arguments see `Episodes`.
+    """
+    nothing = np.full(len(episode), np.nan, np.float32)
+    zero = np.zeros(len(episode), np.float32)
+    stagnation = np.stack([zero, zero + 1, zero], 1)
+    return Episodes(
+        episode=episode, time_s=time_s, progress=progress, success=success, value=nothing,
+        delta=nothing, trend=stagnation, done_prob=zero, match=zero, confidence=zero, task=task,
+        behaviour=behaviour,
+    )  # fmt: skip
+
+
+def say(episodes: Episodes, said: Progress) -> Episodes:
+    """Return `episodes` with what a critic said of their frames, as numpy arrays."""
+    return replace(episodes, **{f.name: getattr(said, f.name) for f in fields(Progress)})
 
 
 _PER_SET = ("task", "behaviour", "horizon_s")

@@ -57,14 +57,15 @@ def path_agreement(episodes: Episodes, curves: np.ndarray) -> Statistic:
     return mean_over_tasks(1.0 - _mean_of_known(episodes.cut(apart)))
 
 
-def mirror_error(episodes: Episodes, mirrored: np.ndarray) -> Statistic:
-    """Return the largest |d(A, B) + d(B, A)| of the set; it has no interval worth the name.
+def mirror_error(episodes: Episodes, changes: np.ndarray) -> Statistic:
+    """Return the largest |d(A, B) + d(B, A)| of the set.
 
     Args:
-        episodes: With the change from the horizon's beginning A to every frame B in `delta`.
-        mirrored: f32 [f], the change from B to A.
+        episodes: The set.
+        changes: f32 [2, f], compared from the horizon's beginning A to every frame B, and from B to
+            A: changes of progress, not shares of the work left.
     """
-    return _largest(episodes, episodes.delta + mirrored)
+    return _largest(episodes, changes.sum(0))
 
 
 def rate_error(episodes: Episodes, resampled: np.ndarray) -> Statistic:

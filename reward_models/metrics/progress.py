@@ -111,6 +111,18 @@ def _level(x: np.ndarray) -> np.ndarray:
     return np.rint(np.clip(x, 0.0, 1.0) * (LEVELS - 1)).astype(np.int64)
 
 
+def negative_rate(episodes: Episodes) -> Statistic:
+    """Return the share of changes below 0 in successful episodes (VLAC's NR), of those not NaN."""
+    counted = episodes.succeeded[episodes.episode] & ~np.isnan(episodes.delta)
+    negative = counted & (episodes.delta < 0)
+
+    def rate(weight: np.ndarray) -> float:
+        total = weight @ counted
+        return float(weight @ negative / total) if total > 0 else float("nan")
+
+    return over_frames(episodes, rate)
+
+
 def coverage(episodes: Episodes) -> Statistic:
     """Return the share of frames of which the critic said something."""
     said = ~np.isnan(episodes.value)

@@ -31,8 +31,8 @@ class Judged:
     """Stretches of video that stands still, each an episode."""
     curves: Float32[np.ndarray, "c f"] | None = None
     """Values of the frames of `own` at several strides; NaN where a stride leaves a frame out."""
-    mirrored: Float32[np.ndarray, " f"] | None = None
-    """Change from every frame of `own` back to the beginning of its horizon."""
+    changes: Float32[np.ndarray, "2 f"] | None = None
+    """Compared changes of progress, from the horizon's beginning to every frame and back again."""
     resampled: Float32[np.ndarray, " f"] | None = None
     """Values of the frames of `own` at another frame rate; NaN where that has none."""
 
@@ -97,6 +97,7 @@ ROWS = (
     Row(name="VOC-F1", prepare=progress.voc_f1, of=("own", "backward"), bar=0.85),
     Row(name="Spearman with truth", prepare=progress.truth_correlation, bar=0.85),
     Row(name="MAE of truth", prepare=progress.truth_error, better=LESS, bar=0.1),
+    Row(name="NR", prepare=progress.negative_rate, better=LESS),
     Row(name="coverage", prepare=progress.coverage, bar=0.9),
     Row(name="direction macro-F1", prepare=progress.direction_f1, bar=0.7),
     Row(name="regress recall", prepare=progress.regress_recall, bar=0.7),
@@ -126,7 +127,7 @@ ROWS = (
     ),
     Row(name="path agreement", prepare=grounding.path_agreement, of=("own", "curves"), bar=0.9),
     Row(
-        name="mirror error", prepare=grounding.mirror_error, of=("own", "mirrored"), better=LESS,
+        name="mirror error", prepare=grounding.mirror_error, of=("own", "changes"), better=LESS,
         bar=1e-5,
     ),
     Row(
