@@ -13,6 +13,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "demos": ("training.demos:main", "record demonstrations of a task as a LeRobot data set"),
     "train": ("training.train:main", "train a policy from demonstrations by a recipe"),
     "eval": ("training.eval_cli:main", "run a checkpoint on a task: success with its interval"),
+    "critic train": ("training.critic.train:main", "train a process-reward critic"),
+    "critic eval": ("training.critic.evaluate:main", "test a critic beside the controls"),
     "report": ("training.report:main", "write one HTML page about a run"),
     "bench sim": ("sim.bench:main", "measure simulation and rendering speed"),
     "bench train": ("training.bench:main", "measure training speed against LeRobot"),

@@ -1,0 +1,173 @@
+"""Learns a pairwise process-reward critic from recorded progress; judged on validation tasks."""
+
+import copy
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from reward_models import calibrate, checkpoint, pairs
+from reward_models.metrics import ranks
+from reward_models.pairs import CriticBatch, Losses
+from reward_models.scorer import Scorer
+from training.config import RunConfig
+from training.critic.batches import Drawing, draw, instructions
+from training.critic.clips import Clips
+from training.critic.config import CriticConfig, Material
+from training.optimiser import Optimiser
+from vla import checkpoint as policies
+from vla.contracts.config import PluginConfig
+from vla.nn.text import train_tokenizer
+
+Weights = dict[str, torch.Tensor]
+"""A state dict."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(PluginConfig):
+    """Settings of critic training."""
+
+    drawing: Drawing = field(default_factory=Drawing)
+    """How batches are drawn."""
+    losses: Losses = field(default_factory=Losses)
+    """Weights of the losses; 0 is the ablation of one."""
+
+    def start(self, train: RunConfig, data: Material) -> "CriticLearning":
+        """Make a critic for the data.
+
+        Raises:
+            ValueError: the run is not one of a critic.
+        """
+        if not isinstance(train, CriticConfig):
+            raise ValueError("algo critic trains critics: use `vla critic train`")
+        return CriticLearning(self, train, data)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validation:
+    """How well weights do on validation tasks; satisfies `training.loop.Outcome`."""
+
+    order: dict[str, float]
+    """Spearman against the truth, task by task."""
+    done: dict[str, float]
+    """AUROC of the done head, task by task."""
+    error: float
+    """Mean absolute error of progress."""
+    seconds: float
+    """Wall time."""
+
+    @property
+    def figure(self) -> str:
+        """What `rate` is."""
+        return "order"
+
+    @property
+    def rate(self) -> float:
+        """Mean over tasks of Spearman and done AUROC, both."""
+        return float(np.nanmean([*self.order.values(), *self.done.values()]))
+
+    def sentence(self) -> str:
+        """Return the result for people."""
+        order = ", ".join(f"{task} {value:.3f}" for task, value in self.order.items())
+        return f"validation: Spearman {order}; mean absolute error {self.error:.3f}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON types."""
+        return {
+            "order": self.order, "done": self.done, "error": self.error, "rate": self.rate,
+            "seconds": self.seconds,
+        }  # fmt: skip
+
+
+class CriticLearning:
+    """Satisfies `training.loop.Learner`."""
+
+    def __init__(self, config: Config, train: CriticConfig, data: Material) -> None:
+        self.config, self.run, self.data = config, train, data
+        self.tokenizer = train_tokenizer(instructions(data.train))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(train.seed)  # noqa: TID251  torch's initialisers know no other source
+            self.module = train.critic.build(self.tokenizer).to(train.device)
+        self.rng = np.random.default_rng(train.seed)
+        self.calibration = calibrate.Calibration()
+
+    def collect(self) -> CriticBatch:
+        """Return the next batch."""
+        return draw(self.data.train, self.config.drawing, self.rng)
+
+    def update(
+        self, data: CriticBatch, optimiser: Optimiser, generator: torch.Generator
+    ) -> dict[str, float]:
+        """Descend the sum of the losses once."""
+        losses = pairs.loss(self.module, data, self.config.losses)
+        figures = optimiser.step_(torch.stack(list(losses.values())).sum())
+        values = {name: float(value.detach()) for name, value in losses.items()}
+        return {**values, **figures, "samples": float(len(data.history))}
+
+    def evaluate(self, weights: Weights, *, episodes: int, seed: int) -> Validation:
+        """Judge weights on `episodes` of each validation task, and calibrate with them."""
+        begin = time.perf_counter()
+        scorer, clips = self._scorer(weights), first_of_each(self.data.validation, episodes)
+        curves = scorer.curves(clips.frames(), tuple(clips.instruction))
+        self.calibration = calibrate.fit(
+            value=curves.value, spread=curves.spread, disagreement=curves.disagreement,
+            done_logit=curves.done, progress=clips.progress, success=clips.success,
+        )  # fmt: skip
+        order, done = {}, {}
+        for task in np.unique(clips.task):
+            here = (clips.task == task)[clips.episode]
+            order[str(task)] = ranks.spearman(
+                np.round(curves.value[here], 2), np.round(clips.progress[here], 2)
+            )
+            done[str(task)] = _auroc(curves.done[here], clips.success[here])
+        error = float(np.abs(curves.value - clips.progress).mean())
+        return Validation(order=order, done=done, error=error, seconds=time.perf_counter() - begin)
+
+    def save(self, weights: Weights, step: int, folder: Path, also: Callable[[Path], None]) -> None:
+        """Write a critic's folder."""
+        told = {"step": step, "seed": self.run.seed, "data": self.data.names}
+        origin = policies.provenance({}, (), step)
+        checkpoint.save(
+            self._scorer(weights), self.run.critic, self.tokenizer, folder, weights=weights,
+            provenance={**told, "revision": origin.revision, "versions": origin.versions},
+            also=also,
+        )  # fmt: skip
+
+    def check_saved(self, folder: Path) -> None:
+        """Raise ValueError unless the critic's folder is whole."""
+        checkpoint.load(folder)
+
+    def state(self) -> dict[str, Any]:
+        """Return where the stream of data is, and the calibration."""
+        calibration = {
+            "done": self.calibration.done, "confidence": self.calibration.confidence
+        }  # fmt: skip
+        return {"rng": self.rng.bit_generator.state, "calibration": calibration}
+
+    def restore_(self, state: dict[str, Any]) -> None:
+        """Continue the stream of data."""
+        self.rng.bit_generator.state = state["rng"]
+        found = state["calibration"]
+        self.calibration = calibrate.Calibration(
+            done=tuple(found["done"]), confidence=tuple(found["confidence"])
+        )
+
+    def _scorer(self, weights: Weights) -> Scorer:
+        averaged = copy.deepcopy(self.module)
+        averaged.load_state_dict(weights)
+        return Scorer(averaged.eval(), self.run.scorer, self.calibration)
+
+
+def _auroc(score: np.ndarray, positive: np.ndarray) -> float:
+    return ranks.auroc(*ranks.tally(score, positive)(np.ones(len(score))))
+
+
+def first_of_each(clips: Clips, episodes: int) -> Clips:
+    """Return at most the first `episodes` of every task."""
+    kept = [np.flatnonzero(clips.task == task)[:episodes] for task in np.unique(clips.task)]
+    chosen = np.sort(np.concatenate(kept))
+    return clips if len(chosen) == clips.episodes else clips.pick(chosen)
