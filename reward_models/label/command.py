@@ -1,0 +1,254 @@
+"""`vla label`: scores what is missing of a data set, then writes it anew with the labels in it.
+
+Safe to kill at any moment: finished episodes are in OUT.parts, and the same command goes on. The
+source is read and never written; its checksums before and after are part of the result.
+"""
+
+import resource
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from reward_models.label import columns, overrides, parts, settings, source, write
+from reward_models.label.plan import Plan, estimate, prepare
+from reward_models.label.score import groups, score_group
+from reward_models.label.settings import LabelArgs
+from vla import arguments, checkpoint
+
+FORMAT = 1
+"""Version of meta/labels.json."""
+
+
+class Interrupted(Exception):
+    """The user stopped a labelling; what is saved is whole and can be continued."""
+
+
+def main(argv: list[str]) -> int:
+    """Run `vla label SOURCE --critic C --out DIR`; return the exit code."""
+    args = arguments.read(LabelArgs, argv, "vla label")
+    torch.set_num_threads(args.threads)
+    plan = prepare(args)
+    if args.dry_run:
+        print(estimate(plan))
+        return 0
+    try:
+        print(label(plan))
+    except Interrupted as stop:
+        print(f"interrupted: {stop}; run the same command to continue", file=sys.stderr)
+        return 130
+    return 0
+
+
+# --- the run -------------------------------------------------------------------------------------
+
+
+def label(plan: Plan) -> str:
+    """Score what is missing, join it if nothing is, and say what came of it.
+
+    Raises:
+        ValueError: `out` holds something else, another process is at work, the source changed.
+        Interrupted: Ctrl-C or SIGTERM; finished episodes are saved.
+        OSError: the disk is full; what is finished is saved.
+    """
+    out, count = plan.args.out, plan.job.source.info.num_episodes
+    checkpoint.recover_folder(out)
+    before = _labelled(plan)
+    if set(plan.chosen) <= before:
+        return f"{out}: is labelled already, {len(before)} of {count} episodes"
+    wanted = sorted(before | set(plan.chosen))
+    store = parts.open_parts(out, plan.asked, plan.checksums)
+    parts.clear_leftovers(store)
+    begin = time.perf_counter()
+    scored = _score_missing(plan, store, wanted)
+    speed = _speed(scored, time.perf_counter() - begin)
+    left = store.missing(wanted)
+    if set(wanted) <= _labelled(plan):
+        return f"{out}: another process has just written it"
+    if left:
+        return (
+            f"{store.folder}: {len(wanted) - len(left)} of {len(wanted)} episodes; whoever scores "
+            f"the last ones joins them; {told(speed)}"
+        )
+    with parts.claim(store, "join", wait=True):
+        if not set(wanted) <= _labelled(plan):
+            _join(plan, store, speed)
+    return f"{out}: {len(wanted)} of {count} episodes are labelled; {told(speed)}"
+
+
+def _labelled(plan: Plan) -> set[int]:
+    """Return the episodes that `out` has labels for.
+
+    Raises:
+        ValueError: it holds something else.
+    """
+    out = plan.args.out
+    if not out.exists():
+        return set()
+    if not (out / source.LABELS_FILE).is_file():
+        raise ValueError(f"{out}: exists and holds no labelled data set; choose another --out")
+    found = checkpoint.read_json(out / source.LABELS_FILE)
+    parts.check_same(out, found.get("asked", {}), plan.asked)
+    parts.check_same(out, found.get("derived", {}), plan.derived)
+    return set(found["episodes"])
+
+
+def _score_missing(plan: Plan, store: parts.Parts, wanted: Sequence[int]) -> int:
+    """Score this shard's episodes that are not done; return how many frames that were."""
+    i, n = settings.shard(plan.args.shard)
+    mine = [g for k, g in enumerate(groups(plan.job)) if k % n == i - 1]
+    todo = []
+    for group in mine:
+        inside = tuple(e for e in group if e in set(wanted))
+        if store.missing(inside):
+            todo.append(inside)
+    frames = plan.job.source.scored_frames
+    count = 0
+    with parts.claim(store, f"shard-{i}-of-{n}"), _stoppable(), _bar() as bar:
+        line = bar.add_task("", total=int(sum(frames[list(g)].sum() for g in todo)))
+        try:
+            for group in todo:
+                for episode, scored in score_group(plan.job, group).items():
+                    store.write(episode, scored)
+                    bar.advance(line, int(frames[episode]))
+                    count += int(frames[episode])
+        except KeyboardInterrupt:
+            saved = len(wanted) - len(store.missing(wanted))
+            raise Interrupted(
+                f"{saved} of {len(wanted)} episodes are saved in {store.folder}"
+            ) from None
+    return count
+
+
+def _join(plan: Plan, store: parts.Parts, speed: dict[str, float]) -> None:
+    """Write the labelled data set from all parts there are."""
+    data, args = plan.job.source, plan.args
+    done = store.done(data.info.num_episodes)
+    scored = {episode: store.read(episode) for episode in done}
+    how = plan.derivation
+    frame = columns.frame_columns(data, scored, how)
+    episode = write.arrays(
+        [
+            columns.episode_figures(data, e, scored[e], how)
+            if e in scored
+            else columns.no_figures()
+            for e in range(data.info.num_episodes)
+        ]
+    )
+    if plan.corrected:
+        more = overrides.columns(plan.corrected, overrides.read(plan.corrected), data.info)
+        frame, episode = {**frame, **more[0]}, {**episode, **more[1]}
+    labels = write.Labels(
+        frame=frame, episode=episode, critic=f"{args.critic} ({plan.asked['critic']})"
+    )
+    fresh = write.write_dataset(data, args.out, labels)
+    try:
+        if plan.corrected:
+            shutil.copyfile(plan.corrected, fresh / overrides.FILE)
+        after = source.checksums(args.source)
+        parts.check_untouched(plan.checksums, after)
+        write.write_provenance(fresh, _provenance(plan, store, done, after, speed))
+        write.put_in_place(fresh, args.out)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    if len(done) == data.info.num_episodes:
+        shutil.rmtree(store.folder)
+
+
+def _provenance(
+    plan: Plan, store: parts.Parts, done: list[int], after: dict[str, str], speed: dict[str, float]
+) -> dict[str, Any]:
+    config = plan.job.scorer.config
+    shards = sorted(file.stem for file in store.folder.glob("shard-*.lock"))
+    here = checkpoint.provenance({}, (), 0)
+    fps = plan.job.source.info.fps
+    return {
+        "format": FORMAT,
+        "asked": plan.asked,
+        "derived": plan.derived,
+        "critic": str(plan.args.critic),
+        "source": str(plan.args.source),
+        "instructions": "given" if plan.args.instruction else "the source's, per segment",
+        "cadence_s": config.stride_s,
+        "horizon_s": config.horizon_s,
+        "causal": True,
+        "interpolated": "frames between scored ones, linearly in time",
+        "gamma_per_frame": plan.derivation.gamma_per_frame(fps),
+        "episodes": done,
+        "groups": len(groups(plan.job)),
+        "shards": shards,
+        "revision": here.revision,
+        "versions": here.versions,
+        "checksums": {"algorithm": "blake2b-128", "before": plan.checksums, "after": after},
+        "last_run": speed,
+    }
+
+
+def _speed(frames: int, seconds: float) -> dict[str, float]:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # KiB on Linux
+    return {
+        "frames": frames,
+        "seconds": round(seconds, 3),
+        "frames_per_s": round(frames / max(seconds, 1e-9), 1),
+        "peak_memory_mb": round(peak),
+    }
+
+
+def told(speed: dict[str, float]) -> str:
+    """Return a clause about how fast it went."""
+    return (
+        f"{speed['frames']:,} frames scored in {speed['seconds']:.1f} s "
+        f"({speed['frames_per_s']:,.0f}/s), peak memory {speed['peak_memory_mb']:,.0f} MB"
+    )
+
+
+# --- signals and the bar -------------------------------------------------------------------------
+
+
+class _stoppable:  # noqa: N801  reads as what it does: `with _stoppable():`
+    """SIGTERM stops a labelling like Ctrl-C."""
+
+    def __enter__(self) -> None:
+        self._before: Callable[..., Any] | int | None = None
+        try:
+            self._before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        except ValueError:  # not the main thread, which alone gets signals
+            self._before = None
+
+    def __exit__(self, *error: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
+
+
+def _bar() -> Progress:
+    return Progress(
+        TextColumn("labelling"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("frames"),
+        _Rate(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )
+
+
+class _Rate(ProgressColumn):
+    """Frames per second."""
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.speed:.1f}/s" if task.speed else "starting")
