@@ -40,76 +40,74 @@ class Losses:
 
 @dataclass(frozen=True, kw_only=True)
 class CriticBatch:
-    """F frames of B episodes and P pairs of frames."""
+    """F frames of B episodes; Q of them are judged, the others only remembered; P pairs."""
 
     frames: Frames
     """The frames; those of an episode in order of time."""
     task: tuple[str, ...]
     """Instruction of each of the B episodes, perhaps a foreign one."""
+    query: Tensor
+    """i64 [q], frames that are judged, in order; as many of each episode."""
     history: Tensor
-    """i64 [f], a frame of the same episode, not earlier: what was seen up to it is remembered."""
+    """i64 [q], a frame of the same episode, not earlier: what was seen up to it is remembered."""
     first: Tensor
-    """i64 [f], the first frame of each one's episode."""
+    """i64 [q], the query that is the first frame of each one's episode."""
     last: Tensor
-    """i64 [b], the last frame of each episode."""
+    """i64 [b], the query that is the last frame of each episode."""
     progress: Tensor
-    """f32 [f], the truth; 0 under a foreign instruction."""
+    """f32 [q], the truth; 0 under a foreign instruction."""
     success: Tensor
-    """f32 [f], the truth, 0 or 1."""
+    """f32 [q], the truth, 0 or 1."""
     own: Tensor
     """f32 [b], 0 where the instruction is foreign."""
     pairs: Tensor
-    """i64 [p, 2], frames a and b of the same episode."""
+    """i64 [p, 2], queries a and b of the same episode."""
     shown: Tensor
     """i64 [b], episode of this batch that is shown as a reference, -1 for none."""
     better: Tensor
-    """i64 [q, 2], episodes of which the first ended better than the second."""
+    """i64 [n, 2], episodes of which the first ended better than the second."""
 
 
 def loss(critic: PairwiseCritic, batch: CriticBatch, weights: Losses) -> dict[str, Tensor]:
     """Return the weighted losses by name; their sum is to be descended."""
     kept, look = critic.encode(batch.frames, batch.task)
     row = torch.as_tensor(batch.frames.row)
-    embedded = look(remembered(kept, row, batch.history))
+    embedded = look.only(batch.query)(remembered(kept, row, batch.history))
+    row = row[batch.query]
     first = embedded[batch.first]
     seen = critic.read(embedded, first, _references(embedded, row, batch))
     moment = critic.judgement(seen)
     change = critic.change(seen[batch.pairs[:, 0]], seen[batch.pairs[:, 1]])
     true = batch.progress[batch.pairs[:, 1]] - batch.progress[batch.pairs[:, 0]]
-    ends = moment.value[batch.last]
     found = {
         "value": F.cross_entropy(critic.value_logits(seen), two_hot(batch.progress, critic.levels)),
         "difference": (change.difference - true).square().mean(),
         "trend": F.cross_entropy(change.trend, trend_of(true), ignore_index=-1),
         "done": focal(moment.done, batch.success),
         "match": F.binary_cross_entropy_with_logits(moment.match, batch.own[row]),
-        "preference": preference(ends, batch.better),
+        "preference": preference(moment.value[batch.last], batch.better),
     }
     return {name: getattr(weights, name) * value for name, value in found.items()}
 
 
 def remembered(kept: Tensor, row: Tensor, history: Tensor) -> Tensor:
-    """Return the maximum over all frames of the episode up to `history` [f, m]."""
+    """Return the maximum over all frames of an episode up to each of `history` [q, m]."""
     count = torch.bincount(row)
     begin = count.cumsum(0) - count
     place = torch.arange(len(row)) - begin[row]
     grid = kept.new_full((len(count), int(count.max()), kept.shape[1]), -torch.inf)
     grid = grid.index_put((row, place), kept)
-    return grid.cummax(1).values[row, place[history]]
+    return grid.cummax(1).values[row[history], place[history]]
 
 
 def _references(embedded: Tensor, row: Tensor, batch: CriticBatch) -> Shown:
-    """Return each frame's reference episode: keys [f, k, d], progress [f, k], NaN for none."""
-    count = torch.bincount(row)
-    size = int(count.min())  # as many frames of each, spread evenly over the episode
-    begin = count.cumsum(0) - count
-    spots = torch.linspace(0, 1, size)[None] * (count[:, None] - 1)
-    frames = begin[:, None] + spots.round().long()  # [b, k]
+    """Return each query's reference episode: keys [q, k, d], progress [q, k], NaN for none."""
+    size = len(row) // len(batch.shown)
+    keys = embedded.detach().unflatten(0, (-1, size))  # gradients reach it through its own losses
     shown = batch.shown.clamp(min=0)
-    progress = batch.progress[frames][shown]
+    progress = batch.progress.unflatten(0, (-1, size))[shown]
     progress = torch.where(batch.shown[:, None] < 0, torch.nan, progress)
-    # Gradients reach the reference's own frames through their own losses.
-    return Shown(embedded.detach()[frames][shown][row], progress[row])
+    return Shown(keys[shown][row], progress[row])
 
 
 def two_hot(value: Tensor, levels: Tensor) -> Tensor:

@@ -166,6 +166,10 @@ class Look:
     def __init__(self, critic: PairwiseCritic, tokens: Tensor, cache: tuple[Tensor, ...]) -> None:
         self._critic, self._tokens, self._cache = critic, tokens, cache
 
+    def only(self, frames: Tensor) -> "Look":
+        """Return the look at some of the frames, i64 [q]."""
+        return Look(self._critic, self._tokens[frames], tuple(x[frames] for x in self._cache))
+
     def __call__(self, seen: Tensor) -> Tensor:
         """Return embeddings [f, d] for memories [f, m]."""
         critic = self._critic

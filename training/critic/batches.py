@@ -17,12 +17,16 @@ from vla.contracts.types import Frames
 class Drawing:
     """How batches are drawn; setting a share to 0 is the ablation of what it does."""
 
-    episodes: int = 20
+    episodes: int = 24
     """Episodes per batch, spread over the tasks."""
-    spots: int = 7
-    """Frames of each episode drawn irregularly, one from each stretch of it."""
-    mates: int = 5
-    """Further frames, each shortly after one of those."""
+    past: int = 8
+    """Frames of each episode that are only remembered, one from each stretch of it."""
+    spots: int = 6
+    """Frames of each episode that are judged: one from each stretch in which as much happens."""
+    mates: int = 4
+    """Further judged frames, each shortly after one of those."""
+    idle: float = 0.1
+    """Weight of a stretch in which nothing happens, where the average is 1."""
     mate_s: float = 1.2
     """How much later at most."""
     pairs: int = 24
@@ -52,37 +56,38 @@ class Drawing:
 def draw(clips: Clips, drawing: Drawing, rng: np.random.Generator) -> CriticBatch:
     """Return one batch."""
     chosen = _episodes(clips, drawing.episodes, rng)
-    spots = [_spots(clips, e, drawing, rng) for e in chosen]
-    size = len(spots[0])  # the same for every episode
-    flat = np.concatenate(spots)
-    row = np.repeat(np.arange(len(chosen)), size)
-    own = rng.random(len(chosen)) >= drawing.foreign
+    drawn = [_spots(clips, int(e), drawing, rng) for e in chosen]
+    spots, judged = np.stack([d[0] for d in drawn]), np.stack([d[1] for d in drawn])
+    episodes, size = spots.shape
+    own = rng.random(episodes) >= drawing.foreign
     level = clips.level[chosen]
     shown = _references(clips.task[chosen], level, own, drawing.shown, rng)
     task = tuple(
-        _instruction(clips, e, o, s >= 0 and rng.random() < drawing.untold, rng)
+        _instruction(clips, int(e), bool(o), bool(s >= 0 and rng.random() < drawing.untold), rng)
         for e, o, s in zip(chosen, own, shown, strict=True)
     )
-    images = augmented(clips.images[flat].reshape(len(chosen), size, *clips.images.shape[1:]),
-                       drawing, rng)  # fmt: skip
+    images = augmented(clips.images[spots], drawing, rng)
     frames = Frames(
         images=torch.from_numpy(images.reshape(-1, *images.shape[2:])),
         image_ok=torch.ones(images.shape[0] * size, images.shape[2], dtype=torch.bool),
-        time_s=torch.from_numpy(clips.time_s[flat]),
-        row=torch.from_numpy(row),
+        time_s=torch.from_numpy(clips.time_s[spots.ravel()]),
+        row=torch.from_numpy(np.repeat(np.arange(episodes), size)),
     )
-    begin = np.arange(len(chosen)) * size
-    truth = own[row].astype(np.float32)
+    query = np.flatnonzero(judged)
+    asked = len(query) // episodes
+    begin = np.arange(episodes) * asked
+    flat, truth = spots[judged], np.repeat(own, asked).astype(np.float32)
     return CriticBatch(
         frames=frames,
         task=task,
-        history=torch.from_numpy(_history(len(chosen), size, drawing.rewound, rng)),
-        first=torch.from_numpy(begin[row]),
-        last=torch.from_numpy(begin + size - 1),
+        query=torch.from_numpy(query),
+        history=torch.from_numpy(_history(query, size, drawing.rewound, rng)),
+        first=torch.from_numpy(np.repeat(begin, asked)),
+        last=torch.from_numpy(begin + asked - 1),
         progress=torch.from_numpy(clips.progress[flat] * truth),
         success=torch.from_numpy(clips.success[flat].astype(np.float32) * truth),
         own=torch.from_numpy(own.astype(np.float32)),
-        pairs=torch.from_numpy(_pairs(begin, size, drawing.pairs, rng)),
+        pairs=torch.from_numpy(_pairs(begin, asked, drawing.pairs, rng)),
         shown=torch.from_numpy(shown),
         better=torch.from_numpy(_better(clips.task[chosen], level, own)),
     )
@@ -95,26 +100,43 @@ def _episodes(clips: Clips, count: int, rng: np.random.Generator) -> np.ndarray:
     return np.array([rng.choice(np.flatnonzero(clips.task == name)) for name in drawn])
 
 
-def _spots(clips: Clips, episode: int, drawing: Drawing, rng: np.random.Generator) -> np.ndarray:
-    """Draw frames of an episode, in order: first, last, some in between, and their mates."""
+def _spots(
+    clips: Clips, episode: int, drawing: Drawing, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draw frames of an episode, in order, and say which are judged.
+
+    Judged are the first, the last, one from each of some stretches, and their mates. Stretches are
+    long where nothing happens: frames that tell the same teach the same.
+    """
     begin, end = int(clips.offsets[episode]), int(clips.offsets[episode + 1])
-    edges = np.linspace(begin, end, drawing.spots + 1)
-    spots = np.floor(rng.uniform(edges[:-1], edges[1:])).astype(np.int64)
-    spots = np.minimum(spots, end - 1)
-    later_s = clips.time_s[rng.choice(spots, drawing.mates)] + drawing.mate_s * rng.random(
-        drawing.mates
-    )
+    change = np.abs(np.diff(clips.progress[begin:end], prepend=clips.progress[begin]))
+    busy = change / max(float(change.mean()), 1e-9) + drawing.idle
+    passed = np.concatenate([[0.0], np.cumsum(busy)])
+    edges = np.linspace(0.0, passed[-1], drawing.spots + 1)
+    spots = begin + np.searchsorted(passed, rng.uniform(edges[:-1], edges[1:]), side="right") - 1
+    later_s = clips.time_s[rng.choice(spots, drawing.mates)]
+    later_s = later_s + drawing.mate_s * rng.random(drawing.mates)
     mates = begin + np.searchsorted(clips.time_s[begin:end], later_s)
-    mates = np.minimum(mates, end - 1)
-    return np.sort(np.concatenate([[begin], spots, mates, [end - 1]]))
+    past = np.floor(_one_of_each(begin, end, drawing.past, rng))
+    frames = np.concatenate([[begin], spots, mates, [end - 1], past]).astype(np.int64)
+    frames = np.minimum(frames, end - 1)
+    order = np.argsort(frames, kind="stable")
+    judged = np.arange(len(frames)) < len(frames) - drawing.past
+    order = np.concatenate([[0], order[order != 0]])
+    return frames[order], judged[order]
 
 
-def _history(episodes: int, size: int, share: float, rng: np.random.Generator) -> np.ndarray:
-    """Draw up to which frame of its episode each frame's memory reaches: itself, or a later one."""
-    place = np.tile(np.arange(size), episodes)
-    later = place + np.floor(rng.random(len(place)) * (size - place)).astype(np.int64)
-    reach = np.where(rng.random(len(place)) < share, later, place)
-    return reach + np.repeat(np.arange(episodes) * size, size)
+def _one_of_each(begin: float, end: float, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw a number from each of `count` equal stretches from begin to end."""
+    edges = np.linspace(begin, end, count + 1)
+    return rng.uniform(edges[:-1], edges[1:])
+
+
+def _history(query: np.ndarray, size: int, share: float, rng: np.random.Generator) -> np.ndarray:
+    """Draw up to which frame of its episode each query's memory reaches: itself, or a later one."""
+    left = size - query % size
+    later = query + np.floor(rng.random(len(query)) * left).astype(np.int64)
+    return np.where(rng.random(len(query)) < share, later, query)
 
 
 def _pairs(begin: np.ndarray, size: int, count: int, rng: np.random.Generator) -> np.ndarray:

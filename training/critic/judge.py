@@ -1,0 +1,141 @@
+"""Puts a critic to every test: forwards, backwards, under foreign words, standing still.
+
+What the figures are is in `reward_models.metrics`; which sets there are, in `training.critic.sets`.
+"""
+
+import dataclasses
+
+import numpy as np
+import torch
+
+from reward_models.metrics.episodes import Episodes
+from reward_models.metrics.table import Judged
+from reward_models.scorer import Curves, Scorer
+from training.critic.batches import foreign
+from training.critic.clips import Clips
+from vla.contracts.types import Example, Frames
+
+FROZEN_S = 10.0
+"""How long a picture stands still in the test for false gain."""
+FROZEN_EPISODES = 24
+STRIDES = (1, 2, 5, 10)
+"""In scored frames."""
+
+
+def judged(scorer: Scorer, clips: Clips, example: Example | None = None) -> Judged:
+    """Return all that a critic says of a set of episodes.
+
+    Args:
+        scorer: The critic.
+        clips: Episodes of a test split.
+        example: A reference episode of their task, shown to the critic.
+    """
+    own = said(scorer, clips, tuple(clips.instruction), example)
+    rng = np.random.default_rng(0)
+    words = tuple(foreign(text, clips, rng) for text in clips.instruction)
+    other = dataclasses.replace(
+        clips, progress=np.zeros_like(clips.progress), success=np.zeros_like(clips.success)
+    )
+    return Judged(
+        own=own[0],
+        backward=said(scorer, backwards(clips), tuple(clips.instruction), example)[0],
+        foreign=said(scorer, other, words, None)[0],
+        frozen=frozen(scorer, clips, example),
+        curves=curves_at_strides(scorer, clips, example),
+        changes=mirrored(scorer, clips, own[1], example),
+    )
+
+
+@torch.no_grad()
+def said(
+    scorer: Scorer, clips: Clips, task: tuple[str, ...], example: Example | None
+) -> tuple[Episodes, Curves]:
+    """Return what a critic says of whole episodes, and the curves behind it."""
+    curves = scorer.curves(clips.frames(), task, example)
+    return episodes(scorer, clips, curves), curves
+
+
+def episodes(scorer: Scorer, clips: Clips, curves: Curves) -> Episodes:
+    """Lay what a critic said beside the truth; nothing abstains here: figures need every frame."""
+    eager = Scorer(
+        scorer.critic, dataclasses.replace(scorer.config, abstain_below=0.0), scorer.calibration
+    )
+    progress = eager.progress(curves)
+    return Episodes(
+        episode=clips.episode, time_s=clips.time_s, progress=clips.progress,
+        success=clips.success, value=progress.value, delta=progress.delta, trend=progress.trend,
+        done_prob=progress.done_prob, match=progress.match, confidence=progress.confidence,
+        task=tuple(clips.task), behaviour=tuple(clips.behaviour),
+        horizon_s=scorer.config.horizon_s,
+    )  # fmt: skip
+
+
+def backwards(clips: Clips) -> Clips:
+    """Return the episodes with their frames, and the truth, in reversed order."""
+    ends = zip(clips.offsets[:-1], clips.offsets[1:], strict=True)
+    order = np.concatenate([np.arange(e - 1, b - 1, -1) for b, e in ends])
+    end_s = clips.time_s[clips.offsets[1:] - 1][clips.episode]
+    names = ("images", "progress", "success", "proprio")
+    return dataclasses.replace(
+        clips, time_s=end_s - clips.time_s[order],
+        **{name: getattr(clips, name)[order] for name in names},
+    )  # fmt: skip
+
+
+def frozen(scorer: Scorer, clips: Clips, example: Example | None) -> Episodes:
+    """Return what is said while the picture stands still after a random moment of an episode."""
+    rng = np.random.default_rng(1)
+    chosen = rng.choice(clips.episodes, min(FROZEN_EPISODES, clips.episodes), replace=False)
+    stride = scorer.config.stride_s
+    hold = round(FROZEN_S / stride)
+    parts, still = [], []
+    for e in np.sort(chosen):
+        begin, end = int(clips.offsets[e]), int(clips.offsets[e + 1])
+        stop = int(rng.integers(begin, end))
+        parts.append(np.concatenate([np.arange(begin, stop + 1), np.full(hold, stop)]))
+        still.append(np.arange(stop + 1 - begin + hold) >= stop - begin)
+    rows, lengths = np.concatenate(parts), np.array([len(p) for p in parts])
+    time_s = np.concatenate([np.arange(n) * stride for n in lengths])
+    row = np.repeat(np.arange(len(parts)), lengths)
+    frames = Frames(
+        images=clips.images[rows], image_ok=np.ones((len(rows), clips.images.shape[1]), np.bool_),
+        time_s=time_s, row=row,
+    )  # fmt: skip
+    task = tuple(clips.instruction[np.sort(chosen)])
+    progress = scorer.progress(scorer.curves(frames, task, example))
+    keep = np.concatenate(still)
+    return Episodes(
+        episode=row[keep], time_s=time_s[keep], progress=clips.progress[rows][keep],
+        success=clips.success[rows][keep], value=progress.value[keep],
+        delta=progress.delta[keep], trend=progress.trend[keep],
+        done_prob=progress.done_prob[keep], match=progress.match[keep],
+        confidence=progress.confidence[keep], task=tuple(clips.task[np.sort(chosen)]),
+        behaviour=tuple(clips.behaviour[np.sort(chosen)]), horizon_s=scorer.config.horizon_s,
+    )  # fmt: skip
+
+
+def curves_at_strides(scorer: Scorer, clips: Clips, example: Example | None) -> np.ndarray:
+    """Return progress f32 [c, f] when only every so many frames are looked at; NaN elsewhere."""
+    place = np.arange(len(clips.time_s)) - clips.offsets[clips.episode]
+    out = np.full((len(STRIDES), len(place)), np.nan, np.float32)
+    for k, stride in enumerate(STRIDES):
+        rows = np.flatnonzero(place % stride == 0)
+        frames = Frames(
+            images=clips.images[rows],
+            image_ok=np.ones((len(rows), clips.images.shape[1]), np.bool_),
+            time_s=clips.time_s[rows], row=clips.episode[rows],
+        )  # fmt: skip
+        out[k, rows] = scorer.curves(frames, tuple(clips.instruction), example).value
+    return out
+
+
+@torch.no_grad()
+def mirrored(scorer: Scorer, clips: Clips, curves: Curves, example: Example | None) -> np.ndarray:
+    """Return changes f32 [2, f]: from 5 frames earlier (or the first) to each, and back."""
+    embedded = scorer.embed(clips.frames(), tuple(clips.instruction))
+    first = clips.offsets[clips.episode]
+    before = np.maximum(np.arange(len(first)) - 5, first)
+    shown = scorer.show(example, tuple(clips.instruction[:1]))
+    forth = scorer.critic.compare(embedded[before], embedded, embedded[first], shown)
+    back = scorer.critic.compare(embedded, embedded[before], embedded[first], shown)
+    return np.stack([forth.difference.numpy(), back.difference.numpy()])
