@@ -4,12 +4,13 @@ Safe to kill at any moment: finished episodes are in OUT.parts, and the same com
 source is read and never written; its checksums before and after are part of the result.
 """
 
+import contextlib
 import resource
 import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -66,29 +67,50 @@ def label(plan: Plan) -> str:
         Interrupted: Ctrl-C or SIGTERM; finished episodes are saved.
         OSError: the disk is full; what is finished is saved.
     """
-    out, count = plan.args.out, plan.job.source.info.num_episodes
-    checkpoint.recover_folder(out)
     before = _labelled(plan)
     if set(plan.chosen) <= before:
-        return f"{out}: is labelled already, {len(before)} of {count} episodes"
-    wanted = sorted(before | set(plan.chosen))
-    store = parts.open_parts(out, plan.asked, plan.checksums)
+        _tidy(plan, before)
+        return f"{plan.args.out}: is labelled already, {_share(plan, before)}"
+    wanted = before | set(plan.chosen)
+    try:
+        return _score_and_join(plan, sorted(wanted))
+    except FileNotFoundError:  # whoever joins the parts deletes them
+        if wanted <= _labelled(plan):
+            return f"{plan.args.out}: another process has just written it"
+        raise
+
+
+def _score_and_join(plan: Plan, wanted: Sequence[int]) -> str:
+    store = parts.open_parts(plan.args.out, plan.asked, plan.checksums)
     parts.clear_leftovers(store)
     begin = time.perf_counter()
     scored = _score_missing(plan, store, wanted)
     speed = _speed(scored, time.perf_counter() - begin)
     left = store.missing(wanted)
-    if set(wanted) <= _labelled(plan):
-        return f"{out}: another process has just written it"
-    if left:
+    if left and store.folder.exists():
         return (
             f"{store.folder}: {len(wanted) - len(left)} of {len(wanted)} episodes; whoever scores "
             f"the last ones joins them; {told(speed)}"
         )
     with parts.claim(store, "join", wait=True):
+        # A kill may have left a half-written data set, or the old one half replaced.
+        checkpoint.recover_folder(plan.args.out)
         if not set(wanted) <= _labelled(plan):
             _join(plan, store, speed)
-    return f"{out}: {len(wanted)} of {count} episodes are labelled; {told(speed)}"
+    return f"{plan.args.out}: labelled, {_share(plan, wanted)}; {told(speed)}"
+
+
+def _share(plan: Plan, episodes: Collection[int]) -> str:
+    return f"{len(episodes)} of {plan.job.source.info.num_episodes} episodes"
+
+
+def _tidy(plan: Plan, labelled: set[int]) -> None:
+    """Delete the parts of a data set that is complete, if a kill has left them."""
+    store = parts.Parts(folder=parts.folder_of(plan.args.out), key="")
+    if store.folder.exists() and len(labelled) == plan.job.source.info.num_episodes:
+        with contextlib.suppress(FileNotFoundError), parts.claim(store, "join", wait=True):
+            checkpoint.recover_folder(plan.args.out)
+            shutil.rmtree(store.folder)
 
 
 def _labelled(plan: Plan) -> set[int]:

@@ -57,7 +57,7 @@ def columns(
 def _place(path: Path, row: Any, info: DatasetInfo) -> tuple[int, int]:
     """Return the episode and frame of a correction that makes sense."""
     whole = isinstance(row, dict) and {"episode", "kind", "value"} <= set(row)
-    kind = row["kind"] if whole else None
+    kind = str(row["kind"]) if whole else ""
     sensible = {"trend": (-1, 0, 1), "success": (True, False)}.get(kind, ())
     if not whole or row["value"] not in sensible:
         raise ValueError(f"{path}: correction {row!r} makes no sense, expected {FORM}; mend it")

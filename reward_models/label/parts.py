@@ -75,13 +75,18 @@ def key_of(asked: dict[str, Any]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
+def folder_of(out: Path) -> Path:
+    """Return where the parts of a data set are until it is complete."""
+    return out.with_name(out.name + ".parts")
+
+
 def open_parts(out: Path, asked: dict[str, Any], checksums: dict[str, str]) -> Parts:
     """Return the parts of a labelling, begun or not, and remember what the source was like.
 
     Raises:
         ValueError: they belong to another labelling, or the source has changed since.
     """
-    folder = out.with_name(out.name + ".parts")
+    folder = folder_of(out)
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / ASKED_FILE
     told = {"asked": asked, "source": checksums}

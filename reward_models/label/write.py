@@ -66,8 +66,11 @@ def write_dataset(source: Source, out: Path, labels: Labels) -> Path:
     episode = np.repeat(np.arange(len(lengths)), lengths)
     frame = np.arange(len(episode)) - offsets[:-1][episode]
     order = np.argsort(source.index, kind="stable")
-    rows = (labels.frame["progress"], source.index, episode, frame)
-    sarm.write(fresh, sarm.table(*(column[order] for column in rows), labels.critic))
+    rows = sarm.table(
+        labels.frame["progress"][order], source.index[order], episode[order], frame[order],
+        labels.critic,
+    )  # fmt: skip
+    sarm.write(fresh, rows)
     check_whole(fresh, source.info.num_episodes)
     return fresh
 
