@@ -1,0 +1,97 @@
+"""The table of figures: its order, its lines, its marks; the truth reaches every bar."""
+
+import io
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from reward_models.metrics.episodes import Episodes
+from reward_models.metrics.table import ROWS, Figure, Judged, compare, table
+from tests.fake_critics import judged
+
+
+def truthful(rng: np.random.Generator) -> Episodes:
+    """Successes, partial and failed episodes of two tasks, judged by the truth itself."""
+    ends = [(1.0, 1.0), (1.0, 1.0), (0.6, 0.5), (0.9, 0.1), (1.0, 0.2), (1.0, 1.0), (0.4, 0.4)]
+    truth = [[*np.linspace(0, top, 6), end, end] for top, end in ends * 2]
+    flat = np.concatenate(truth)
+    episodes = judged(
+        truth,
+        task=["push", "pick"] * len(ends),
+        behaviour=["expert", "near_miss"] * len(ends),
+        done=[[float(p >= 1.0) for p in row] for row in truth],
+        confidence=np.ones(len(flat), np.float32),
+    )
+    trend = np.sign(episodes.progress - episodes.progress[episodes.anchor]).astype(int) + 1
+    return replace(episodes, trend=np.eye(3, dtype=np.float32)[trend])
+
+
+def everything(own: Episodes) -> Judged:
+    zero = np.zeros_like(own.value)
+    backward = judged(
+        [row[::-1] for row in own.cut(own.value)], success=[r[::-1] for r in own.cut(own.success)],
+        task=own.task,
+    )  # fmt: skip
+    return Judged(
+        own=own, backward=backward, foreign=replace(own, value=zero, done_prob=zero),
+        frozen=replace(own, value=zero), curves=np.stack([own.value] * 3),
+        changes=np.stack([own.delta, -own.delta]) * 0, resampled=own.value,
+    )  # fmt: skip
+
+
+def printed(shown: object) -> list[str]:
+    out = io.StringIO()
+    Console(file=out, width=200).print(shown)
+    return out.getvalue().splitlines()
+
+
+def test_the_truth_reaches_every_bar_and_lines_keep_their_order() -> None:
+    own = truthful(np.random.default_rng(0))
+    found = table(everything(own), np.random.default_rng(0), 20)
+    assert list(found) == [row.name for row in ROWS]
+    assert {name for name, figure in found.items() if figure.holds is False} == set()
+    for name in ("Spearman with truth", "direction macro-F1", "done AUROC", "outcome AUROC"):
+        assert found[name].value == pytest.approx(1.0)
+    assert found["MAE of truth"].value == found["near miss judged done"].value == 0.0
+
+
+def test_lines_that_lack_their_part_are_left_out() -> None:
+    found = table(Judged(own=truthful(np.random.default_rng(0))), np.random.default_rng(0), 2)
+    assert {row.name for row in ROWS} - set(found) == {
+        "VROC", "VOC-F1", "false gain/s, frozen", "diagonal margin", "foreign refused",
+        "foreign refused throughout", "path agreement", "mirror error", "frame-rate error",
+    }  # fmt: skip
+
+
+def test_parts_about_other_episodes_are_refused() -> None:
+    with pytest.raises(ValueError, match="foreign: got 1 episodes, expected the 2 of `own`"):
+        Judged(own=judged([[0, 1], [0, 1]]), foreign=judged([[0, 1]]))
+
+
+def test_equal_generators_give_critics_the_same_rounds() -> None:
+    own = truthful(np.random.default_rng(0))
+    a, b = (table(Judged(own=own), np.random.default_rng(3), 10) for _ in range(2))
+    assert repr(a) == repr(b)
+
+
+def figure(value: float, better: str = "more", bar: float | None = 0.5) -> Figure:
+    return Figure(value=value, low=value - 0.1, high=value + 0.1, better=better, bar=bar)
+
+
+def test_a_missed_bar_and_a_control_that_is_better_are_marked() -> None:
+    critic = {"up": figure(0.4), "down": figure(0.4, "less"), "none": figure(float("nan"))}
+    control = {"up": figure(0.7), "down": figure(0.7, "less"), "none": figure(0.1)}
+    lines = [re.split("[│┃]", line) for line in printed(compare({"ours": critic, "t/T": control}))]
+    rows = {cells[1].strip(): [c.strip() for c in cells[2:-1]] for cells in lines if len(cells) > 5}
+    assert rows["figure"] == ["bar", "ours (95 % interval)", "t/T"]
+    assert rows["up"] == ["≥ 0.5", "0.400 (0.300 to 0.500) x", "0.700 !"]
+    assert rows["down"] == ["≤ 0.5", "0.400 (0.300 to 0.500)", "0.700"]
+    assert rows["none"] == ["≥ 0.5", "-", "0.100"]
+
+
+def test_nothing_to_compare_is_refused() -> None:
+    with pytest.raises(ValueError, match="no critic to compare"):
+        compare({})
