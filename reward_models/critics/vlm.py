@@ -234,6 +234,12 @@ def expectation(logits: Tensor) -> tuple[Tensor, Tensor]:
     return mean, (probability * (levels - mean[:, None]) ** 2).sum(1).sqrt()
 
 
+def retold(embeddings: Tensor, text: str) -> Tensor:
+    """Return embeddings [..., d] of the same moments under another instruction."""
+    words = _bytes(text).expand(*embeddings.shape[:-1], -1)
+    return torch.cat([words, embeddings[..., WORDS:]], -1)
+
+
 def _bytes(text: str) -> Tensor:
     data = text.encode()
     if len(data) > WORDS:
