@@ -1,0 +1,70 @@
+"""Logistic fits: known weights come back, separable data stay finite."""
+
+import numpy as np
+import pytest
+
+from reward_models import calibrate
+from reward_models.calibrate import Calibration
+
+
+def test_the_logistic_curve_does_not_overflow() -> None:
+    np.testing.assert_allclose(calibrate.sigmoid(np.array([-1e4, 0.0, 1e4])), [0.0, 0.5, 1.0])
+    assert calibrate.sigmoid(np.array([np.log(3.0)]))[0] == pytest.approx(0.75)
+
+
+def test_a_share_becomes_its_logit() -> None:
+    # 3 of 4 rows: the likeliest constant logit is ln 3
+    w = calibrate.fit_logistic(np.ones((4, 1)), np.array([True, True, True, False]))
+    assert w[0] == pytest.approx(np.log(3), abs=0.02)
+
+
+def test_known_weights_come_back() -> None:
+    rng = np.random.default_rng(0)
+    x = np.stack([np.ones(40_000), rng.standard_normal(40_000)], 1)
+    y = rng.random(40_000) < calibrate.sigmoid(x @ [-1.0, 2.0])
+    np.testing.assert_allclose(calibrate.fit_logistic(x, y), [-1.0, 2.0], atol=0.08)
+
+
+def test_separable_data_give_finite_weights() -> None:
+    x = np.stack([np.ones(10), np.arange(10.0)], 1)
+    w = calibrate.fit_logistic(x, np.arange(10) >= 5)
+    assert np.isfinite(w).all()
+    assert ((x @ w > 0) == (np.arange(10) >= 5)).all()
+
+
+def test_nothing_to_fit_on_is_refused() -> None:
+    with pytest.raises(ValueError, match="0 frames"):
+        calibrate.fit_logistic(np.zeros((0, 2)), np.zeros(0, bool))
+
+
+def test_the_features_of_confidence_by_hand() -> None:
+    found = calibrate.features(np.array([0.0, 0.75]), np.array([0.1, 0.2]), np.array([0.3, 0.4]))
+    np.testing.assert_allclose(found, [[1, 0.1, 0.3, 0.0], [1, 0.2, 0.4, 0.5]])
+
+
+def test_confidence_and_done_are_fitted_to_what_came_true() -> None:
+    rng = np.random.default_rng(0)
+    n = 20_000
+    truth = rng.random(n)
+    spread, disagreement = rng.uniform(0.0, 0.3, (2, n))
+    # A value is 0.09 off where it is right, 0.11 where it is not: that shows in nothing else.
+    expected = calibrate.sigmoid(3.0 - 12.0 * spread - 12.0 * disagreement)
+    off = np.where(rng.random(n) < expected, 0.09, 0.11)
+    value = truth + rng.choice([-1, 1], n) * off
+    logit = rng.normal(0, 2, n)
+    success = rng.random(n) < calibrate.sigmoid(-1.0 + 0.5 * logit)
+    fitted = calibrate.fit(
+        value=value, spread=spread, disagreement=disagreement, done_logit=logit, progress=truth,
+        success=success,
+    )  # fmt: skip
+    np.testing.assert_allclose(fitted.done, (-1.0, 0.5), atol=0.1)
+    seen = calibrate.features(value, spread, disagreement)
+    confidence = calibrate.sigmoid(seen @ np.array(fitted.confidence))
+    assert np.abs(confidence - expected).mean() < 0.02
+
+
+def test_the_default_is_surer_of_narrow_and_agreeing_predictions() -> None:
+    seen = calibrate.features(np.full(3, 0.5), np.array([0, 0.2, 0]), np.array([0, 0, 0.2]))
+    sure, wide, divided = calibrate.sigmoid(seen @ np.array(Calibration().confidence))
+    assert sure > 0.9
+    assert max(wide, divided) < sure - 0.3
