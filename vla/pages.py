@@ -26,6 +26,7 @@ th, td { padding: 7px 18px 7px 0; text-align: left; border-bottom: 1px solid var
 th { color: var(--soft); font-weight: 500; font-size: 12.5px; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 td.strong { font-weight: 600; }
+.long { display: inline-block; white-space: normal; min-width: 24ch; max-width: 48ch; }
 .dot { display: inline-block; width: 9px; height: 9px; border-radius: 50%; margin-right: 8px; }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(440px, 100%), 1fr));
   gap: 8px 40px; }

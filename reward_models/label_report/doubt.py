@@ -4,19 +4,26 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from reward_models.label_report.read import Episode
+from reward_models.label_report.read import Episode, mean
 
 UNSURE = 0.5
 """Mean confidence below which an episode is flagged."""
-SILENT = 0.3
+UNDECIDED = (0.25, 0.75)
+"""Success between these flags an episode."""
+SILENT = 0.2
 """Share of abstained frames above which an episode is flagged."""
 CONFLICT = 0.5
 """Distance of success and final progress above which an episode is flagged."""
+STRANGE = 0.5
+"""Mean match of scene and instruction below which an episode is flagged."""
+NO_REASON = "the labeller asks for a look"
 
 
 def reasons(episode: Episode) -> list[str]:
     """Return why a person should see an episode, one clause each; empty if there is no reason."""
-    found = [episode.review] if episode.review else []
+    found = []
+    if UNDECIDED[0] < episode.success_prob < UNDECIDED[1]:
+        found.append(f"success {episode.success_prob:.2f} is undecided")
     if conflict(episode) > CONFLICT:
         found.append(
             f"success {episode.success_prob:.2f}, but progress ends at {episode.final_progress:.2f}"
@@ -26,10 +33,13 @@ def reasons(episode: Episode) -> list[str]:
     silent = float(episode.abstained.mean())
     if silent > SILENT:
         found.append(f"abstained on {silent:.0%} of the frames")
+    match = mean(episode.match[episode.scored])
+    if match < STRANGE:
+        found.append(f"the scene may not fit the instruction, match {match:.2f}")
     first = episode.first_done_frame
     if first is not None and episode.done_prob[-1] < 0.5:
         found.append(f"done at {first / episode.fps:.1f} s, but not at the end")
-    return found
+    return found or ([NO_REASON] if episode.review else [])
 
 
 def conflict(episode: Episode) -> float:

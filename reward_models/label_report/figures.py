@@ -12,8 +12,10 @@ import numpy as np
 from reward_models.calibrate import WITHIN
 from reward_models.label_report.doubt import reasons
 from reward_models.label_report.read import Episode, mean
+from reward_models.metrics import confidence, ranks
+from reward_models.metrics.confidence import BINS
+from reward_models.metrics.progress import gain_per_s
 
-BINS = 10
 STILL = 0.01
 """True progress that changes by no more than this stands still."""
 STILL_S = 1.0
@@ -106,7 +108,7 @@ def _truth(episodes: Sequence[Episode]) -> Truth | None:
     value, truth = progress_pairs(episodes)
     ends = [(e.success_prob, bool(e.success[-1])) for e in episodes if e.success is not None]
     return Truth(
-        spearman=spearman(value, truth),
+        spearman=ranks.spearman(value, truth),
         error=mean(np.abs(value - truth)),
         done_auroc=auroc(*done_pairs(episodes)),
         outcome_auroc=auroc(np.array([p for p, _ in ends]), np.array([s for _, s in ends], bool)),
@@ -155,31 +157,11 @@ def confidence_pairs(episodes: Sequence[Episode]) -> tuple[np.ndarray, np.ndarra
 # --- statistics ----------------------------------------------------------------------------------
 
 
-def spearman(a: np.ndarray, b: np.ndarray) -> float:
-    """Return the rank correlation of a and b [n]; NaN if either is constant."""
-    a, b = ranks(a), ranks(b)
-    if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
-        return float("nan")
-    return float(np.corrcoef(a, b)[0, 1])
-
-
 def auroc(score: np.ndarray, label: np.ndarray) -> float:
-    """Return the probability that a true row [n] scores higher than a false one; ties count half.
-
-    The statistic of Mann and Whitney 1947, divided by its largest value.
-    """
+    """Return the chance that a true row [n] scores higher than a false one; ties count half."""
     known = ~np.isnan(score)
-    score, label = score[known], label[known]
-    wins, losses = int(label.sum()), int((~label).sum())
-    if not wins or not losses:
-        return float("nan")
-    return float((ranks(score)[label].sum() - wins * (wins + 1) / 2) / (wins * losses))
-
-
-def ranks(values: np.ndarray) -> np.ndarray:
-    """Return ranks from 1, f64 [n]; equal values share the mean of theirs."""
-    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(count) - 0.5 * (count - 1))[place]
+    counts = ranks.tally(score[known], label[known])
+    return ranks.auroc(*counts(np.ones(known.sum())))
 
 
 def reliability(predicted: np.ndarray, true: np.ndarray) -> list[Bin]:
@@ -195,27 +177,21 @@ def reliability(predicted: np.ndarray, true: np.ndarray) -> list[Bin]:
 
 
 def calibration_error(predicted: np.ndarray, true: np.ndarray) -> float:
-    """Return the mean of |predicted - observed| over bins, weighted by count (Guo et al. 2017)."""
-    bins = reliability(predicted, true)
-    total = sum(b.frames for b in bins)
-    if not total:
-        return float("nan")
-    return sum(b.frames * abs(b.predicted - b.observed) for b in bins) / total
+    """Return the mean of |predicted - observed| over bins, weighted by frames (Guo et al. 2017)."""
+    known = ~np.isnan(predicted)
+    error = confidence.calibration_error(predicted[known], true[known])
+    return error(np.ones(known.sum()))
 
 
 def false_gain(episodes: Sequence[Episode]) -> float:
-    """Return the progress per second that labels gain where the truth stands still.
-
-    Stretches last `STILL_S` at least; a loss in one does not pay for a gain in another.
-    """
-    gain, duration_s = 0.0, 0.0
+    """Return how far labels climb per second where the truth stands still for `STILL_S` or more."""
+    climbed, duration_s = 0.0, 0.0
     for e in episodes:
         for first, last in _still(e):
-            given = np.flatnonzero(~e.abstained[first : last + 1]) + first
-            if len(given) > 1:
-                gain += max(0.0, float(e.progress[given[-1]] - e.progress[given[0]]))
-                duration_s += float(given[-1] - given[0]) / e.fps
-    return gain / duration_s if duration_s else float("nan")
+            stretch, length_s = slice(first, last + 1), (last - first) / e.fps
+            climbed += gain_per_s(e.progress[stretch], e.time_s[stretch]) * length_s
+            duration_s += length_s
+    return climbed / duration_s if duration_s else float("nan")
 
 
 def _still(e: Episode) -> Iterator[tuple[int, int]]:

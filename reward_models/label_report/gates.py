@@ -37,7 +37,7 @@ class Result(NamedTuple):
 
     name: str
     value: float
-    """NaN if it could not be measured."""
+    """To three digits, as it is printed and compared; NaN if it could not be measured."""
     bound: float
     at_most: bool
     """Whether the bound is the largest value allowed; else it is the least."""
@@ -65,11 +65,14 @@ def results(episodes: Sequence[Episode], gates: Gates) -> list[Result]:
     """Return what became of each gate."""
     done = figures.calibration_error(*figures.done_pairs(episodes))
     confidence = figures.calibration_error(*figures.confidence_pairs(episodes))
+    gain, covered = figures.false_gain(episodes), figures.coverage(episodes)
     return [
-        Result("coverage", figures.coverage(episodes), gates.coverage, False),
-        Result("calibration error of done", done, gates.done_error, True),
-        Result("calibration error of confidence", confidence, gates.confidence_error, True),
-        Result("false gain per second", figures.false_gain(episodes), gates.false_gain, True),
+        Result("coverage", round(covered, 3), gates.coverage, False),
+        Result("calibration error of done", round(done, 3), gates.done_error, True),
+        Result(
+            "calibration error of confidence", round(confidence, 3), gates.confidence_error, True
+        ),
+        Result("false gain per second", round(gain, 3), gates.false_gain, True),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Overlay videos: an episode's cameras above the curves of its labels, with a moving cursor."""
+"""Overlay videos: the curves of an episode's labels, with a moving cursor, above its cameras."""
 
 import textwrap
 from collections.abc import Iterator
@@ -61,15 +61,16 @@ def pictures(episode: Episode, views: np.ndarray) -> Iterator[np.ndarray]:
     width += width % 2
     height = CAPTION_PX + shown_h + CHART_PX + READOUT_PX
     base = Image.new("RGB", (width, height + height % 2), video.BACKGROUND)
+    # The cameras lie below: a player covers the bottom of what it shows with its buttons.
     base.paste(_caption(episode, width), (0, 0))
-    top = CAPTION_PX + shown_h
-    base.paste(_chart(episode, width), (0, top))
+    base.paste(_chart(episode, width), (0, CAPTION_PX + READOUT_PX))
+    below = CAPTION_PX + READOUT_PX + CHART_PX
     for t in range(episode.frames):
         picture = base.copy()
         row = np.concatenate(list(views[t]), axis=1)
         row = video.upscale(row) if scale == 2 else row
-        picture.paste(Image.fromarray(row), ((width - shown_w) // 2, CAPTION_PX))
-        _cursor_(picture, episode, t, top)
+        picture.paste(Image.fromarray(row), ((width - shown_w) // 2, below))
+        _cursor_(picture, episode, t)
         yield np.asarray(picture)
 
 
@@ -110,21 +111,21 @@ def runs(values: np.ndarray) -> list[np.ndarray]:
     return [run for run in np.split(known, np.flatnonzero(np.diff(known) > 1) + 1) if len(run)]
 
 
-def _cursor_(picture: Image.Image, episode: Episode, t: int, top: int) -> None:
-    """Draw where the video stands in the chart that begins at row `top`, and the labels there."""
+def _cursor_(picture: Image.Image, episode: Episode, t: int) -> None:
+    """Draw the labels of a frame, and where it is in the chart."""
     draw, font = ImageDraw.Draw(picture), ImageFont.load_default(12)
-    x = _x(t, episode, picture.width)
-    draw.line([(x, top + 4), (x, top + CHART_PX - 4)], video.TEXT, 1)
-    if not episode.abstained[t]:
-        y = top + _y(float(episode.progress[t]))
-        draw.ellipse([(x - 4, y - 4), (x + 4, y + 4)], svg.colour(0), video.TEXT)
     told = readout(episode, t)
     column = (picture.width - 2 * MARGIN_PX) / len(told)
     for k, (name, value, place) in enumerate(told):
         left = MARGIN_PX + k * column
-        draw.text((left, top + CHART_PX), name, SOFT, font)
+        draw.text((left, CAPTION_PX), name, SOFT, font)
         colour = video.TEXT if place is None else svg.colour(place)
-        draw.text((left, top + CHART_PX + 17), value, colour, ImageFont.load_default(15))
+        draw.text((left, CAPTION_PX + 17), value, colour, ImageFont.load_default(15))
+    x, top = _x(t, episode, picture.width), CAPTION_PX + READOUT_PX
+    draw.line([(x, top + 4), (x, top + CHART_PX - 4)], video.TEXT, 1)
+    if not episode.abstained[t]:
+        y = top + _y(float(episode.progress[t]))
+        draw.ellipse([(x - 4, y - 4), (x + 4, y + 4)], svg.colour(0), video.TEXT)
 
 
 def readout(episode: Episode, t: int) -> list[tuple[str, str, int | None]]:

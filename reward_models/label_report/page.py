@@ -180,7 +180,7 @@ def _label_table(what: str, rows: Sequence[TaskFigures], whole: TaskFigures | No
     shown = [*rows[:TASKS], *([whole] if whole and len(rows) > 1 else [])]
     cells = [
         [
-            escape(row.name), f"{row.episodes}", f"{row.frames:,}", _number(row.final_progress),
+            _long(row.name), f"{row.episodes}", f"{row.frames:,}", _number(row.final_progress),
             _number(row.success_prob), _number(row.voc), _share(row.negative_rate),
             _number(row.max_regression), _share(row.stagnation_ratio), _share(row.abstained),
             str(row.flagged),
@@ -201,7 +201,7 @@ def _truth(summary: Summary) -> Iterator[str]:
             told = (row.truth.spearman, row.truth.error, row.truth.done_auroc)
             won = f"{row.truth.successes} of {row.episodes}"
             numbers = [_number(value) for value in (*told, row.truth.outcome_auroc)]
-            cells.append([escape(row.name), *numbers, won])
+            cells.append([_long(row.name), *numbers, won])
     head = ["instruction", "Spearman", "mean error", "done AUROC", "outcome AUROC", "succeed"]
     yield "<h2>Against the simulator's truth</h2>"
     yield table(head, cells, numbers=range(1, 6), strong=1) + _left_out(len(summary.tasks), TASKS)
@@ -219,8 +219,8 @@ def _flagged(data: Labelled) -> Iterator[str]:
         yield "<p>None.</p>"
         return
     rows = [
-        [str(e.index), escape(e.task), _number(e.final_progress), _number(e.success_prob),
-         _number(e.mean_confidence), escape("; ".join(doubt.reasons(e)))]
+        [str(e.index), _long(e.task), _number(e.final_progress), _number(e.success_prob),
+         _number(e.mean_confidence), _long("; ".join(doubt.reasons(e)))]
         for e in found[:FLAGGED]
     ]  # fmt: skip
     head = ["episode", "instruction", "final progress", "success", "confidence", "why"]
@@ -361,6 +361,11 @@ def _count(number: int, what: str) -> str:
 
 def _are(number: int) -> str:
     return "is" if number == 1 else "are"
+
+
+def _long(text: str) -> str:
+    """Return text as HTML that may take several lines of a table."""
+    return f'<span class="long">{escape(text)}</span>'
 
 
 def _left_out(there: int, shown: int) -> str:

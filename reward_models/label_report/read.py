@@ -74,8 +74,8 @@ class Episode:
     """Share of frames that change nothing."""
     first_done_frame: int | None
     """None if never done."""
-    review: str
-    """Why the labeller wants a person to look; empty if it does not."""
+    review: bool
+    """Whether the labeller wants a person to look."""
     truth: np.ndarray | None = None
     """f32 [t], the simulator's progress."""
     success: np.ndarray | None = None
@@ -218,7 +218,7 @@ def _episode(info: DatasetInfo, index: int, table: pa.Table, row: dict[str, Any]
         **columns,
         **numbers,
         first_done_frame=None if first is None or not first >= 0 else int(first),
-        review=_reason(review),
+        review=bool(review),
         truth=_array(table, "source.progress", np.float32) if "source.progress" in has else None,
         success=_array(table, "source.success", np.bool_) if "source.success" in has else None,
         behaviour=str(table["source.behaviour"][0]) if "source.behaviour" in has else None,
@@ -235,12 +235,6 @@ def _array(table: pa.Table, name: str, dtype: type) -> np.ndarray:
 def _one(value: Any) -> Any:
     """Return a scalar that may be stored as a list of one."""
     return (value[0] if value else None) if isinstance(value, list) else value
-
-
-def _reason(review: Any) -> str:
-    if isinstance(review, str):
-        return review
-    return "the labeller asks for a look" if review else ""
 
 
 def _provenance(path: Path) -> dict[str, Any]:
