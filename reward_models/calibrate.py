@@ -75,8 +75,9 @@ def fit(
     """
     right = np.abs(value - progress) <= WITHIN
     offset = np.stack([np.ones_like(done_logit), done_logit], 1)
+    at, factor = fit_logistic(offset, success).tolist()
     return Calibration(
-        done=tuple(float(v) for v in fit_logistic(offset, success)),
+        done=(at, factor),
         confidence=tuple(
             float(v) for v in fit_logistic(features(value, spread, disagreement), right)
         ),

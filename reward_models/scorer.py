@@ -44,8 +44,13 @@ class ScorerConfig:
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
-        check_least(self, stride_s=0, horizon_s=0, absolute_share=0, abstain_below=0, chunk=1)
-        if not self.lags_s or min(self.lags_s) <= 0:
+        check_least(self, absolute_share=0, abstain_below=0, chunk=1)
+        for name in ("stride_s", "horizon_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}: got {getattr(self, name)}, expected more than 0")
+        if not self.absolute_share <= 1:
+            raise ValueError(f"absolute_share: got {self.absolute_share}, expected at most 1")
+        if not self.lags_s or not min(self.lags_s) > 0:
             raise ValueError(f"lags_s: got {self.lags_s}, expected one or more above 0")
 
 
@@ -243,12 +248,13 @@ class Scorer:
         """Judge the next moment of each of B streams; see `RewardModel.step`."""
         now, memory = self.critic.embed(frames, task, state.memory)
         time_s, batch = _array(frames.time_s), np.arange(len(task))
-        fresh = time_s == 0
+        # A stream may be joined late, but what it is first shown is where its curves begin.
+        fresh = (time_s == 0) | (state.first is None)
         if state.first is None:
             state = dataclasses.replace(
                 state, first=now, embeddings=now.new_zeros(len(task), 0, now.shape[1])
             )
-        first = torch.where(torch.as_tensor(fresh)[:, None], now, state.first)
+        first = torch.where(torch.as_tensor(fresh, device=now.device)[:, None], now, state.first)
         past = np.where(fresh[:, None], np.nan, state.time_s)
         # Anchors: index r of the ring, or -1 for the first frame.
         ring = torch.cat([state.embeddings, now[:, None]], 1)
@@ -258,7 +264,8 @@ class Scorer:
         for k in range(found.shape[1]):
             at = torch.as_tensor(np.maximum(found[:, k], 0))
             anchor = ring[torch.as_tensor(batch), at]
-            pairs.append(torch.where(torch.as_tensor(found[:, k] < 0)[:, None], first, anchor))
+            begun = torch.as_tensor(found[:, k] < 0, device=now.device)[:, None]
+            pairs.append(torch.where(begun, first, anchor))
         changes = [self.critic.compare(a, now, first, state.shown) for a in (*pairs, first)]
         moment = self.critic.judge(now, first, state.shown)
         value = _numpy(moment.value)
@@ -289,7 +296,8 @@ class Scorer:
         """Encode a reference episode of a task."""
         if example is None:
             return None
-        return Shown(self.embed(example.frames, task), torch.as_tensor(example.progress))
+        embeddings = self.embed(example.frames, task)
+        return Shown(embeddings, torch.as_tensor(example.progress, device=embeddings.device))
 
     def progress(self, curves: Curves) -> Progress:
         """Return calibrated labels; NaN where confidence is too low."""

@@ -129,8 +129,14 @@ def test_frames_out_of_order_are_refused() -> None:
 def test_settings_out_of_range_are_refused() -> None:
     with pytest.raises(ValueError, match=r"lags_s: got \(\), expected one or more above 0"):
         ScorerConfig(lags_s=())
-    with pytest.raises(ValueError, match="chunk: got 0"):
-        ScorerConfig(chunk=0)
+    for settings, words in (
+        ({"chunk": 0}, "chunk: got 0, expected at least 1"),
+        ({"stride_s": 0.0}, "stride_s: got 0.0, expected more than 0"),
+        ({"horizon_s": float("nan")}, "horizon_s: got nan, expected more than 0"),
+        ({"absolute_share": 1.5}, "absolute_share: got 1.5, expected at most 1"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            ScorerConfig(**settings)
 
 
 # --- all at once, in chunks, and as a stream -----------------------------------------------------
@@ -190,6 +196,12 @@ def test_a_second_episode_in_a_stream_is_scored_like_the_first() -> None:
         progress, state = model.step(state, now, ("push", "push"))
         again.append(progress.value[0])
     np.testing.assert_allclose(again[:6], again[6:], atol=1e-6)
+
+
+def test_a_stream_joined_late_begins_where_it_is_joined() -> None:
+    model = scorer()
+    late = frames_of([[0.6, 0.9, 0.2]], [[3.0, 3.5, 4.2]])
+    assert_same(streamed(model, [late])[0], model.score(late, ("push",)))
 
 
 def test_a_stream_keeps_no_more_than_it_will_look_back_on() -> None:
