@@ -116,12 +116,12 @@ class ReviewServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, labelled: Labelled, port: int, author: str) -> None:
-        super().__init__((HOST, port), Handler)
         self.labelled = labelled
         self.folder = labelled.info.path
         self.author = author
         self.token = secrets.token_urlsafe(16)
         self.clips = Clips(labelled)
+        super().__init__((HOST, port), Handler)  # closes itself if the port is taken
 
     @property
     def url(self) -> str:
