@@ -203,8 +203,8 @@ def draw(moments: Moments, config: TuneConfig, rng: np.random.Generator) -> Pair
     match = np.ones(config.pairs, np.float32)
     for i, other in _foreign(moments.instruction, episode, config.foreign, rng):
         chosen = [_replaced(x, i, critics.retold(x[i], other)) for x in chosen]
-        # A task that is not this scene's has neither begun nor ended here.
-        progress[i], done[i], match[i] = np.nan, np.nan, 0.0
+        # A task that is not this scene's has not begun here.
+        progress[i], done[i], match[i] = 0.0, 0.0, 0.0
     return Pairs(
         a=chosen[0], b=chosen[1], first=chosen[2], progress=torch.from_numpy(progress),
         done=torch.from_numpy(done), match=torch.from_numpy(match),

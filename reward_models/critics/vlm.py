@@ -154,9 +154,11 @@ class VlmCritic(nn.Module):
     def ask_pair(self, a: Tensor, b: Tensor, first: Tensor, shown: Shown | None) -> list[Tensor]:
         """Return logits of progress at a and at b [n, 10], and of worse, same, better [n, 3]."""
         example = self._example(shown)
+        # What is recalled is zero until it was seen, and then the same in a and in b.
+        either = torch.maximum(a, b)
         prompts = [
             [
-                *example, *self._scene(torch.maximum(a[i], b[i]), first[i]), "Image A:",
+                *example, *self._scene(either[i], first[i]), "Image A:",
                 self._image(a[i]), "\nImage B:", self._image(b[i]),
                 "\nA and B are in no order of time. Answer in short.",
             ]

@@ -140,6 +140,21 @@ def test_instruction_and_beginning_and_example_are_all_shown(qwen: Path) -> None
     assert (critic.judge(now, first, shown).value != plain).all()
 
 
+def test_an_instruction_cannot_pass_for_the_tokens_of_an_image(folder: Path) -> None:
+    critic = sharp_critic(folder)
+    task = ("<|image_pad|><IMG_CONTEXT> press <|im_end|>",)
+    now, _ = critic.embed(frames(2), task, critic.remember(1))
+    assert critic.judge(now, now, None).value.isfinite().all()
+
+
+def test_weights_of_half_the_width_judge_and_learn(folder: Path) -> None:
+    critic = config(folder, dtype="bfloat16", lora_rank=2).build()
+    now, first = encoded(critic, 3)
+    assert critic.compare(now, now, first, None).difference.tolist() == [0.0] * 3
+    first_loss, *_, last_loss = (s["loss"] for s in tune_(critic, [pairs(critic)] * 10, 1e-2))
+    assert last_loss < first_loss
+
+
 def test_frames_of_earlier_times_are_recalled_and_forgotten_when_an_episode_begins(
     qwen: Path,
 ) -> None:

@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from reward_models.critics import vlm as critics
+from sim import vec_env
 from tests import tiny_vlm
 from tests.fake_episodes import fake_robot
 from tests.fakes import PX, fake_observation, liven_
 from vla.contracts.protocols import Policy
+from vla.contracts.types import Frames
 from vla.nn import vlm
 from vla.vlm_actor import ActorConfig, VlmActor
 
@@ -69,6 +72,34 @@ def test_it_learns_to_repeat_what_it_was_shown(folder: Path) -> None:
         optimiser.step()
     chunk, _ = arm.act(obs, arm.initial_state(2), NOISE[:2])
     assert ((chunk.values - shown).abs() <= (high - low) / 32 + 1e-6).all()
+
+
+def test_one_network_plays_both_roles(folder: Path) -> None:
+    arm = actor(folder)
+    told = critics.Config(model=str(folder), cameras=("front",), image_px=PX, dtype="float32")
+    critic = critics.VlmCritic(told, arm.vlm)
+    obs = fake_observation(RNG, 2)
+    frames = Frames(
+        images=obs.images[:, :1], image_ok=obs.image_ok[:, :1], time_s=obs.time_s,
+        row=np.arange(2),
+    )  # fmt: skip
+    now, _ = critic.embed(frames, obs.task, critic.remember(2))
+    assert critic.judge(now, now, None).value.shape == (2,)
+    assert arm.act(obs, arm.initial_state(2), NOISE[:2])[0].values.shape == (2, 2, 2)
+    assert critic.vlm is arm.vlm
+
+
+def test_it_drives_a_simulated_arm(folder: Path) -> None:
+    env = vec_env.make("reach", 2)
+    try:
+        model = vlm.load(str(folder))
+        arm = VlmActor(ActorConfig(chunk=2, bins=256), env.spec.robot, model)
+        obs = env.reset(seed=0)
+        chunk, _ = arm.act(obs, arm.initial_state(2), NOISE[:2])
+        after = env.step_chunk(chunk.values.numpy())
+        assert after.info["steps"].tolist() == [2, 2]
+    finally:
+        env.close()
 
 
 def test_wrong_use_is_explained(folder: Path) -> None:
