@@ -1,7 +1,7 @@
 """From scored frames to columns of every frame and figures of every episode; plain arrays.
 
-Between scored frames everything is interpolated linearly in time, the trend is that of the scored
-frame before; where a neighbour was abstained from, so is the frame.
+Between scored frames everything is interpolated linearly in time; trend and success are those of
+the scored frame before. Where a neighbour was abstained from, so is the frame.
 """
 
 import math
@@ -97,7 +97,7 @@ def _segment(
     scored = np.zeros(frames, np.bool_)
     scored[own["frame"]] = True
     before = np.searchsorted(own["frame"], np.arange(frames), side="right") - 1
-    done = dense["done_prob"] >= how.done_threshold
+    done = (own["done_prob"] >= how.done_threshold)[before]
     found = {
         "progress": dense["progress"],
         "progress.delta": dense["delta"],
@@ -173,16 +173,15 @@ def episode_figures(
     weight, parts = [], []
     for number in range(len(source.segments[episode])):
         mine = columns["segment"] == number
-        weight.append(mine.sum())
+        weight.append(int(mine.sum()))
         parts.append(_curve_figures({name: values[mine] for name, values in columns.items()}))
     found = {name: _mean([p[name] for p in parts], weight) for name in parts[0]}
-    begin, end = source.info.offsets[episode : episode + 2]
-    done = between(columns["frame"], columns["done_prob"], int(end - begin)) >= how.done_threshold
+    done = columns["done_prob"] >= how.done_threshold
     success = float(columns["done_prob"][-1])
     return {
         **found,
         "labels/success_prob": success,
-        "labels/first_done_frame": int(np.argmax(done)) if done.any() else -1,
+        "labels/first_done_frame": int(columns["frame"][np.argmax(done)]) if done.any() else -1,
         "labels/review": _doubtful(columns, success),
     }
 

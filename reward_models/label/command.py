@@ -26,7 +26,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from reward_models.label import columns, overrides, parts, settings, source, write
+from reward_models.label import columns, corrections, parts, settings, source, write
 from reward_models.label.plan import Plan, estimate, prepare
 from reward_models.label.score import groups, score_group
 from reward_models.label.settings import LabelArgs
@@ -157,7 +157,7 @@ def _score_missing(plan: Plan, store: parts.Parts, wanted: Sequence[int]) -> int
     return count
 
 
-def _join(plan: Plan, store: parts.Parts, speed: dict[str, float]) -> None:
+def _join(plan: Plan, store: parts.Parts, speed: dict[str, Any]) -> None:
     """Write the labelled data set from all parts there are."""
     data, args = plan.job.source, plan.args
     done = store.done(data.info.num_episodes)
@@ -172,16 +172,16 @@ def _join(plan: Plan, store: parts.Parts, speed: dict[str, float]) -> None:
             for e in range(data.info.num_episodes)
         ]
     )
-    if plan.corrected:
-        more = overrides.columns(plan.corrected, overrides.read(plan.corrected), data.info)
+    if plan.corrected is not None:
+        more = corrections.columns(plan.corrected, data.info)
         frame, episode = {**frame, **more[0]}, {**episode, **more[1]}
     labels = write.Labels(
         frame=frame, episode=episode, critic=f"{args.critic} ({plan.asked['critic']})"
     )
     fresh = write.write_dataset(data, args.out, labels)
     try:
-        if plan.corrected:
-            shutil.copyfile(plan.corrected, fresh / overrides.FILE)
+        if plan.corrected is not None:
+            write.write_corrections(fresh, plan.corrected)
         after = source.checksums(args.source)
         parts.check_untouched(plan.checksums, after)
         write.write_provenance(fresh, _provenance(plan, store, done, after, speed))
@@ -193,7 +193,7 @@ def _join(plan: Plan, store: parts.Parts, speed: dict[str, float]) -> None:
 
 
 def _provenance(
-    plan: Plan, store: parts.Parts, done: list[int], after: dict[str, str], speed: dict[str, float]
+    plan: Plan, store: parts.Parts, done: list[int], after: dict[str, str], speed: dict[str, Any]
 ) -> dict[str, Any]:
     config = plan.job.scorer.config
     shards = sorted(file.stem for file in store.folder.glob("shard-*.lock"))
@@ -221,7 +221,7 @@ def _provenance(
     }
 
 
-def _speed(frames: int, seconds: float) -> dict[str, float]:
+def _speed(frames: int, seconds: float) -> dict[str, Any]:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # KiB on Linux
     return {
         "frames": frames,
@@ -231,7 +231,7 @@ def _speed(frames: int, seconds: float) -> dict[str, float]:
     }
 
 
-def told(speed: dict[str, float]) -> str:
+def told(speed: dict[str, Any]) -> str:
     """Return a clause about how fast it went."""
     return (
         f"{speed['frames']:,} frames scored in {speed['seconds']:.1f} s "

@@ -2,16 +2,16 @@
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from reward_models import checkpoint as critics
-from reward_models.label import overrides, parts, settings, source
+from reward_models.label import corrections, parts, settings, source
 from reward_models.label.columns import Derivation
 from reward_models.label.score import Job, score_group, show
 from reward_models.label.settings import LabelArgs
+from reward_models.overrides import Override
 from vla.contracts import config as configs
 from vla.data.reader import read_columns
 
@@ -29,8 +29,8 @@ class Plan:
     """What decides what is scored, JSON types."""
     derivation: Derivation
     """What decides the rest."""
-    corrected: Path | None
-    """A file of people's corrections."""
+    corrected: tuple[Override, ...] | None
+    """What people said; None if there is no file of it."""
     chosen: tuple[int, ...]
     """Episodes to label."""
     checksums: dict[str, str]
@@ -39,9 +39,9 @@ class Plan:
     @property
     def derived(self) -> dict[str, Any]:
         """What decides how labels follow from what was scored, JSON types."""
-        told = configs.to_json(self.derivation)
-        said = overrides.read(self.corrected) if self.corrected else None
-        return {**told, "overrides": None if said is None else parts.key_of({"said": said})}
+        said = None if self.corrected is None else [vars(one) for one in self.corrected]
+        hashed = None if said is None else parts.key_of({"said": said})
+        return {**configs.to_json(self.derivation), "overrides": hashed}
 
 
 def prepare(args: LabelArgs) -> Plan:
@@ -64,9 +64,8 @@ def prepare(args: LabelArgs) -> Plan:
         memory_mb=args.memory_mb,
     )  # fmt: skip
     job = _with_example(job, args)
-    corrected = overrides.find(args.source, args.overrides)
-    if corrected:
-        overrides.columns(corrected, overrides.read(corrected), data.info)
+    file = corrections.find(args.source, args.overrides)
+    corrected = tuple(corrections.read(file, data.info)) if file else None
     settings.shard(args.shard)
     sums = source.checksums(args.source)
     config = scorer.config

@@ -46,7 +46,8 @@ class LabelArgs:
     smooth: bool = False
     """Add progress.smoothed, which looks into the future as well."""
     overrides: Path | None = None
-    """What people corrected (JSON); by default SOURCE/meta/overrides.json if it exists."""
+    """What people corrected: a JSON file, or the reviewed data set that holds it; by default
+    SOURCE/meta/overrides.json if it exists."""
     memory_mb: int = 512
     """Memory for decoded images; decides how many episodes are in flight."""
     dry_run: bool = False

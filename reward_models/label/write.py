@@ -7,7 +7,7 @@ source whose name is wanted is kept under "source."; no other is touched.
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from reward_models.label import sarm
 from reward_models.label.columns import EPISODE_COLUMNS
 from reward_models.label.source import LABELS_FILE, Source
 from reward_models.label.statistics import NAMES, statistics
+from reward_models.overrides import FILE, Override
 from vla import checkpoint
 from vla.data.reader import table_files
 from vla.data.writer import check_whole, publish
@@ -133,10 +134,11 @@ def _rewrite_frames(
                 table = parquet.read_row_group(group)
                 episode = table["episode_index"].to_numpy()
                 rows = source.info.offsets[episode] + table["frame_index"].to_numpy()
-                table = _renamed(table, moved)
+                noted = _metadata(table.schema, moved, labels)
+                table = table.rename_columns([moved.get(n, n) for n in table.column_names])
                 for name, values in labels.frame.items():
                     table = table.append_column(name, pa.array(values[rows]))
-                table = table.replace_schema_metadata(_metadata(table, moved, labels))
+                table = table.replace_schema_metadata(noted)
                 writer = writer or pq.ParquetWriter(target, table.schema, compression="snappy")
                 writer.write_table(table)
     finally:
@@ -144,15 +146,11 @@ def _rewrite_frames(
             writer.close()
 
 
-def _renamed(table: pa.Table, moved: Mapping[str, str]) -> pa.Table:
-    return table.rename_columns([moved.get(name, name) for name in table.column_names])
-
-
 def _metadata(
-    table: pa.Table, moved: Mapping[str, str], labels: Labels
+    schema: pa.Schema, moved: Mapping[str, str], labels: Labels
 ) -> dict[bytes, bytes] | None:
     """Return what Hugging Face's library notes in a table, brought up to date, if it is there."""
-    noted = (table.schema.metadata or {}).get(b"huggingface")
+    noted = (schema.metadata or {}).get(b"huggingface")
     if noted is None:
         return None
     value = json.loads(noted)
@@ -216,7 +214,12 @@ def write_provenance(fresh: Path, told: Mapping[str, Any]) -> None:
     _write_json(fresh / LABELS_FILE, told)
 
 
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+def write_corrections(fresh: Path, said: Sequence[Override]) -> None:
+    """Write what people corrected where the review page looks for it."""
+    _write_json(fresh / FILE, [vars(one) for one in said])
+
+
+def _write_json(path: Path, value: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value, indent=4, ensure_ascii=False))
 
