@@ -126,7 +126,7 @@ def _spots(
     return frames[order], judged[order]
 
 
-def _one_of_each(begin: float, end: float, count: int, rng: np.random.Generator) -> np.ndarray:
+def _one_of_each(begin: int, end: int, count: int, rng: np.random.Generator) -> np.ndarray:
     """Draw a number from each of `count` equal stretches from begin to end."""
     edges = np.linspace(begin, end, count + 1)
     return rng.uniform(edges[:-1], edges[1:])

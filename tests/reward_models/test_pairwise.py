@@ -1,0 +1,175 @@
+"""The pairwise critic: exact symmetries, a memory that lasts, and losses by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from reward_models import checkpoint, pairs
+from reward_models.critic import Shown
+from reward_models.critics import pairwise
+from reward_models.critics.pairwise import running_maximum
+from reward_models.scorer import Scorer
+from vla.backbones import tiny
+from vla.contracts.types import Frames
+from vla.nn.text import train_tokenizer
+
+INF = float("inf")
+
+
+@pytest.fixture
+def critic():
+    config = pairwise.Config(backbone=tiny.Config(image_px=32), memory_width=8, width=16, bins=5)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # noqa: TID251
+        return config.build(train_tokenizer(["push it", "open it"])).eval()
+
+
+def frames(rows, times, seed=0):
+    rng = np.random.default_rng(seed)
+    return Frames(
+        images=rng.integers(0, 255, (len(rows), 2, 32, 32, 3), np.uint8),
+        image_ok=np.ones((len(rows), 2), np.bool_), time_s=np.array(times, np.float64),
+        row=np.array(rows, np.int64),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def embedded(critic):
+    with torch.no_grad():
+        found, _ = critic.embed(frames([0] * 6, range(6)), ("push it",), critic.remember(1))
+    return found
+
+
+def test_the_same_frame_twice_is_no_change_at_all(critic, embedded):
+    change = critic.compare(embedded, embedded, embedded[:1].expand(6, -1), None)
+    assert (change.difference == 0).all()
+    assert torch.equal(change.trend[:, 0], change.trend[:, 2])
+
+
+def test_swapping_a_pair_mirrors_everything(critic, embedded):
+    a, b, first = embedded[:3], embedded[3:], embedded[:1].expand(3, -1)
+    forth, back = critic.compare(a, b, first, None), critic.compare(b, a, first, None)
+    assert torch.equal(forth.difference, -back.difference)
+    assert torch.equal(forth.trend, back.trend.flip(1))
+    assert forth.difference.abs().min() > 0
+
+
+def test_values_lie_between_0_and_1_and_their_spread_is_that_of_the_bins(critic, embedded):
+    moment = critic.judge(embedded, embedded[:1].expand(6, -1), None)
+    assert ((moment.value > 0) & (moment.value < 1)).all()
+    # Nothing on [0, 1] varies by more than half.
+    assert ((moment.spread > 0) & (moment.spread <= 0.5)).all()
+
+
+def test_what_is_kept_is_the_maximum_of_the_episode_so_far():
+    kept = torch.tensor([[1.0], [5.0], [2.0], [3.0]])
+    row = torch.tensor([0, 1, 0, 1])
+    memory = torch.tensor([[9.0], [4.0]])
+    seen, after = running_maximum(kept, row, memory, torch.tensor([True, False, False, False]))
+    # Row 0 starts afresh: 1, then 2. Row 1 goes on from 4: 5, then still 5.
+    assert seen.flatten().tolist() == [1.0, 5.0, 2.0, 5.0]
+    assert after.flatten().tolist() == [2.0, 5.0]
+
+
+def test_a_row_without_frames_keeps_its_memory():
+    seen, after = running_maximum(
+        torch.tensor([[1.0]]), torch.tensor([1]), torch.tensor([[7.0], [0.0]]),
+        torch.tensor([False]),
+    )  # fmt: skip
+    assert after.flatten().tolist() == [7.0, 1.0] and seen.item() == 1.0
+
+
+def test_what_was_seen_before_changes_how_the_present_looks(critic):
+    now = frames([0, 0], [0.0, 0.2], seed=1)
+    other = replace(now, images=now.images.copy())
+    other.images[0] = 255 - other.images[0]
+    a, b = (critic.embed(f, ("push it",), critic.remember(1))[0] for f in (now, other))
+    assert not torch.allclose(a[1], b[1])
+
+
+def test_one_reference_for_all_says_the_same_as_one_for_each(critic, embedded):
+    keys, progress = embedded[:3], torch.tensor([0.0, 0.5, 1.0])
+    first = embedded[:1].expand(2, -1)
+    every = critic.read(embedded[3:5], first, Shown(keys, progress))
+    each = critic.read(
+        embedded[3:5], first, Shown(keys[None].expand(2, -1, -1), progress[None].expand(2, -1))
+    )
+    none = critic.read(embedded[3:5], first, None)
+    masked = critic.read(embedded[3:5], first, Shown(keys, torch.full((3,), torch.nan)))
+    assert torch.allclose(every, each, atol=1e-6) and torch.allclose(none, masked, atol=1e-6)
+    assert not torch.allclose(every, none)
+
+
+def test_a_stream_gives_the_numbers_of_the_whole(critic):
+    scorer, task = Scorer(critic), ("push it", "open it")
+    whole = frames([0] * 12 + [1] * 9, [0.2 * t for t in range(12)] + [0.2 * t for t in range(9)])
+    scored = scorer.score(whole, task)
+    state = scorer.start(2)
+    for t in range(9):
+        now = [t, 12 + t]
+        part = Frames(
+            images=whole.images[now], image_ok=whole.image_ok[now], time_s=whole.time_s[now],
+            row=np.arange(2),
+        )  # fmt: skip
+        said, state = scorer.step(state, part, task)
+        for name in ("value", "delta", "trend", "done_prob", "confidence"):
+            np.testing.assert_allclose(
+                getattr(said, name), getattr(scored, name)[now], atol=1e-5, err_msg=name
+            )
+
+
+def test_a_saved_critic_says_the_same(critic, tmp_path):
+    scorer = Scorer(critic)
+    checkpoint.save(
+        scorer, critic.config, critic.text.tokenizer, tmp_path / "critic",
+        weights=critic.state_dict(), provenance={"step": 3},
+    )  # fmt: skip
+    again = checkpoint.load(tmp_path / "critic")
+    seen = frames([0] * 5, [0.2 * t for t in range(5)])
+    a, b = (s.score(seen, ("push it",)) for s in (scorer, again))
+    assert np.array_equal(a.value, b.value, equal_nan=True)
+    assert checkpoint.describe(tmp_path / "critic").provenance == {"step": 3}
+    (tmp_path / "critic" / "model.safetensors").write_bytes(b"cut")
+    with pytest.raises(ValueError, match="damaged weights"):
+        checkpoint.load(tmp_path / "critic")
+
+
+def test_two_hot_targets_have_the_mean_they_stand_for():
+    levels = torch.linspace(0, 1, 5)
+    target = pairs.two_hot(torch.tensor([0.0, 0.3, 1.0]), levels)
+    assert target[1].tolist() == pytest.approx([0.0, 0.8, 0.2, 0.0, 0.0], abs=1e-6)
+    assert (target @ levels).tolist() == pytest.approx([0.0, 0.3, 1.0])
+
+
+def test_trends_leave_out_what_is_too_close_to_tell():
+    change = torch.tensor([-0.2, -0.03, 0.0, 0.01, 0.04, 0.06])
+    assert pairs.trend_of(change).tolist() == [0, -1, 1, 1, -1, 2]
+
+
+def test_the_focal_loss_is_cross_entropy_at_even_odds_and_less_where_it_is_easy():
+    even = pairs.focal(torch.tensor([0.0]), torch.tensor([1.0]))
+    assert even.item() == pytest.approx(np.log(2))
+    # p = 0.9: 0.1^2 * -log(0.9) * 4
+    easy = pairs.focal(torch.logit(torch.tensor([0.9])), torch.tensor([1.0]))
+    assert easy.item() == pytest.approx(4 * 0.01 * -np.log(0.9), rel=1e-4)
+
+
+def test_preference_is_bradley_terry_of_the_ends():
+    ends = torch.tensor([0.8, 0.3], requires_grad=True)
+    found = pairs.preference(ends, torch.tensor([[0, 1]]))
+    assert found.item() == pytest.approx(np.log1p(np.exp(-8.0 * 0.5)))
+    assert pairs.preference(ends, torch.zeros(0, 2, dtype=torch.long)).item() == 0.0
+
+
+def test_memory_in_training_reaches_to_the_history_of_each_query():
+    kept = torch.tensor([[1.0], [4.0], [2.0], [3.0], [0.0]])
+    row = torch.tensor([0, 0, 1, 1, 1])
+    found = pairs.remembered(kept, row, torch.tensor([0, 1, 2, 4]))
+    assert found.flatten().tolist() == [1.0, 4.0, 2.0, 3.0]
+
+
+def test_a_critic_without_words_or_cameras_is_refused():
+    with pytest.raises(ValueError, match="needs a camera and a tokenizer"):
+        pairwise.Config().build()

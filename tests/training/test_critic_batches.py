@@ -1,0 +1,165 @@
+"""What a critic learns from: which frames are drawn, what they are labelled, what is never mixed."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from training.critic import sets
+from training.critic.batches import Drawing, draw, foreign, instructions
+from training.critic.clips import Clips, colour_of, composed, join
+
+STEPS = 12
+RED, BLUE = "push the red cube", "push the blue cube"
+
+
+def clips(ends: tuple[float, ...] = (1.0, 0.5, 0.0), task: str = "push") -> Clips:
+    """Episodes of 12 frames whose progress rises evenly to `ends`; frame t has brightness t."""
+    count = len(ends)
+    progress = np.concatenate([np.linspace(0, end, STEPS) for end in ends]).astype(np.float32)
+    bright = np.tile(np.arange(STEPS, dtype=np.uint8) * 10, count)
+    images = np.broadcast_to(bright[:, None, None, None, None], (count * STEPS, 2, 32, 32, 3))
+    return Clips(
+        images=images.copy(), time_s=np.tile(np.arange(STEPS) * 0.2, count), progress=progress,
+        success=progress >= 1.0, proprio=np.zeros((count * STEPS, 2), np.float32),
+        offsets=np.arange(count + 1) * STEPS,
+        instruction=np.array([(RED, BLUE)[i % 2] for i in range(count)]),
+        task=np.full(count, task), behaviour=np.full(count, "expert"),
+    )  # fmt: skip
+
+
+PLAIN = Drawing(episodes=6, foreign=0.0, dark=0.0, shift_px=0, gain=0.0, noise=0.0, rewound=0.0)
+
+
+def seen(batch, frames):
+    """Brightness of frames: which step of the episode they are."""
+    return np.asarray(batch.frames.images)[np.asarray(frames), 0, 0, 0, 0] / 10
+
+
+def test_the_first_and_the_last_frame_of_every_episode_are_judged_in_order():
+    batch = draw(clips(), PLAIN, np.random.default_rng(0))
+    steps = seen(batch, batch.query).reshape(6, -1)
+    assert steps.shape[1] == 1 + PLAIN.spots + PLAIN.mates + 1
+    assert (steps[:, 0] == 0).all() and (steps[:, -1] == STEPS - 1).all()
+    assert (np.diff(steps, axis=1) >= 0).all()
+
+
+def test_labels_are_those_of_the_frames():
+    source = clips(ends=(1.0, 1.0))
+    batch = draw(source, PLAIN, np.random.default_rng(1))
+    assert np.allclose(batch.progress, seen(batch, batch.query) / (STEPS - 1))
+    assert np.array_equal(batch.success == 1, seen(batch, batch.query) == STEPS - 1)
+
+
+def test_every_episode_ranks_above_those_of_its_task_that_ended_worse():
+    source = join([clips(), clips(task="reach")])
+    batch = draw(source, replace(PLAIN, episodes=8), np.random.default_rng(2))
+    ends = np.asarray(batch.progress[batch.last])
+    pairs = np.asarray(batch.better)
+    assert len(pairs) and (ends[pairs[:, 0]] > ends[pairs[:, 1]]).all()
+
+
+def test_a_foreign_instruction_makes_every_label_zero():
+    batch = draw(clips(), replace(PLAIN, foreign=1.0), np.random.default_rng(3))
+    assert not batch.progress.any() and not batch.success.any() and not batch.own.any()
+    assert (np.asarray(batch.shown) == -1).all() and not len(batch.better)
+
+
+def test_memory_reaches_the_frame_itself_or_a_later_one_of_its_episode_when_rewound():
+    now = draw(clips(), PLAIN, np.random.default_rng(4))
+    assert np.array_equal(now.history, now.query)
+    batch = draw(clips(), replace(PLAIN, rewound=1.0), np.random.default_rng(4))
+    row = np.asarray(batch.frames.row)
+    assert (batch.history >= batch.query).all() and (batch.history > batch.query).any()
+    assert np.array_equal(row[batch.history], row[batch.query])
+
+
+def test_stretches_in_which_much_happens_are_drawn_more_often():
+    source = clips(ends=(1.0,))
+    late = np.where(np.arange(STEPS) < 9, 0.0, (np.arange(STEPS) - 8) / 3).astype(np.float32)
+    source = replace(source, progress=late)
+    rng = np.random.default_rng(5)
+    drawing = replace(PLAIN, mates=0, idle=0.1)
+    steps = np.concatenate([seen(b := draw(source, drawing, rng), b.query) for _ in range(20)])
+    # 3 of 12 frames hold all the change; spread evenly they would be a quarter of the draws.
+    inner = steps[(steps > 0) & (steps < STEPS - 1)]
+    assert np.mean(inner >= 8) > 0.6
+
+
+def test_pairs_stay_within_an_episode_and_come_in_both_orders():
+    batch = draw(clips(), PLAIN, np.random.default_rng(6))
+    asked = len(batch.query) // 6
+    pairs = np.asarray(batch.pairs)
+    assert np.array_equal(pairs[:, 0] // asked, pairs[:, 1] // asked)
+    assert (pairs[:, 0] < pairs[:, 1]).any() and (pairs[:, 0] > pairs[:, 1]).any()
+
+
+def test_references_are_other_successful_episodes_of_the_same_task():
+    source = join([clips(), clips(task="reach")])
+    drawing = replace(PLAIN, episodes=16, shown=1.0)
+    batch = draw(source, drawing, np.random.default_rng(7))
+    shown = np.asarray(batch.shown)
+    ends = np.asarray(batch.progress[batch.last])
+    chosen = shown[shown >= 0]
+    assert len(chosen) and (ends[chosen] == 1.0).all()
+    assert (shown != np.arange(16)).all()
+
+
+def test_a_dark_view_is_dark_for_the_whole_episode_and_never_the_only_one():
+    batch = draw(clips(), replace(PLAIN, dark=0.9, noise=3.0), np.random.default_rng(8))
+    images = np.asarray(batch.frames.images).reshape(6, -1, 2, 32 * 32 * 3)
+    dark = ~images.any(3)
+    later = dark[:, 4:]  # the first frames of these episodes are nearly black themselves
+    assert np.array_equal(later.all(1), later.any(1))
+    assert later.any() and not later.all(2).any()
+
+
+def test_the_same_generator_state_draws_the_same_batch():
+    a, b = (draw(clips(), Drawing(episodes=4), np.random.default_rng(9)) for _ in range(2))
+    assert np.array_equal(a.frames.images, b.frames.images) and a.task == b.task
+
+
+def test_foreign_words_name_another_colour_or_another_task():
+    source = join([clips(), replace(clips(task="open"), instruction=np.array(["open it"] * 3))])
+    rng = np.random.default_rng(10)
+    said = {foreign(RED, source, rng) for _ in range(40)}
+    assert RED not in said and "open it" in said
+    assert {colour_of(text) for text in said} >= {"blue", "green", "yellow"}
+    assert all(f"push the {c} cube" in instructions(source) for c in ("green", "yellow"))
+
+
+def test_compositions_are_told_apart_by_task_and_colour():
+    source = join([clips(), clips(task="reach")])
+    assert composed(source, ("push:blue",)).tolist() == [False, True, False] + [False] * 3
+
+
+def test_picked_episodes_keep_their_frames():
+    source = join([clips(), clips(task="reach", ends=(0.25,))])
+    picked = source.pick(np.array([3, 0]))
+    assert picked.task.tolist() == ["reach", "push"]
+    assert picked.progress[picked.offsets[1:] - 1].tolist() == [0.25, 1.0]
+    assert source.level.tolist() == [2, 1, 0, 0]
+
+
+def test_splits_share_no_seed_and_hold_out_what_they_say():
+    tasks, sizes = sets.Tasks(), sets.Sizes(train=10, validation=4, test=5, instead=("reach:30",))
+    found = sets.splits(tasks, sizes)
+    assert len({split.seed for split in found.values()}) == len(found)
+    assert found["train"].episodes == (30, 10, 10, 10)
+    assert set(found["task"].tasks).isdisjoint({*found["train"].tasks, *found["validation"].tasks})
+    assert found["camera"].looks == "camera" and found["robot"].robot == "panda"
+    assert found["composition"].episodes == (20, 20) and found["composition"].composition
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: sets.Tasks(train=("reach",), test=("reach",)), "none twice"),
+        (lambda: sets.Tasks(train=("fly",)), "fly"),
+        (lambda: sets.Sizes(instead=("reach",)), "expected a task and a number"),
+        (lambda: sets.Sizes(train=0), "train: got 0"),
+    ],
+)
+def test_sets_that_make_no_sense_are_refused(make, said):
+    with pytest.raises(ValueError, match=said):
+        make()
