@@ -1,6 +1,8 @@
-"""What every registered critic must satisfy; those with pretrained weights have their own tests."""
+"""What every registered critic must satisfy; a pretrained one as a tiny model of its class."""
 
+import functools
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,21 +13,34 @@ from torch import Tensor
 from reward_models.calibrate import Calibration
 from reward_models.critic import Critic, Moment, Shown
 from reward_models.scorer import LEAST_SHARE, Scorer, ScorerConfig
+from tests import tiny_vlm
 from tests.fake_critics import take
-from tests.fakes import TASKS, liven_
+from tests.fakes import PX, TASKS, liven_
 from vla.contracts import config as configs
 from vla.contracts import registry
 from vla.contracts.types import Example, Frames, Progress
 from vla.nn.text import train_tokenizer
 
-PRETRAINED = ("vlm",)
 LENGTHS = (9, 1, 5)
 ROWS = (TASKS[0], TASKS[1], TASKS[0])
 FIELDS = ("value", "delta", "trend", "done_prob", "match", "confidence")
 
 
+@functools.cache
+def tiny_model(folder: Path) -> Path:
+    return tiny_vlm.save_qwen(folder)
+
+
+def settings(name: str, folder: Path) -> Any:
+    """Return the default settings, with a model small enough for tests where there is one."""
+    config = registry.load("reward_models.critics", name).Config()
+    if hasattr(config, "model"):
+        return replace(config, model=str(tiny_model(folder)), image_px=PX, dtype="float32")
+    return config
+
+
 def side_px(config: Any) -> int:
-    return getattr(getattr(config, "backbone", None), "image_px", 8)
+    return getattr(getattr(config, "backbone", config), "image_px", 8)
 
 
 def episodes(config: Any, cameras: int, lengths: tuple[int, ...] = LENGTHS) -> Frames:
@@ -47,8 +62,8 @@ def episodes(config: Any, cameras: int, lengths: tuple[int, ...] = LENGTHS) -> F
 class Probe:
     """A critic with frames that fit it and what it makes of them."""
 
-    def __init__(self, name: str) -> None:
-        self.config = registry.load("reward_models.critics", name).Config()
+    def __init__(self, name: str, folder: Path) -> None:
+        self.config = settings(name, folder)
         self.critic = self.config.build(train_tokenizer(TASKS))
         liven_(self.critic)
         self.critic.eval()
@@ -75,9 +90,14 @@ class Probe:
         )
 
 
-@pytest.fixture(params=[n for n in registry.names("reward_models.critics") if n not in PRETRAINED])
-def probe(request: pytest.FixtureRequest) -> Probe:
-    return Probe(request.param)
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("model")
+
+
+@pytest.fixture(params=registry.names("reward_models.critics"))
+def probe(request: pytest.FixtureRequest, model_folder: Path) -> Probe:
+    return Probe(request.param, model_folder)
 
 
 def assert_close(a: Any, b: Any, atol: float = 1e-5) -> None:
@@ -250,7 +270,7 @@ def test_where_it_is_not_sure_it_abstains_and_says_so(probe: Probe) -> None:
 
 
 @pytest.mark.parametrize(("name", "field"), [("time", "end_s"), ("oracle", "truth")])
-def test_a_control_that_lacks_what_it_reads_says_so(name: str, field: str) -> None:
-    probe = Probe(name)
+def test_a_control_that_lacks_what_it_reads_says_so(name: str, field: str, tmp_path: Path) -> None:
+    probe = Probe(name, tmp_path)
     with pytest.raises(ValueError, match=f"critic '{name}' needs"):
         probe.embed(replace(probe.frames, **{field: None}))
