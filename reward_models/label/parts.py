@@ -17,6 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from vla import checkpoint
+
 ASKED_FILE = "labelling.json"
 
 
@@ -90,8 +92,8 @@ def open_parts(out: Path, asked: dict[str, Any], checksums: dict[str, str]) -> P
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / ASKED_FILE
     told = {"asked": asked, "source": checksums}
-    with contextlib.suppress(FileNotFoundError):
-        found = json.loads(file.read_text())
+    if file.exists():
+        found = checkpoint.read_json(file)
         check_same(folder, found["asked"], asked)
         check_untouched(found["source"], checksums)
         return Parts(folder=folder, key=key_of(asked))

@@ -14,7 +14,7 @@ from vla.contracts.config import check_least
 class LabelArgs:
     """Label every frame of a LeRobotDataset v3 with progress and rewards, as a new data set."""
 
-    source: Annotated[Path, tyro.conf.Positional]
+    source: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
     """The data set; nothing in it is written."""
     critic: str
     """Folder that `vla critic train` wrote, or one of the controls: time, oracle."""

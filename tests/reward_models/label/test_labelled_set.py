@@ -63,8 +63,8 @@ def test_stock_lerobot_finds_figures_of_episodes_and_statistics_of_columns(label
         assert row["labels/review"] is False
     values = read_columns(open_dataset(labelled)).scalars["progress"].astype(np.float64)
     theirs = get_feature_stats(values, axis=0, keepdims=True)
-    for name, value in theirs.items():
-        np.testing.assert_allclose(meta.stats["progress"][name], value, atol=1e-3, err_msg=name)
+    for name, value in theirs.items():  # their quantiles come from a histogram
+        np.testing.assert_allclose(meta.stats["progress"][name], value, atol=0.01, err_msg=name)
     assert meta.stats["progress"]["count"].shape == (1,)
     table = pq.read_table(labelled / ROWS).to_pylist()
     each = [
