@@ -16,6 +16,8 @@ from reward_models.metrics.progress import direction
 
 SMALL_PX = 16
 """Side of the pictures whose pixels are compared."""
+CHUNK = 256
+"""Frames made small at once: sums are wide numbers."""
 FEATURES = 256
 RIDGE = 1e-3
 """Ridge per row of the regression on proprioception."""
@@ -119,9 +121,15 @@ def shrink(images: UInt8[np.ndarray, "f v h w 3"], px: int = SMALL_PX) -> np.nda
         raise ValueError(
             f"images are {height} x {width} px, expected multiples of {px}; choose another `px`"
         )
-    blocks = images.reshape(frames, views, px, height // px, px, width // px, 3)
-    small = [block.mean((2, 4)) for block in blocks]  # one by one: means are wide numbers
-    return np.rint(np.array(small)).astype(np.uint8).reshape(frames, -1)
+    tall, wide = height // px, width // px
+    small = np.zeros((frames, views, px, px, 3), np.uint8)
+    for start in range(0, frames, CHUNK):
+        part = images[start : start + CHUNK]
+        # Rows first: neighbours in memory are then added to neighbours.
+        rows = part.reshape(len(part), views, px, tall, width, 3).sum(3, dtype=np.uint32)
+        blocks = rows.reshape(len(part), views, px, px, wide, 3).sum(4)
+        small[start : start + CHUNK] = np.rint(blocks / (tall * wide))
+    return small.reshape(frames, -1)
 
 
 def fit_pixels(

@@ -112,27 +112,6 @@ class Episodes:
         """Return the rows of a per-frame array, episode by episode."""
         return np.split(array, self.begin[1:])
 
-    def take(self, chosen: np.ndarray) -> "Episodes":
-        """Return some episodes as a set of their own: a split, or a behaviour.
-
-        Args:
-            chosen: bool [n].
-
-        Raises:
-            ValueError: none is chosen.
-        """
-        if not chosen.any():
-            raise ValueError(f"no episode of {len(chosen)} is chosen; choose at least one")
-        frames = chosen[self.episode]
-        number = np.cumsum(chosen) - 1
-        cut = {name: getattr(self, name)[frames] for name in _PER_FRAME}
-        cut["episode"] = number[cut["episode"]]
-        kept = np.flatnonzero(chosen)
-        return replace(
-            self, task=tuple(self.task[i] for i in kept),
-            behaviour=tuple(self.behaviour[i] for i in kept), **cut,
-        )  # fmt: skip
-
 
 def silent(
     *,

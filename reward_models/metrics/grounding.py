@@ -3,7 +3,8 @@
 import numpy as np
 
 from reward_models.metrics.episodes import DONE, Episodes
-from reward_models.metrics.resample import Draw, Statistic, mean_over_tasks
+from reward_models.metrics.ranks import auroc, tally
+from reward_models.metrics.resample import Draw, Statistic, mean_over_tasks, over_episodes
 
 REFUSED = 0.1
 """Progress below which a critic is taken to say that nothing was done."""
@@ -36,6 +37,17 @@ def foreign_refused_throughout(foreign: Episodes) -> Statistic:
     value = np.nan_to_num(foreign.value, nan=0.0)
     claimed = (value >= REFUSED) | (foreign.done_prob >= DONE)
     return mean_over_tasks(np.array([not part.any() for part in foreign.cut(claimed)], np.float64))
+
+
+def match_auroc(episodes: Episodes, foreign: Episodes) -> Statistic:
+    """Return the chance that `match` is higher under the right instruction than a foreign one.
+
+    Over all frames; for the arguments see `diagonal_margin`.
+    """
+    own = np.arange(len(episodes.match) + len(foreign.match)) < len(episodes.match)
+    counts = tally(np.concatenate([episodes.match, foreign.match]), own)
+    episode = np.concatenate([episodes.episode, foreign.episode])
+    return over_episodes(lambda weight: auroc(*counts(weight[episode])))
 
 
 # --- consistency ---------------------------------------------------------------------------------

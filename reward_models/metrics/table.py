@@ -97,7 +97,7 @@ ROWS = (
     Row(name="VOC-F1", prepare=progress.voc_f1, of=("own", "backward"), bar=0.85),
     Row(name="Spearman with truth", prepare=progress.truth_correlation, bar=0.85),
     Row(name="MAE of truth", prepare=progress.truth_error, better=LESS, bar=0.1),
-    Row(name="NR", prepare=progress.negative_rate, better=LESS),
+    Row(name="NR, negative changes", prepare=progress.negative_rate, better=LESS),
     Row(name="coverage", prepare=progress.coverage, bar=0.9),
     Row(name="direction macro-F1", prepare=progress.direction_f1, bar=0.7),
     Row(name="regress recall", prepare=progress.regress_recall, bar=0.7),
@@ -120,6 +120,7 @@ ROWS = (
     Row(
         name="diagonal margin", prepare=grounding.diagonal_margin, of=("own", "foreign"), bar=0.6
     ),
+    Row(name="match AUROC", prepare=grounding.match_auroc, of=("own", "foreign"), bar=0.9),
     Row(name="foreign refused", prepare=grounding.foreign_refused, of=("foreign",), bar=0.9),
     Row(
         name="foreign refused throughout", prepare=grounding.foreign_refused_throughout,

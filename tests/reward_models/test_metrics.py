@@ -53,16 +53,6 @@ def test_the_last_word_counts_and_silence_is_no_claim() -> None:
     np.testing.assert_allclose(episodes.final_value, [0.7, 0.0])
 
 
-def test_some_episodes_are_a_set_of_their_own() -> None:
-    episodes = judged([[0, 1], [0.5, 0.6, 0.7], [1, 1]], task=["a", "b", "c"])
-    part = episodes.take(np.array([False, True, True]))
-    assert part.task == ("b", "c")
-    assert part.episode.tolist() == [0, 0, 0, 1, 1]
-    np.testing.assert_allclose(part.value, [0.5, 0.6, 0.7, 1, 1])
-    with pytest.raises(ValueError, match="no episode of 3"):
-        episodes.take(np.zeros(3, bool))
-
-
 def test_what_a_critic_says_takes_its_place() -> None:
     half = np.full(2, 0.5, np.float32)
     said = Progress(
@@ -252,6 +242,13 @@ def test_language_by_hand() -> None:
     assert value(grounding.foreign_refused_throughout, foreign) == 0.0
     silent = replace(foreign, value=np.full(4, NAN, np.float32))
     assert value(grounding.foreign_refused_throughout, silent) == 1.0
+
+
+def test_a_match_of_its_own_words_stands_above_that_of_foreign_ones() -> None:
+    own = judged([[0, 0], [0]], match=np.array([0.9, 0.6, 0.5], np.float32))
+    foreign = judged([[0], [0]], match=np.array([0.6, 0.1], np.float32))
+    # 0.9 > both, 0.6 = 0.6 (half) and > 0.1, 0.5 < 0.6 and > 0.1: 4.5 of 6
+    assert of(grounding.match_auroc(own, foreign), own) == pytest.approx(4.5 / 6)
 
 
 def test_paths_agree_by_how_far_apart_they_are_where_two_or_more_know() -> None:

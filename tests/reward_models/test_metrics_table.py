@@ -24,6 +24,7 @@ def truthful(rng: np.random.Generator) -> Episodes:
         behaviour=["expert", "near_miss"] * len(ends),
         done=[[float(p >= 1.0) for p in row] for row in truth],
         confidence=np.ones(len(flat), np.float32),
+        match=np.ones(len(flat), np.float32),
     )
     trend = np.sign(episodes.progress - episodes.progress[episodes.anchor]).astype(int) + 1
     return replace(episodes, trend=np.eye(3, dtype=np.float32)[trend])
@@ -36,7 +37,7 @@ def everything(own: Episodes) -> Judged:
         task=own.task,
     )  # fmt: skip
     return Judged(
-        own=own, backward=backward, foreign=replace(own, value=zero, done_prob=zero),
+        own=own, backward=backward, foreign=replace(own, value=zero, done_prob=zero, match=zero),
         frozen=replace(own, value=zero), curves=np.stack([own.value] * 3),
         changes=np.stack([own.delta, -own.delta]) * 0, resampled=own.value,
     )  # fmt: skip
@@ -62,7 +63,8 @@ def test_lines_that_lack_their_part_are_left_out() -> None:
     found = table(Judged(own=truthful(np.random.default_rng(0))), np.random.default_rng(0), 2)
     assert {row.name for row in ROWS} - set(found) == {
         "VROC", "VOC-F1", "false gain/s, frozen", "diagonal margin", "foreign refused",
-        "foreign refused throughout", "path agreement", "mirror error", "frame-rate error",
+        "foreign refused throughout", "match AUROC", "path agreement", "mirror error",
+        "frame-rate error",
     }  # fmt: skip
 
 
