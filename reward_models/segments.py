@@ -32,7 +32,8 @@ def segments(
     """Return the frames at which a sub-task ends and the next begins, i64 [k], in order.
 
     A sub-task ends when the hand has stopped closing, for then it holds, and when it is told to
-    open, for then it lets go; or a little later, when the arm has come to rest.
+    open again, for then it lets go; or a little later, when the arm has come to rest. To open
+    before anything was taken ends nothing.
 
     Args:
         state: Measured channel positions, f32 [t, u].
@@ -54,8 +55,9 @@ def segments(
     hand, told = ((x[:, gripper_index] - closed) / (wide - closed) for x in (state, action))
     rest = resting(state, fps=fps, gripper_index=gripper_index)
     moving = np.abs(np.diff(hand, prepend=hand[0])) * fps > HAND_STOPPED
+    cuts = turns(told, LEAST_TRAVEL)
     found = []
-    for cut, direction in turns(told, LEAST_TRAVEL):
+    for cut, direction in cuts[1:] if cuts and cuts[0][1] > 0 else cuts:
         end = cut if direction > 0 else _stopped(cut, moving, round(CLOSE_S * fps))
         found.append(_first(rest, end, round(SETTLE_S * fps), end))
     return np.array(found, np.int64)

@@ -53,12 +53,19 @@ def test_a_little_play_of_the_hand_is_no_cut() -> None:
 
 
 def test_a_cut_settles_where_the_arm_comes_to_rest_and_stays_if_it_does_not() -> None:
-    arm = [0.2 * t for t in range(8)] + [1.4] * 8
-    told = [0.0] * 6 + [1.0] * 10
-    # told to open at 6, when the arm still moves; it is at rest from frame 8 on
-    assert found(*episode(arm, told, told)) == [8]
-    arm = [0.2 * t for t in range(16)]
-    assert found(*episode(arm, told, told)) == [6]
+    told = [1.0, *[0.0] * 5, *[1.0] * 10]
+    arm = [0.0, 0.0, 0.0] + [0.2 * t for t in range(5)] + [1.0] * 8
+    # told to close at 1, stopped at 2; told to open at 6, when the arm moves until 8, rests at 9
+    assert found(*episode(arm, told, told)) == [2, 9]
+    arm = [0.0, 0.0, 0.0] + [0.2 * t for t in range(13)]
+    assert found(*episode(arm, told, told)) == [2, 6]
+
+
+def test_to_open_before_anything_was_taken_ends_nothing() -> None:
+    state, action = pick()
+    begin = np.array([[0.0, 0.2]], np.float32).repeat(3, 0)
+    opened = found(np.concatenate([begin, state]), np.concatenate([begin, action]))
+    assert opened == [3 + 8, 3 + 14]
 
 
 def test_an_arm_whose_hand_does_nothing_has_one_sub_task() -> None:

@@ -307,7 +307,7 @@ def test_no_name_reaches_the_network_by_default(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    with pytest.raises(ValueError, match="'some/model' is not on this machine .* give a folder"):
+    with pytest.raises(ValueError, match="'some/model' is not on this machine; give a folder"):
         config(Path("some/model")).build()
     with pytest.raises(AssertionError, match="a connection was tried"):
         vlm.locate("hub:some/model")

@@ -189,10 +189,9 @@ def locate(name: str) -> Path:
             "*.jinja"],
         )  # fmt: skip
     except (OSError, ValueError) as error:
+        why = "" if offline else f" and could not be fetched ({_line(error)})"
         how = f"give a folder, or {HUB}{plain} with HF_HUB_OFFLINE unset to download it"
-        raise ValueError(
-            f"model {plain!r} is not on this machine ({_line(error)}); {how}"
-        ) from error
+        raise ValueError(f"model {plain!r} is not on this machine{why}; {how}") from error
     return Path(found)
 
 
