@@ -52,7 +52,9 @@ class Page:
         return answer["result"]
 
     def open(self, url: str) -> None:
+        """Go to a page and wait until it has loaded."""
         assert "errorText" not in self.call("Page.navigate", url=url)
+        self.wait(f'location.href.startsWith("{url}") && document.readyState == "complete"')
 
     def value(self, expression: str) -> Any:
         """Return the value of a JavaScript expression; a promise is awaited."""
@@ -75,10 +77,6 @@ class Page:
         text = {"text": key} if len(key) == 1 else {}
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
-
-    def screenshot(self) -> str:
-        """Return a PNG as base64."""
-        return self.call("Page.captureScreenshot")["data"]
 
     def _receive(self) -> dict[str, Any]:
         while b"\0" not in self._left:

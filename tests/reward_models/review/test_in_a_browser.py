@@ -36,9 +36,9 @@ def folder(tmp_path: Path) -> Path:
     return write_labelled(tmp_path / "data", frames=FRAMES, size_px=SIZE_PX)
 
 
-@pytest.fixture
-def page(tmp_path: Path):
-    with browser(tmp_path / "profile") as found:
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    with browser(tmp_path_factory.mktemp("browser")) as found:
         yield found
 
 
