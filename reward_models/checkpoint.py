@@ -106,19 +106,19 @@ def load(place: str | Path) -> Scorer:
 
 
 def find(place: Path) -> Path:
-    """Return the critic's folder at `place`, which may be the run folder around it.
+    """Return the critic's folder at `place`, or in the run at `place`: the best of it, or the last.
 
     Raises:
         ValueError: there is none.
     """
-    run = place.resolve() / "checkpoint"
-    for folder in (place.resolve(), checkpoint.old_place(place.resolve()), run,
-                   checkpoint.old_place(run)):  # fmt: skip
-        if (folder / FILES[0]).is_file():
-            missing = [name for name in FILES if not (folder / name).is_file()]
-            if missing:
-                raise ValueError(f"{folder}: critic lacks {', '.join(missing)}; copy it whole")
-            return folder
+    here = place.resolve()
+    for folder in (here, here / "best", here / "checkpoint"):
+        for kept in (folder, checkpoint.old_place(folder)):
+            if (kept / FILES[0]).is_file():
+                missing = [name for name in FILES if not (kept / name).is_file()]
+                if missing:
+                    raise ValueError(f"{kept}: critic lacks {', '.join(missing)}; copy it whole")
+                return kept
     raise ValueError(
         f"{place}: no critic there (expected a folder with {' and '.join(FILES)}, or one of "
         f"{', '.join(UNTRAINED)}); give the folder that `vla critic train --out` wrote"

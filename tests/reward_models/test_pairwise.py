@@ -78,7 +78,8 @@ def test_a_row_without_frames_keeps_its_memory():
         torch.tensor([[1.0]]), torch.tensor([1]), torch.tensor([[7.0], [0.0]]),
         torch.tensor([False]),
     )  # fmt: skip
-    assert after.flatten().tolist() == [7.0, 1.0] and seen.item() == 1.0
+    assert after.flatten().tolist() == [7.0, 1.0]
+    assert seen.item() == 1.0
 
 
 def test_what_was_seen_before_changes_how_the_present_looks(critic):
@@ -98,7 +99,8 @@ def test_one_reference_for_all_says_the_same_as_one_for_each(critic, embedded):
     )
     none = critic.read(embedded[3:5], first, None)
     masked = critic.read(embedded[3:5], first, Shown(keys, torch.full((3,), torch.nan)))
-    assert torch.allclose(every, each, atol=1e-6) and torch.allclose(none, masked, atol=1e-6)
+    assert torch.allclose(every, each, atol=1e-6)
+    assert torch.allclose(none, masked, atol=1e-6)
     assert not torch.allclose(every, none)
 
 

@@ -1,4 +1,4 @@
-"""What a critic learns from: which frames are drawn, what they are labelled, what is never mixed."""
+"""What a critic learns from: which frames are drawn, how labelled, and what is never mixed."""
 
 from dataclasses import replace
 
@@ -40,7 +40,8 @@ def test_the_first_and_the_last_frame_of_every_episode_are_judged_in_order():
     batch = draw(clips(), PLAIN, np.random.default_rng(0))
     steps = seen(batch, batch.query).reshape(6, -1)
     assert steps.shape[1] == 1 + PLAIN.spots + PLAIN.mates + 1
-    assert (steps[:, 0] == 0).all() and (steps[:, -1] == STEPS - 1).all()
+    assert (steps[:, 0] == 0).all()
+    assert (steps[:, -1] == STEPS - 1).all()
     assert (np.diff(steps, axis=1) >= 0).all()
 
 
@@ -56,13 +57,17 @@ def test_every_episode_ranks_above_those_of_its_task_that_ended_worse():
     batch = draw(source, replace(PLAIN, episodes=8), np.random.default_rng(2))
     ends = np.asarray(batch.progress[batch.last])
     pairs = np.asarray(batch.better)
-    assert len(pairs) and (ends[pairs[:, 0]] > ends[pairs[:, 1]]).all()
+    assert len(pairs)
+    assert (ends[pairs[:, 0]] > ends[pairs[:, 1]]).all()
 
 
 def test_a_foreign_instruction_makes_every_label_zero():
     batch = draw(clips(), replace(PLAIN, foreign=1.0), np.random.default_rng(3))
-    assert not batch.progress.any() and not batch.success.any() and not batch.own.any()
-    assert (np.asarray(batch.shown) == -1).all() and not len(batch.better)
+    assert not batch.progress.any()
+    assert not batch.success.any()
+    assert not batch.own.any()
+    assert (np.asarray(batch.shown) == -1).all()
+    assert not len(batch.better)
 
 
 def test_memory_reaches_the_frame_itself_or_a_later_one_of_its_episode_when_rewound():
@@ -70,7 +75,8 @@ def test_memory_reaches_the_frame_itself_or_a_later_one_of_its_episode_when_rewo
     assert np.array_equal(now.history, now.query)
     batch = draw(clips(), replace(PLAIN, rewound=1.0), np.random.default_rng(4))
     row = np.asarray(batch.frames.row)
-    assert (batch.history >= batch.query).all() and (batch.history > batch.query).any()
+    assert (batch.history >= batch.query).all()
+    assert (batch.history > batch.query).any()
     assert np.array_equal(row[batch.history], row[batch.query])
 
 
@@ -91,7 +97,8 @@ def test_pairs_stay_within_an_episode_and_come_in_both_orders():
     asked = len(batch.query) // 6
     pairs = np.asarray(batch.pairs)
     assert np.array_equal(pairs[:, 0] // asked, pairs[:, 1] // asked)
-    assert (pairs[:, 0] < pairs[:, 1]).any() and (pairs[:, 0] > pairs[:, 1]).any()
+    assert (pairs[:, 0] < pairs[:, 1]).any()
+    assert (pairs[:, 0] > pairs[:, 1]).any()
 
 
 def test_references_are_other_successful_episodes_of_the_same_task():
@@ -101,7 +108,8 @@ def test_references_are_other_successful_episodes_of_the_same_task():
     shown = np.asarray(batch.shown)
     ends = np.asarray(batch.progress[batch.last])
     chosen = shown[shown >= 0]
-    assert len(chosen) and (ends[chosen] == 1.0).all()
+    assert len(chosen)
+    assert (ends[chosen] == 1.0).all()
     assert (shown != np.arange(16)).all()
 
 
@@ -111,19 +119,22 @@ def test_a_dark_view_is_dark_for_the_whole_episode_and_never_the_only_one():
     dark = ~images.any(3)
     later = dark[:, 4:]  # the first frames of these episodes are nearly black themselves
     assert np.array_equal(later.all(1), later.any(1))
-    assert later.any() and not later.all(2).any()
+    assert later.any()
+    assert not later.all(2).any()
 
 
 def test_the_same_generator_state_draws_the_same_batch():
     a, b = (draw(clips(), Drawing(episodes=4), np.random.default_rng(9)) for _ in range(2))
-    assert np.array_equal(a.frames.images, b.frames.images) and a.task == b.task
+    assert np.array_equal(a.frames.images, b.frames.images)
+    assert a.task == b.task
 
 
 def test_foreign_words_name_another_colour_or_another_task():
     source = join([clips(), replace(clips(task="open"), instruction=np.array(["open it"] * 3))])
     rng = np.random.default_rng(10)
     said = {foreign(RED, source, rng) for _ in range(40)}
-    assert RED not in said and "open it" in said
+    assert RED not in said
+    assert "open it" in said
     assert {colour_of(text) for text in said} >= {"blue", "green", "yellow"}
     assert all(f"push the {c} cube" in instructions(source) for c in ("green", "yellow"))
 
@@ -147,8 +158,10 @@ def test_splits_share_no_seed_and_hold_out_what_they_say():
     assert len({split.seed for split in found.values()}) == len(found)
     assert found["train"].episodes == (30, 10, 10, 10)
     assert set(found["task"].tasks).isdisjoint({*found["train"].tasks, *found["validation"].tasks})
-    assert found["camera"].looks == "camera" and found["robot"].robot == "panda"
-    assert found["composition"].episodes == (20, 20) and found["composition"].composition
+    assert found["camera"].looks == "camera"
+    assert found["robot"].robot == "panda"
+    assert found["composition"].episodes == (20, 20)
+    assert found["composition"].composition
 
 
 @pytest.mark.parametrize(

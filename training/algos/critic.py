@@ -36,13 +36,13 @@ class Config(PluginConfig):
     losses: Losses = field(default_factory=Losses)
     """Weights of the losses; 0 is the ablation of one."""
 
-    def start(self, train: RunConfig, data: Material) -> "CriticLearning":
+    def start(self, train: RunConfig, data: Any) -> "CriticLearning":
         """Make a critic for the data.
 
         Raises:
             ValueError: the run is not one of a critic.
         """
-        if not isinstance(train, CriticConfig):
+        if not (isinstance(train, CriticConfig) and isinstance(data, Material)):
             raise ValueError("algo critic trains critics: use `vla critic train`")
         return CriticLearning(self, train, data)
 
