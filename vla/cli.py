@@ -19,6 +19,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "report": ("training.report:main", "write one HTML page about a run"),
     "bench sim": ("sim.bench:main", "measure simulation and rendering speed"),
     "bench train": ("training.bench:main", "measure training speed against LeRobot"),
+    "bench label": ("reward_models.label.bench:main", "measure labelling speed against prefixes"),
     "bench policy": ("deploy.bench:main", "measure the time of one decision"),
 }
 """Verb, or group and verb, to "module:function" and one line of help."""

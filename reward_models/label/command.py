@@ -30,6 +30,7 @@ from reward_models.label import columns, corrections, parts, settings, source, w
 from reward_models.label.plan import Plan, estimate, prepare
 from reward_models.label.score import groups, score_group
 from reward_models.label.settings import LabelArgs
+from reward_models.label_report.command import report
 from vla import arguments, checkpoint
 
 FORMAT = 1
@@ -53,6 +54,8 @@ def main(argv: list[str]) -> int:
     except Interrupted as stop:
         print(f"interrupted: {stop}; run the same command to continue", file=sys.stderr)
         return 130
+    if args.report and (args.out / source.LABELS_FILE).is_file():
+        return report(args.out, None, args.gates)
     return 0
 
 

@@ -71,7 +71,7 @@ class Outcome:
 def command(source: Path, critic: str, out: Path) -> list[str]:
     """Return the words of the real command; little memory, so that it saves often."""
     words = [sys.executable, "-m", "vla.cli", "label", str(source), "--critic", critic]
-    return [*words, "--out", str(out), "--memory-mb", "1"]
+    return [*words, "--out", str(out), "--memory-mb", "1", "--no-report"]
 
 
 def study(args: StudyArgs) -> Outcome:

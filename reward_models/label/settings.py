@@ -1,11 +1,12 @@
 """What `vla label` is asked for: its arguments, and the small languages in some of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
+from reward_models.label_report.gates import Gates
 from reward_models.shaping import Kind
 from vla.contracts.config import check_least
 
@@ -50,6 +51,11 @@ class LabelArgs:
     SOURCE/meta/overrides.json if it exists."""
     memory_mb: int = 512
     """Memory for decoded images; decides how many episodes are in flight."""
+    report: bool = True
+    """Write a page about the labels, OUT_report.html, and check the gates: exit code 1 if one is
+    missed. The labels are there all the same."""
+    gates: Gates = field(default_factory=Gates)
+    """Bounds that the labels must keep."""
     dry_run: bool = False
     """Time a few frames and say what labelling would take; write nothing."""
     device: Literal["cpu", "cuda"] = "cpu"
