@@ -75,3 +75,41 @@ def test_nan_as_lerobot_itself_would_write_it_weighs_1() -> None:
     stock.delta_mean, stock.delta_std, stock.epsilon = 0.1, 0.1, 1e-6
     stock.kappa, stock.fallback_weight = 0.01, 1.0
     assert stock._compute_weights(np.array([np.nan], np.float32)).tolist() == [1.0]
+
+
+class Linear(torch.nn.Module):
+    """The least that LeRobot's training step takes for a policy: a loss for each sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.act = torch.nn.Linear(2, 2)
+
+    def forward(self, batch: dict[str, torch.Tensor], reduction: str = "mean"):
+        loss = ((self.act(batch["observation.state"]) - batch["action"]) ** 2).mean(1)
+        return (loss if reduction == "none" else loss.mean()), {}
+
+
+def test_lerobots_own_training_steps_learn_from_labelled_frames_alone(run) -> None:
+    from accelerate import Accelerator
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+    from lerobot.scripts.lerobot_train import update_policy
+    from lerobot.utils.logging_utils import AverageMeter, MetricsTracker
+    from lerobot.utils.rabc import RABCWeights
+
+    labelled = run(episodes="0:2")
+    frames = LeRobotDataset("local/labelled", root=labelled, video_backend="pyav")
+    weights = RABCWeights(labelled / sarm.FILE, chunk_size=4, device=torch.device("cpu"))
+    meters = {n: AverageMeter(n) for n in ("loss", "grad_norm", "lr", "update_s")}
+    tracker = MetricsTracker(4, frames.num_frames, frames.num_episodes, meters)
+    policy, accelerator = Linear(), Accelerator(cpu=True)
+    optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
+    begin = int(frames.meta.episodes[2]["dataset_from_index"])
+    moved = []
+    for rows in (range(begin, begin + 4), range(4)):
+        before = policy.act.weight.clone()
+        batch = torch.utils.data.default_collate([frames[row] for row in rows])
+        _, told = update_policy(
+            tracker, policy, batch, optimizer, 1.0, accelerator, rabc_weights_provider=weights
+        )  # fmt: skip
+        moved.append((told["rabc_num_zero_weight"], not torch.equal(policy.act.weight, before)))
+    assert moved == [(4, False), (0, True)]
