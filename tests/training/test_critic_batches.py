@@ -28,7 +28,7 @@ def clips(ends: tuple[float, ...] = (1.0, 0.5, 0.0), task: str = "push") -> Clip
     )  # fmt: skip
 
 
-PLAIN = Drawing(episodes=6, foreign=0.0, dark=0.0, shift_px=0, gain=0.0, noise=0.0, rewound=0.0)
+PLAIN = Drawing(episodes=6, foreign=0.0, dark=0.0, shift_px=0, gain=0.0, rewound=0.0)
 
 
 def seen(batch, frames):
@@ -114,7 +114,7 @@ def test_references_are_other_successful_episodes_of_the_same_task():
 
 
 def test_a_dark_view_is_dark_for_the_whole_episode_and_never_the_only_one():
-    batch = draw(clips(), replace(PLAIN, dark=0.9, noise=3.0), np.random.default_rng(8))
+    batch = draw(clips(), replace(PLAIN, dark=0.9), np.random.default_rng(8))
     images = np.asarray(batch.frames.images).reshape(6, -1, 2, 32 * 32 * 3)
     dark = ~images.any(3)
     later = dark[:, 4:]  # the first frames of these episodes are nearly black themselves

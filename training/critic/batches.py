@@ -17,9 +17,9 @@ from vla.contracts.types import Frames
 class Drawing:
     """How batches are drawn; setting a share to 0 is the ablation of what it does."""
 
-    episodes: int = 24
+    episodes: int = 20
     """Episodes per batch, spread over the tasks."""
-    past: int = 8
+    past: int = 6
     """Frames of each episode that are only remembered, one from each stretch of it."""
     spots: int = 6
     """Frames of each episode that are judged: one from each stretch in which as much happens."""
@@ -45,8 +45,6 @@ class Drawing:
     """Largest shift of a view, the same for a whole episode."""
     gain: float = 0.15
     """Largest change of a view's brightness, the same for a whole episode."""
-    noise: float = 2.0
-    """Standard deviation of pixel noise, in 1/255."""
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
@@ -201,9 +199,6 @@ def augmented(images: np.ndarray, drawing: Drawing, rng: np.random.Generator) ->
             gain = 1.0 + rng.uniform(-drawing.gain, drawing.gain)
             table = np.clip(np.arange(256) * gain, 0, 255).astype(np.uint8)
             out[e, :, v] = 0 if dark[e, v] else table[_shifted(seen, int(dy), int(dx))]
-    if drawing.noise:
-        out = _noisy(out, drawing.noise, rng)
-    out[dark[:, None].repeat(images.shape[1], 1)] = 0
     return out
 
 
@@ -213,13 +208,6 @@ def _shifted(images: np.ndarray, dy: int, dx: int) -> np.ndarray:
     rows = np.clip(np.arange(height) + dy, 0, height - 1)
     columns = np.clip(np.arange(width) + dx, 0, width - 1)
     return images[:, rows][:, :, columns]
-
-
-def _noisy(images: np.ndarray, deviation: float, rng: np.random.Generator) -> np.ndarray:
-    """Add noise that repeats after a block: a full draw costs more than the network's look."""
-    block = rng.normal(0.0, deviation, size=1 << 16)
-    noise = np.resize(np.rint(block).astype(np.int16), images.size).reshape(images.shape)
-    return np.clip(images.astype(np.int16) + noise, 0, 255).astype(np.uint8)
 
 
 def instructions(clips: Clips) -> Sequence[str]:
