@@ -130,7 +130,7 @@ def _labelled(plan: Plan) -> set[int]:
     found = checkpoint.read_json(out / source.LABELS_FILE)
     parts.check_same(out, found.get("asked", {}), plan.asked)
     parts.check_same(out, found.get("derived", {}), plan.derived)
-    return set(found["episodes"])
+    return set(found.get("episodes", ()))
 
 
 def _score_missing(plan: Plan, store: parts.Parts, wanted: Sequence[int]) -> int:

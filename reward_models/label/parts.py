@@ -94,8 +94,8 @@ def open_parts(out: Path, asked: dict[str, Any], checksums: dict[str, str]) -> P
     told = {"asked": asked, "source": checksums}
     if file.exists():
         found = checkpoint.read_json(file)
-        check_same(folder, found["asked"], asked)
         check_untouched(found["source"], checksums)
+        check_same(folder, found["asked"], asked)
         return Parts(folder=folder, key=key_of(asked))
     temporary = file.with_name(f".{ASKED_FILE}.{os.getpid()}.tmp")
     temporary.write_text(json.dumps(told, indent=1))
@@ -118,7 +118,7 @@ def check_untouched(before: dict[str, str], after: dict[str, str]) -> None:
     changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     if changed:
         raise ValueError(
-            f"the source changed while it was labelled ({sorted(changed)[0]}, and "
+            f"the source is not what it was when labelling began ({sorted(changed)[0]}, and "
             f"{len(changed) - 1} other files); restore it, or delete OUT.parts and label it anew"
         )
 

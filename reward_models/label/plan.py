@@ -1,5 +1,6 @@
 """Reads and checks everything a labelling was asked for, before anything is written."""
 
+import dataclasses
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -108,7 +109,7 @@ def _with_example(job: Job, args: LabelArgs) -> Job:
         begin, end = info.offsets[args.example : args.example + 2]
         progress = read_columns(info).scalars[args.example_progress][begin:end]
     shown = show(job, args.example, args.example_progress, progress)
-    return Job(**{**vars(job), "example": shown})
+    return dataclasses.replace(job, example=shown)
 
 
 def _asked(args: LabelArgs, job: Job, content: str) -> dict[str, Any]:

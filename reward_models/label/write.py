@@ -52,6 +52,17 @@ def write_dataset(source: Source, out: Path, labels: Labels) -> Path:
     fresh = out.with_name(f".{out.name}.new-{os.getpid()}")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
+    try:
+        _write(source, fresh, labels)
+        check_whole(fresh, source.info.num_episodes)
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
+    return fresh
+
+
+def _write(source: Source, fresh: Path, labels: Labels) -> None:
+    """Write everything but the provenance."""
     path = source.info.path
     features = json.loads((path / "meta/info.json").read_text())["features"]
     moved = names_aside(features, labels)
@@ -72,8 +83,6 @@ def write_dataset(source: Source, out: Path, labels: Labels) -> Path:
         labels.critic,
     )  # fmt: skip
     sarm.write(fresh, rows)
-    check_whole(fresh, source.info.num_episodes)
-    return fresh
 
 
 def put_in_place(fresh: Path, out: Path) -> None:

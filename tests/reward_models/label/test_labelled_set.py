@@ -198,7 +198,7 @@ def test_an_edited_source_is_noticed_at_the_end(
         return true_write(*args)
 
     monkeypatch.setattr(write, "write_dataset", meanwhile)
-    with pytest.raises(ValueError, match="source changed while it was labelled .meta/note.txt"):
+    with pytest.raises(ValueError, match="not what it was when labelling began .meta/note.txt"):
         run(source=copy)
     assert not (tmp_path / "out").exists()
     assert not list(tmp_path.glob(".out*"))
@@ -232,3 +232,31 @@ def test_smoothed_progress_is_a_column_of_its_own(run) -> None:
     columns = read_columns(open_dataset(run(smooth=True))).scalars
     assert "progress.smoothed" in columns
     assert not np.array_equal(columns["progress.smoothed"], columns["progress"])
+
+
+def test_each_instruction_within_an_episode_begins_anew(
+    fake_dataset: Path, tmp_path: Path, run
+) -> None:
+    copy = Path(shutil.copytree(fake_dataset, tmp_path / "copy"))
+    table = pq.read_table(copy / DATA)
+    task = table["task_index"].to_numpy().copy()
+    task[5:14] = 1  # episode 0 has 14 frames of task 0
+    place = table.schema.get_field_index("task_index")
+    pq.write_table(table.set_column(place, "task_index", pa.array(task)), copy / DATA)
+    columns = read_columns(open_dataset(run(source=copy, critic="time"))).scalars
+    np.testing.assert_allclose(columns["progress"][[0, 4, 5, 13]], [0, 1, 0, 1], atol=1e-6)
+    assert columns["next.done"][:14].tolist() == [0.0] * 13 + [1.0]
+
+
+def test_an_instruction_of_ones_own_takes_the_place_of_the_recorded_ones(run, critic) -> None:
+    recorded = run(critic=str(critic))
+    out = recorded.with_name("own")
+    own = run(critic=str(critic), instruction="push the red square", out=out)
+    first, second = (
+        read_columns(open_dataset(p)).scalars["progress"] for p in (recorded, own)
+    )  # fmt: skip
+    assert not np.allclose(first, second, atol=1e-6)
+    assert open_dataset(own).tasks == open_dataset(recorded).tasks
+    assert json.loads((own / "meta/labels.json").read_text())["asked"]["instruction"] == (
+        "push the red square"
+    )

@@ -114,7 +114,7 @@ def test_a_source_that_changed_between_two_runs_is_noticed(tmp_path, label, fake
     copy = Path(shutil.copytree(fake_dataset, tmp_path / "copy"))
     label(tmp_path / "out", source=copy, shard="1/2")
     (copy / "meta/note.txt").write_text("new")
-    with pytest.raises(ValueError, match="was labelled with source '.*', not '.*'"):
+    with pytest.raises(ValueError, match="not what it was when labelling began .meta/note.txt"):
         label(tmp_path / "out", source=copy, shard="2/2")
 
 
@@ -159,9 +159,9 @@ def test_ctrl_c_says_what_is_saved_and_how_to_go_on(tmp_path, fake_dataset, crit
 
 def test_killed_at_random_moments_it_ends_with_the_same_bytes(tmp_path) -> None:
     outcome = crash_study.study(
-        crash_study.StudyArgs(kills=4, work=tmp_path, episodes=6, steps=30)
+        crash_study.StudyArgs(kills=3, work=tmp_path, episodes=5, steps=30)
     )  # fmt: skip
-    assert sum(outcome.kills.values()) == 4
+    assert sum(outcome.kills.values()) == 3
     assert outcome.completed >= 1
     assert outcome.different == []
 
