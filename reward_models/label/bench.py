@@ -21,7 +21,7 @@ from rich.table import Table
 
 from reward_models import checkpoint as critics
 from reward_models.label import practice, source
-from reward_models.label.score import Job, groups, score_group
+from reward_models.label.score import Job, groups, score_groups
 from vla import arguments
 from vla.contracts.config import check_least
 from vla.contracts.types import Frames
@@ -155,8 +155,8 @@ def _ours(job: Job) -> tuple[float, float]:
     """Return scored frames per second of labelling the whole data set, and peak memory in MB."""
     begin = time.perf_counter()
     with Peak() as peak:
-        for group in groups(job):
-            score_group(job, group)
+        for _ in score_groups(job, groups(job)):
+            pass
     return int(job.source.scored_frames.sum()) / (time.perf_counter() - begin), peak.mb
 
 

@@ -28,7 +28,7 @@ from rich.text import Text
 
 from reward_models.label import columns, corrections, parts, settings, source, write
 from reward_models.label.plan import Plan, estimate, prepare
-from reward_models.label.score import groups, score_group
+from reward_models.label.score import groups, score_groups
 from reward_models.label.settings import LabelArgs
 from reward_models.label_report.command import report
 from vla import arguments, checkpoint
@@ -147,8 +147,8 @@ def _score_missing(plan: Plan, store: parts.Parts, wanted: Sequence[int]) -> int
     with parts.claim(store, f"shard-{i}-of-{n}"), _stoppable(), _bar() as bar:
         line = bar.add_task("", total=int(sum(frames[list(g)].sum() for g in todo)))
         try:
-            for group in todo:
-                for episode, scored in score_group(plan.job, group).items():
+            for found in score_groups(plan.job, todo):
+                for episode, scored in found.items():
                     store.write(episode, scored)
                     bar.advance(line, int(frames[episode]))
                     count += int(frames[episode])

@@ -4,7 +4,8 @@ The groups follow from the data set and the memory allowed, never from what is d
 a run that was killed and goes on computes the same batches and thus the same bits.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,8 +50,8 @@ class Job:
     def frames_in_memory(self) -> int:
         """Frames decoded at once, a multiple of the scorer's chunk unless memory is smaller."""
         height, width = self.image_hw
-        # Twice: a chunk is copied for the critic, and for each camera alone.
-        room = self.memory_mb * 2**20 // (2 * max(1, len(self.cameras)) * height * width * 3)
+        # Three: what is encoded, what is decoded meanwhile, and a copy for each camera alone.
+        room = self.memory_mb * 2**20 // (3 * max(1, len(self.cameras)) * height * width * 3)
         chunk = self.scorer.config.chunk
         return max(1, room // chunk * chunk if room >= chunk else room)
 
@@ -70,12 +71,30 @@ def groups(job: Job) -> list[tuple[int, ...]]:
     return [*cut, tuple(group)]
 
 
-def score_group(job: Job, episodes: Sequence[int]) -> dict[int, dict[str, np.ndarray]]:
-    """Return, for each episode, columns of its scored frames (see `columns_of`)."""
-    segments = [segment for e in episodes for segment in job.source.segments[e]]
+def score_groups(
+    job: Job, cut: Sequence[tuple[int, ...]]
+) -> Iterator[dict[int, dict[str, np.ndarray]]]:
+    """Yield what `score_group` returns for each group; the next one is decoded meanwhile."""
+    wanted = (place for group in cut for place in _slices(job, _segments_of(job, group)))
+    images = _decoded(job, wanted)
+    for group in cut:
+        yield score_group(job, group, images)
+
+
+def score_group(
+    job: Job, episodes: Sequence[int], images: Iterator[np.ndarray] | None = None
+) -> dict[int, dict[str, np.ndarray]]:
+    """Return, for each episode, columns of its scored frames (see `columns_of`).
+
+    Args:
+        job: What to score and how.
+        episodes: The group.
+        images: The group's frames, slice by slice; decoded here if None.
+    """
+    segments = _segments_of(job, episodes)
     row = np.repeat(np.arange(len(segments)), [len(s.steps) for s in segments])
     time_s = np.concatenate([(s.steps - s.first) / job.source.info.fps for s in segments])
-    embedded = encode(job, segments)
+    embedded = encode(job, segments, images)
     whole = _curves(job, embedded[0], row, time_s, segments)
     if len(embedded) > 2:  # through each of several cameras alone
         alone = [_curves(job, e, row, time_s, segments).value for e in embedded[1:]]
@@ -103,7 +122,9 @@ def columns_of(
     }
 
 
-def encode(job: Job, segments: Sequence[Segment]) -> list[Tensor]:
+def encode(
+    job: Job, segments: Sequence[Segment], images: Iterator[np.ndarray] | None = None
+) -> list[Tensor]:
     """Return embeddings [f, d] through all cameras, and if asked for through each one alone."""
     lit = [view for view, camera in enumerate(job.cameras) if camera is not None]
     alone = [[view] for view in lit] if job.agreement and len(lit) > 1 else []
@@ -111,7 +132,7 @@ def encode(job: Job, segments: Sequence[Segment]) -> list[Tensor]:
     memories = [job.scorer.critic.remember(len(segments)) for _ in looks]
     done: list[list[Tensor]] = [[] for _ in looks]
     names = tuple(segment.task for segment in segments)
-    for frames in _chunks(job, segments):
+    for frames in _chunks(job, segments, images):
         rows = np.unique(frames.row)
         tasks = tuple(names[r] for r in rows)
         for look, memory, parts in zip(looks, memories, done, strict=True):
@@ -142,9 +163,38 @@ def _through(frames: Frames, rows: np.ndarray, views: list[int]) -> Frames:
     )  # fmt: skip
 
 
-def _chunks(job: Job, segments: Sequence[Segment]) -> Iterator[Frames]:
-    """Yield the frames to score, decoded a slice at a time, in the chunks that a scorer makes."""
-    size, chunk = job.frames_in_memory, job.scorer.config.chunk
+def _segments_of(job: Job, episodes: Sequence[int]) -> list[Segment]:
+    return [segment for e in episodes for segment in job.source.segments[e]]
+
+
+def _slices(job: Job, segments: Sequence[Segment]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield episodes and steps of the frames to score, as many at once as memory holds."""
+    episode = np.repeat([s.episode for s in segments], [len(s.steps) for s in segments])
+    step = np.concatenate([s.steps for s in segments])
+    for begin in range(0, len(step), job.frames_in_memory):
+        part = slice(begin, begin + job.frames_in_memory)
+        yield episode[part], step[part]
+
+
+def _decoded(job: Job, wanted: Iterable[tuple[np.ndarray, np.ndarray]]) -> Iterator[np.ndarray]:
+    """Yield decoded slices; the next one is decoded while the last one is used."""
+    with ThreadPoolExecutor(1) as pool:
+        before = None
+        for episode, step in wanted:
+            after = pool.submit(decode, job, episode, step)
+            if before is not None:
+                yield before.result()
+            before = after
+        if before is not None:
+            yield before.result()
+
+
+def _chunks(
+    job: Job, segments: Sequence[Segment], decoded: Iterator[np.ndarray] | None = None
+) -> Iterator[Frames]:
+    """Yield the frames to score, in the chunks that a scorer makes."""
+    chunk = job.scorer.config.chunk
+    decoded = decoded or _decoded(job, _slices(job, segments))
     info = job.source.info
     row = np.repeat(np.arange(len(segments)), [len(s.steps) for s in segments])
     step = np.concatenate([s.steps for s in segments])
@@ -152,9 +202,8 @@ def _chunks(job: Job, segments: Sequence[Segment]) -> Iterator[Frames]:
         np.array([getattr(s, name) for s in segments])[row]
         for name in ("episode", "first", "frames")
     )
-    for begin in range(0, len(row), size):
-        part = slice(begin, begin + size)
-        images = decode(job, episode[part], step[part])
+    for begin in range(0, len(row), job.frames_in_memory):
+        images = next(decoded)
         for at in range(0, len(images), chunk):
             now = slice(begin + at, min(begin + at + chunk, begin + len(images)))
             here = slice(at, at + chunk)

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from reward_models.label import command, crash_study, parts
+from reward_models.label import score as scoring
 from reward_models.label.plan import estimate, prepare
 from reward_models.label.settings import LabelArgs, chosen_episodes, shard
 from reward_models.label.source import LABELS_FILE, checksums
@@ -45,15 +46,15 @@ def label(fake_dataset: Path, critic: Path):
 def test_the_rest_is_scored_when_a_run_goes_on(tmp_path, label, monkeypatch) -> None:
     label(tmp_path / "whole")
     scored = []
-    true_score = command.score_group
+    true_score = scoring.score_group
 
-    def score(job, episodes):
+    def score(job, episodes, images):
         scored.extend(episodes)
         if len(scored) == 3:
             raise KeyboardInterrupt
-        return true_score(job, episodes)
+        return true_score(job, episodes, images)
 
-    monkeypatch.setattr(command, "score_group", score)
+    monkeypatch.setattr(scoring, "score_group", score)
     with pytest.raises(command.Interrupted, match="2 of 5 episodes are saved in .*out.parts"):
         label(tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -9,7 +9,7 @@ import torch
 
 from reward_models import checkpoint
 from reward_models.label import practice, source
-from reward_models.label.score import Job, encode, groups, score_group, show
+from reward_models.label.score import Job, encode, groups, score_group, score_groups, show
 from tests.fake_episodes import fake_robot
 from vla.contracts.types import Frames
 from vla.data.decode import FrameChoice, decode_views
@@ -50,8 +50,8 @@ def test_little_memory_makes_small_groups_and_slices_that_say_the_same(
 ) -> None:
     much, little = job(fake_dataset, critic), job(fake_dataset, critic, memory_mb=1)
     assert groups(much) == [(0, 1, 2, 3, 4)]
-    # 2 views of 96 x 96 x 3 bytes, twice: 9 frames in a MiB; episodes have 5 to 8
-    assert little.frames_in_memory == 9
+    # 2 views of 96 x 96 x 3 bytes, three times: 6 frames in a MiB; episodes have 5 to 8
+    assert little.frames_in_memory == 6
     assert groups(little) == [(0,), (1,), (2,), (3,), (4,)]
     got = {e: score_group(little, [e])[e] for e in range(5)}
     for e, columns in score_group(much, range(5)).items():
@@ -77,8 +77,7 @@ def test_each_frame_is_decoded_once_and_encoded_once(fake_dataset, critic, monke
 
     monkeypatch.setattr("reward_models.label.score.decode_views", decode)
     monkeypatch.setattr(made.scorer.critic, "embed", embed)
-    for group in groups(made):
-        score_group(made, group)
+    assert len(list(score_groups(made, groups(made)))) == 5
     assert len(seen) == len(set(seen)) == made.source.scored_frames.sum() == sum(encoded)
 
 
