@@ -36,6 +36,8 @@ class Losses:
     """Cross-entropy of the instruction belonging to the scene."""
     preference: float = 0.3
     """Bradley-Terry between ends of episodes: success over partial over failure."""
+    corrected: float = 0.3
+    """Cross-entropy of what people corrected, where there is any."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +68,40 @@ class CriticBatch:
     """i64 [b], episode of this batch that is shown as a reference, -1 for none."""
     better: Tensor
     """i64 [n, 2], episodes of which the first ended better than the second."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorrectionBatch:
+    """Frames of B corrected moments, as many of each: the last is now, the last but one before."""
+
+    frames: Frames
+    """The frames, in order of episode and time."""
+    task: tuple[str, ...]
+    """Instruction of each."""
+    trend: Tensor
+    """i64 [b]: 0 regress, 1 stagnation, 2 progress, -1 where nothing is said of it."""
+    success: Tensor
+    """i64 [b]: 0 or 1, -1 where nothing is said of it."""
+
+
+def correction_loss(critic: PairwiseCritic, batch: CorrectionBatch, weights: Losses) -> Tensor:
+    """Return the weighted loss of what people said: cross-entropy of trend and of success."""
+    kept, look = critic.encode(batch.frames, batch.task)
+    row = torch.as_tensor(batch.frames.row)
+    rows, size = len(batch.task), len(row) // len(batch.task)
+    every = torch.arange(len(row))
+    embedded = look(remembered(kept, row, every)).unflatten(0, (rows, size))
+    first = embedded[:, 0]
+    before, now = (critic.read(embedded[:, k], first, None) for k in (-2, -1))
+    told = batch.trend >= 0
+    trend = F.cross_entropy(
+        critic.change(before, now).trend, batch.trend, ignore_index=-1, reduction="sum"
+    )
+    ended = batch.success >= 0
+    done = F.binary_cross_entropy_with_logits(
+        critic.judgement(now).done[ended], batch.success[ended].float(), reduction="sum"
+    )
+    return weights.corrected * (trend + done) / (told.sum() + ended.sum()).clamp(min=1)
 
 
 def loss(critic: PairwiseCritic, batch: CriticBatch, weights: Losses) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "train": ("training.train:main", "train a policy from demonstrations by a recipe"),
     "eval": ("training.eval_cli:main", "run a checkpoint on a task: success with its interval"),
     "critic train": ("training.critic.train:main", "train a process-reward critic"),
+    "critic tune": ("training.critic.tune:main", "tune a vision-language critic's adapter"),
     "critic eval": ("training.critic.evaluate:main", "test a critic beside the controls"),
     "label": ("reward_models.label.command:main", "label a data set with progress and rewards"),
     "report": ("training.report:main", "write one HTML page about a run"),

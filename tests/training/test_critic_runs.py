@@ -1,4 +1,4 @@
-"""Whole runs of a critic: recorded, trained, killed, resumed, chosen, tested beside the controls."""
+"""Whole runs of a critic: recorded, trained, stopped, chosen, laid beside the controls."""
 
 import json
 from dataclasses import replace

@@ -12,12 +12,13 @@ import torch
 
 from reward_models import calibrate, checkpoint, pairs
 from reward_models.metrics import ranks
-from reward_models.pairs import CriticBatch, Losses
+from reward_models.pairs import CorrectionBatch, CriticBatch, Losses
 from reward_models.scorer import Scorer
 from training.config import RunConfig
 from training.critic.batches import Drawing, draw, instructions
 from training.critic.clips import Clips
 from training.critic.config import CriticConfig, Material
+from training.critic.corrections import draw_corrections
 from training.optimiser import Optimiser
 from vla import checkpoint as policies
 from vla.contracts.config import PluginConfig
@@ -25,6 +26,8 @@ from vla.nn.text import train_tokenizer
 
 Weights = dict[str, torch.Tensor]
 """A state dict."""
+CORRECTIONS = 4
+"""Corrected moments per batch, where there are any."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,18 +98,27 @@ class CriticLearning:
         self.rng = np.random.default_rng(train.seed)
         self.calibration = calibrate.Calibration()
 
-    def collect(self) -> CriticBatch:
-        """Return the next batch."""
-        return draw(self.data.train, self.config.drawing, self.rng)
+    def collect(self) -> tuple[CriticBatch, CorrectionBatch | None]:
+        """Return the next batch, and some of what people corrected, if anything."""
+        batch, known = draw(self.data.train, self.config.drawing, self.rng), self.data.corrections
+        if known is None:
+            return batch, None
+        return batch, draw_corrections(known, CORRECTIONS, self.config.drawing, self.rng)
 
     def update(
-        self, data: CriticBatch, optimiser: Optimiser, generator: torch.Generator
-    ) -> dict[str, float]:
+        self, data: tuple[CriticBatch, CorrectionBatch | None], optimiser: Optimiser,
+        generator: torch.Generator,
+    ) -> dict[str, float]:  # fmt: skip
         """Descend the sum of the losses once."""
-        losses = pairs.loss(self.module, data, self.config.losses)
+        batch, corrections = data
+        losses = pairs.loss(self.module, batch, self.config.losses)
+        if corrections is not None:
+            losses["corrected"] = pairs.correction_loss(
+                self.module, corrections, self.config.losses
+            )
         figures = optimiser.step_(torch.stack(list(losses.values())).sum())
         values = {name: float(value.detach()) for name, value in losses.items()}
-        return {**values, **figures, "samples": float(len(data.history))}
+        return {**values, **figures, "samples": float(len(batch.history))}
 
     def evaluate(self, weights: Weights, *, episodes: int, seed: int) -> Validation:
         """Judge weights on `episodes` of each validation task, and calibrate with them."""

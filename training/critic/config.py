@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from reward_models.scorer import ScorerConfig
 from training.config import EvalConfig, RunConfig
 from training.critic.clips import Clips
+from training.critic.corrections import Corrections
 from training.critic.sets import Sizes, Tasks
 from training.optimiser import OptimiserConfig
 from vla.contracts.config import PluginConfig, plugin
@@ -24,6 +25,8 @@ class CriticConfig(RunConfig):
     """What it learns and is tested on."""
     sizes: Sizes = field(default_factory=Sizes)
     """Episodes."""
+    corrections: tuple[str, ...] = ()
+    """Labelled data sets that people went over with `vla label --review`: learned from as well."""
     eval: EvalConfig = field(
         default_factory=lambda: EvalConfig(
             every=400, episodes=60, final_episodes=60, keep_best=True
@@ -46,5 +49,7 @@ class Material:
     """To learn from."""
     validation: Clips
     """To choose weights and calibrate with."""
+    corrections: Corrections | None = None
+    """What people corrected, if anything."""
     names: tuple[str, ...]
     """Where they come from, for the critic's provenance."""

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -123,7 +124,7 @@ def evaluate(args: Args, console: Console) -> dict[str, dict[str, Figures]]:
         seconds = time.perf_counter() - begin
         console.print(compare(results[name], f"{title}; {len(scorers)} seeds, {seconds:.0f} s"))
     written = {
-        split: {who: {k: dataclasses.asdict(f) for k, f in figures.items()}
+        split: {who: {k: _plain(f) for k, f in figures.items()}
                 for who, figures in found.items()}
         for split, found in results.items()
     }  # fmt: skip
@@ -145,11 +146,20 @@ def _split(bench: _Bench, name: str, clips: Clips) -> dict[str, Figures]:
         found["with a reference"] = _mean([_table(bench, judged) for judged in shown])
     blind = [judge.said(scorer, clips, ("",) * clips.episodes, None)[0] for scorer in bench.scorers]
     found["language-blind"] = _mean([_table(bench, Judged(own=said)) for said in blind])
-    only = [controls.classifier_only(judged.own) for judged in own]
-    found["done only"] = _mean([_table(bench, Judged(own=said)) for said in only])
-    for control, said in apply_controls(bench.fitted, own[0].own, clips).items():
-        found[control] = _table(bench, Judged(own=said))
+    only = [everywhere(controls.classifier_only, judged) for judged in own]
+    found["done only"] = _mean([_table(bench, judged) for judged in only])
+    for control, judged in apply_controls(bench.fitted, own[0], clips).items():
+        found[control] = _table(bench, judged)
     return found
+
+
+def everywhere(control: Callable[[Episodes], Episodes], judged: Judged) -> Judged:
+    """Put a control that needs no pictures to every test that the critic was put to."""
+    return Judged(
+        own=control(judged.own), backward=judged.backward and control(judged.backward),
+        foreign=judged.foreign and control(judged.foreign),
+        frozen=judged.frozen and control(judged.frozen),
+    )  # fmt: skip
 
 
 def without_reference(clips: Clips) -> tuple[Clips, Example]:
@@ -167,7 +177,7 @@ def without_reference(clips: Clips) -> tuple[Clips, Example]:
 
 def fit_controls(clips: Clips) -> Fitted:
     """Fit the controls on the episodes that critics learn from."""
-    train, words = _truth(clips), tuple(clips.instruction)
+    train, words = judge.silent_of(clips), tuple(clips.instruction)
     return Fitted(
         constant=controls.fit_constant(train),
         pixels=controls.fit_pixels(train, controls.shrink(clips.images), words),
@@ -175,36 +185,21 @@ def fit_controls(clips: Clips) -> Fitted:
     )
 
 
-def apply_controls(fitted: Fitted, own: Episodes, clips: Clips) -> dict[str, Episodes]:
+def apply_controls(fitted: Fitted, judged: Judged, clips: Clips) -> dict[str, Judged]:
     """Return what the controls say; those that know their tasks are left out on other tasks."""
-    words = tuple(clips.instruction)
-    said: dict[str, Callable[[], Episodes]] = {
-        "t/T": lambda: controls.clock(own),
-        "constant": lambda: controls.constant(fitted.constant, own),
-        "pixel distance": lambda: controls.pixel_distance(
-            fitted.pixels, own, controls.shrink(clips.images), words
-        ),
-        "image-blind": lambda: controls.proprio_only(fitted.proprio, own, clips.proprio),
+    own, words = judged.own, tuple(clips.instruction)
+    found = {
+        "t/T": everywhere(controls.clock, judged),
+        "constant": everywhere(partial(controls.constant, fitted.constant), judged),
     }
-    known = set(own.tasks) <= set(fitted.pixels.knots)
-    same_arm = clips.proprio.shape[1] == len(fitted.proprio.mean)
-    if not known:
-        said.pop("pixel distance")
-    if not (known and same_arm):
-        said.pop("image-blind")
-    return {name: say() for name, say in said.items()}
-
-
-def _truth(clips: Clips) -> Episodes:
-    """Return episodes of which nothing was said yet."""
-    frames = len(clips.time_s)
-    nothing = np.zeros(frames, np.float32)
-    return Episodes(
-        episode=clips.episode, time_s=clips.time_s, progress=clips.progress,
-        success=clips.success, value=nothing, delta=nothing,
-        trend=np.full((frames, 3), 1 / 3, np.float32), done_prob=nothing, match=nothing,
-        confidence=nothing, task=tuple(clips.task), behaviour=tuple(clips.behaviour),
-    )  # fmt: skip
+    if set(own.tasks) <= set(fitted.pixels.knots):
+        small = controls.shrink(clips.images)
+        said = controls.pixel_distance(fitted.pixels, own, small, words)
+        found["pixel distance"] = Judged(own=said)
+        if clips.proprio.shape[1] == len(fitted.proprio.mean):
+            said = controls.proprio_only(fitted.proprio, own, clips.proprio)
+            found["image-blind"] = Judged(own=said)
+    return found
 
 
 def _table(bench: _Bench, judged: Judged) -> Figures:
@@ -216,12 +211,24 @@ def _mean(tables: list[Figures]) -> Figures:
     return {
         name: dataclasses.replace(
             first,
-            value=float(np.mean([t[name].value for t in tables])),
-            low=float(np.mean([t[name].low for t in tables])),
-            high=float(np.mean([t[name].high for t in tables])),
+            value=_mean_of([t[name].value for t in tables]),
+            low=_mean_of([t[name].low for t in tables]),
+            high=_mean_of([t[name].high for t in tables]),
         )
         for name, first in tables[0].items()
     }
+
+
+def _plain(figure: Figure) -> dict[str, Any]:
+    """Return a figure as JSON types, which know no NaN."""
+    told = dataclasses.asdict(figure)
+    return {k: None if isinstance(v, float) and np.isnan(v) else v for k, v in told.items()}
+
+
+def _mean_of(values: list[float]) -> float:
+    """Return the mean of what seeds found; NaN where none found anything."""
+    found = [value for value in values if not np.isnan(value)]
+    return float(np.mean(found)) if found else float("nan")
 
 
 def _configuration(runs: tuple[Path, ...]) -> CriticConfig:

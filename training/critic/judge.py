@@ -8,7 +8,7 @@ import dataclasses
 import numpy as np
 import torch
 
-from reward_models.metrics.episodes import Episodes
+from reward_models.metrics.episodes import Episodes, say, silent
 from reward_models.metrics.table import Judged
 from reward_models.scorer import Curves, Scorer
 from training.critic.batches import foreign
@@ -57,17 +57,23 @@ def said(
 
 def episodes(scorer: Scorer, clips: Clips, curves: Curves) -> Episodes:
     """Lay what a critic said beside the truth; nothing abstains here: figures need every frame."""
-    eager = Scorer(
-        scorer.critic, dataclasses.replace(scorer.config, abstain_below=0.0), scorer.calibration
+    return dataclasses.replace(
+        say(silent_of(clips), _eager(scorer).progress(curves)), horizon_s=scorer.config.horizon_s
     )
-    progress = eager.progress(curves)
-    return Episodes(
+
+
+def silent_of(clips: Clips) -> Episodes:
+    """Return episodes of which nothing was said yet."""
+    return silent(
         episode=clips.episode, time_s=clips.time_s, progress=clips.progress,
-        success=clips.success, value=progress.value, delta=progress.delta, trend=progress.trend,
-        done_prob=progress.done_prob, match=progress.match, confidence=progress.confidence,
-        task=tuple(clips.task), behaviour=tuple(clips.behaviour),
-        horizon_s=scorer.config.horizon_s,
+        success=clips.success, task=tuple(clips.task), behaviour=tuple(clips.behaviour),
     )  # fmt: skip
+
+
+def _eager(scorer: Scorer) -> Scorer:
+    """Return a scorer that never abstains."""
+    config = dataclasses.replace(scorer.config, abstain_below=0.0)
+    return Scorer(scorer.critic, config, scorer.calibration)
 
 
 def backwards(clips: Clips) -> Clips:
@@ -101,17 +107,17 @@ def frozen(scorer: Scorer, clips: Clips, example: Example | None) -> Episodes:
         images=clips.images[rows], image_ok=np.ones((len(rows), clips.images.shape[1]), np.bool_),
         time_s=time_s, row=row,
     )  # fmt: skip
-    task = tuple(clips.instruction[np.sort(chosen)])
-    progress = scorer.progress(scorer.curves(frames, task, example))
-    keep = np.concatenate(still)
-    return Episodes(
-        episode=row[keep], time_s=time_s[keep], progress=clips.progress[rows][keep],
-        success=clips.success[rows][keep], value=progress.value[keep],
-        delta=progress.delta[keep], trend=progress.trend[keep],
-        done_prob=progress.done_prob[keep], match=progress.match[keep],
-        confidence=progress.confidence[keep], task=tuple(clips.task[np.sort(chosen)]),
-        behaviour=tuple(clips.behaviour[np.sort(chosen)]), horizon_s=scorer.config.horizon_s,
+    chosen = np.sort(chosen)
+    curves = scorer.curves(frames, tuple(clips.instruction[chosen]), example)
+    whole = silent(
+        episode=row, time_s=time_s, progress=clips.progress[rows], success=clips.success[rows],
+        task=tuple(clips.task[chosen]), behaviour=tuple(clips.behaviour[chosen]),
     )  # fmt: skip
+    said = say(whole, _eager(scorer).progress(curves))
+    keep = np.concatenate(still)
+    found = {f.name: getattr(said, f.name) for f in dataclasses.fields(Episodes)}
+    cut = {name: v[keep] for name, v in found.items() if isinstance(v, np.ndarray)}
+    return dataclasses.replace(said, **cut)
 
 
 def curves_at_strides(scorer: Scorer, clips: Clips, example: Example | None) -> np.ndarray:

@@ -11,7 +11,9 @@ from rich.console import Console
 from training import demos, flags, loop
 from training.critic import sets
 from training.critic.config import CriticConfig, Material
+from training.critic.corrections import load_corrections
 from vla import arguments
+from vla.contracts.config import type_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +35,11 @@ def train(config: CriticConfig, out: Path, data: Path, console: Console) -> list
         ValueError: settings make no sense, data or `out` are damaged or belong elsewhere.
     """
     loop.check(config, out)
+    if type_name(config.critic) != "pairwise":
+        raise ValueError(
+            f"critic: got {type_name(config.critic)!r}, expected 'pairwise'; a vision-language "
+            "critic is tuned with `vla critic tune`, the others learn nothing"
+        )
     return loop.run(config, material(config, data), out, console)
 
 
@@ -40,8 +47,12 @@ def material(config: CriticConfig, data: Path) -> Material:
     """Return the training and validation episodes, recorded if they are not there yet."""
     found = sets.splits(config.tasks, config.sizes)
     clips = {name: load(config, found[name], data) for name in ("train", "validation")}
+    corrections = load_corrections(
+        config.corrections, config.critic.cameras, config.scorer.horizon_s,
+        config.critic.backbone.image_px,
+    )  # fmt: skip
     return Material(
-        train=clips["train"], validation=clips["validation"],
+        train=clips["train"], validation=clips["validation"], corrections=corrections,
         names=tuple(f"{s.name}: {', '.join(s.tasks)}" for s in map(found.get, clips) if s),
     )  # fmt: skip
 

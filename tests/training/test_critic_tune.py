@@ -10,8 +10,8 @@ import torch
 from reward_models import checkpoint
 from reward_models.critics import vlm
 from tests import tiny_vlm
-from training import critic_vlm
-from training.critic_vlm import TuneConfig
+from training.critic import tune
+from training.critic.tune import TuneConfig
 from vla.data.info import Columns
 from vla.data.reader import open_dataset, read_columns
 
@@ -37,7 +37,7 @@ def test_the_command_writes_a_critic_that_has_learned(
         f"--data {arm_dataset} --out {out} --steps 12 --pairs 4 --frames 3 --rate 0.01 "
         f"--critic.model {model} --critic.image-px 32 --critic.dtype float32 --critic.lora-rank 4"
     )
-    assert critic_vlm.main(words.split()) == 0
+    assert tune.main(words.split()) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("update 1 of 12: loss ")
     assert lines[-1] == f"critic: {out}"
@@ -47,18 +47,18 @@ def test_the_command_writes_a_critic_that_has_learned(
     assert all(weights.isfinite().all() for weights in scorer.critic.state_dict().values())
     assert (out / "adapter/adapter_model.safetensors").is_file()
     with pytest.raises(ValueError, match="exists; choose another --out"):
-        critic_vlm.main(words.split())
+        tune.main(words.split())
 
 
 def test_pairs_carry_the_labels_of_their_own_frames(config: TuneConfig, arm_dataset: Path) -> None:
     critic = config.critic.build()
     info = open_dataset(arm_dataset)
-    moments = critic_vlm.read(info, critic, config)
+    moments = tune.read(info, critic, config)
     assert len(moments.progress) == 4 * info.num_episodes  # 4 frames of each
     starts = moments.offsets[:-1]
     assert (moments.progress[starts] == 0).all()
     assert (moments.progress[moments.offsets[1:] - 1] == 1).all()
-    pairs = critic_vlm.draw(moments, replace(config, foreign=0.0), np.random.default_rng(0))
+    pairs = tune.draw(moments, replace(config, foreign=0.0), np.random.default_rng(0))
     assert pairs.match.tolist() == [1.0] * 6
     for i in range(6):
         at = int((moments.embeddings == pairs.b[i]).all(1).nonzero()[0, 0])
@@ -71,9 +71,9 @@ def test_pairs_carry_the_labels_of_their_own_frames(config: TuneConfig, arm_data
 def test_a_foreign_instruction_changes_the_words_alone_and_nothing_was_done_for_it(
     config: TuneConfig, arm_dataset: Path
 ) -> None:
-    moments = critic_vlm.read(open_dataset(arm_dataset), config.critic.build(), config)
-    own = critic_vlm.draw(moments, replace(config, foreign=0.0), np.random.default_rng(0))
-    told = critic_vlm.draw(moments, replace(config, foreign=1.0), np.random.default_rng(0))
+    moments = tune.read(open_dataset(arm_dataset), config.critic.build(), config)
+    own = tune.draw(moments, replace(config, foreign=0.0), np.random.default_rng(0))
+    told = tune.draw(moments, replace(config, foreign=1.0), np.random.default_rng(0))
     assert told.match.tolist() == [0.0] * 6
     assert (told.progress == 0).all()
     assert (told.done == 0).all()
@@ -89,7 +89,7 @@ def test_motion_labels_episodes_that_succeed_and_no_others(arm_dataset: Path) ->
     changed = Columns(
         state=columns.state, action=columns.action, scalars={**columns.scalars, "success": success}
     )
-    progress = critic_vlm.motion(info, changed)
+    progress = tune.motion(info, changed)
     assert np.isnan(progress[: info.offsets[1]]).all()
     rest = progress[info.offsets[1] :]
     assert ((rest >= 0) & (rest <= 1)).all()
@@ -98,7 +98,7 @@ def test_motion_labels_episodes_that_succeed_and_no_others(arm_dataset: Path) ->
 
 def test_what_is_not_recorded_is_known_only_far_from_the_end() -> None:
     columns = Columns(state=np.zeros((4, 1)), action=np.zeros((4, 1)), scalars={})
-    done = critic_vlm.completed(columns, np.array([0.5, 0.9, 0.97, np.nan], np.float32))
+    done = tune.completed(columns, np.array([0.5, 0.9, 0.97, np.nan], np.float32))
     np.testing.assert_array_equal(done, np.array([0.0, np.nan, 1.0, np.nan], np.float32))
 
 
@@ -106,8 +106,8 @@ def test_wrong_use_is_explained(arm_dataset: Path, fake_dataset: Path, tmp_path:
     info = open_dataset(arm_dataset)
     bare = Columns(state=np.zeros((0, 1)), action=np.zeros((0, 1)), scalars={})
     with pytest.raises(ValueError, match="has no column 'progress'; take --labels motion"):
-        critic_vlm.recorded(info, bare)
+        tune.recorded(info, bare)
     with pytest.raises(ValueError, match="robot 'fake' is not under vla/robots"):
-        critic_vlm.motion(open_dataset(fake_dataset), bare)
+        tune.motion(open_dataset(fake_dataset), bare)
     with pytest.raises(ValueError, match="steps: got 0, expected at least 1"):
         TuneConfig(steps=0)

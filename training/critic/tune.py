@@ -1,9 +1,8 @@
-"""Tunes a vision-language critic's adapter on a data set: recorded progress, or that of its motion.
+"""`vla critic tune`: a vision-language critic's adapter learns from a data set.
 
-`python -m training.critic_vlm --data FOLDER --critic.model FOLDER --out FOLDER`
+What is learned is the progress recorded in it, or that of its motion.
 """
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -226,14 +225,9 @@ def _replaced(rows: torch.Tensor, at: int, row: torch.Tensor) -> torch.Tensor:
     return torch.cat([rows[:at], row[None], rows[at + 1 :]])
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Tune as the arguments say; return the exit code."""
-    words = sys.argv[1:] if argv is None else argv
-    args = arguments.read(TuneArgs, words, "python -m training.critic_vlm")
+def main(argv: list[str]) -> int:
+    """Run the verb."""
+    args = arguments.read(TuneArgs, argv, "vla critic tune")
     tune(args.tune, args.data, args.out)
     print(f"critic: {args.out}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
