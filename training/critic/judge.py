@@ -4,6 +4,7 @@ What the figures are is in `reward_models.metrics`; which sets there are, in `tr
 """
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import torch
@@ -116,7 +117,7 @@ def frozen(scorer: Scorer, clips: Clips, example: Example | None) -> Episodes:
     said = say(whole, _eager(scorer).progress(curves))
     keep = np.concatenate(still)
     found = {f.name: getattr(said, f.name) for f in dataclasses.fields(Episodes)}
-    cut = {name: v[keep] for name, v in found.items() if isinstance(v, np.ndarray)}
+    cut: dict[str, Any] = {k: v[keep] for k, v in found.items() if isinstance(v, np.ndarray)}
     return dataclasses.replace(said, **cut)
 
 
