@@ -41,6 +41,8 @@ class Result(NamedTuple):
     bound: float
     at_most: bool
     """Whether the bound is the largest value allowed; else it is the least."""
+    needs: str
+    """What it is measured on."""
 
     @property
     def checked(self) -> bool:
@@ -57,23 +59,23 @@ class Result(NamedTuple):
         """One clause: the value, and the bound it keeps or misses."""
         side = "at most" if self.at_most else "at least"
         if not self.checked:
-            return f"{self.name}: not checked, the data set does not hold the truth it needs"
+            return f"{self.name}: not checked, the data set holds no {self.needs}"
         return f"{self.name}: {self.value:.3f}, expected {side} {self.bound:g}"
 
 
 def results(episodes: Sequence[Episode], gates: Gates) -> list[Result]:
     """Return what became of each gate."""
     done = figures.calibration_error(*figures.done_pairs(episodes))
-    confidence = figures.calibration_error(*figures.confidence_pairs(episodes))
+    sure = figures.calibration_error(*figures.confidence_pairs(episodes))
     gain, covered = figures.false_gain(episodes), figures.coverage(episodes)
-    return [
-        Result("coverage", round(covered, 3), gates.coverage, False),
-        Result("calibration error of done", round(done, 3), gates.done_error, True),
-        Result(
-            "calibration error of confidence", round(confidence, 3), gates.confidence_error, True
-        ),
-        Result("false gain per second", round(gain, 3), gates.false_gain, True),
-    ]
+    still = "stretch on which true progress stands still"
+    found = [
+        ("coverage", covered, gates.coverage, False, "frames"),
+        ("calibration error of done", done, gates.done_error, True, "true success"),
+        ("calibration error of confidence", sure, gates.confidence_error, True, "true progress"),
+        ("false gain per second", gain, gates.false_gain, True, still),
+    ]  # fmt: skip
+    return [Result(name, round(value, 3), *rest) for name, value, *rest in found]
 
 
 def check(labelled: Path, gates: Gates | None = None) -> list[str]:

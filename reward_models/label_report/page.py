@@ -106,8 +106,8 @@ def findings(summary: Summary) -> Iterator[str]:
     whole = summary.whole
     sentence = (
         f"{_count(whole.episodes, 'episode')} of {_count(len(summary.tasks), 'instruction')}, "
-        f"{whole.frames:,} frames: progress is given for {1 - whole.abstained:.1%} of them, the "
-        "critic abstains on the rest."
+        f"{whole.frames:,} frames: progress is given for {1 - whole.abstained:.1%} of them"
+        f"{', the critic abstains on the rest' if whole.abstained else ''}."
     )
     if summary.unlabelled:
         sentence += f" {_count(summary.unlabelled, 'episode')} more carry no labels."
@@ -154,8 +154,9 @@ def _gates(summary: Summary) -> Iterator[str]:
         rows.append([escape(result.name), *map(escape, cells), f"{spot}{verdict}"])
     yield "<h2>Quality gates</h2>"
     yield table(["gate", "value", "bound", ""], rows, numbers=range(1, 3), strong=1)
-    if not all(result.checked for result in summary.gates):
-        yield '<p class="soft">What is not checked needs a truth that this data set lacks.</p>'
+    for result in summary.gates:
+        if not result.checked:
+            yield f'<p class="soft">{escape(result.sentence)}.</p>'
 
 
 # --- tables --------------------------------------------------------------------------------------

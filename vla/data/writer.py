@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from av.video.frame import PictureType
 
+from vla.contracts.specs import RobotSpec
 from vla.data.info import DatasetInfo
 from vla.data.reader import open_dataset
-from vla.contracts.specs import RobotSpec
 
 RECORDING_FILE = "meta/recording.json"
 """What was asked for when the data set was recorded; LeRobot ignores the file."""
