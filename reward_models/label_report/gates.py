@@ -69,13 +69,13 @@ def results(episodes: Sequence[Episode], gates: Gates) -> list[Result]:
     sure = figures.calibration_error(*figures.confidence_pairs(episodes))
     gain, covered = figures.false_gain(episodes), figures.coverage(episodes)
     still = "stretch on which true progress stands still"
-    found = [
+    found: list[tuple[str, float, float, bool, str]] = [
         ("coverage", covered, gates.coverage, False, "frames"),
         ("calibration error of done", done, gates.done_error, True, "true success"),
         ("calibration error of confidence", sure, gates.confidence_error, True, "true progress"),
         ("false gain per second", gain, gates.false_gain, True, still),
     ]  # fmt: skip
-    return [Result(name, round(value, 3), *rest) for name, value, *rest in found]
+    return [Result(*row)._replace(value=round(row[1], 3)) for row in found]
 
 
 def check(labelled: Path, gates: Gates | None = None) -> list[str]:
