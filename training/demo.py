@@ -20,6 +20,11 @@ OUT = Path("runs/demo")
 ARMS = {"bank": "with memory bank", "none": "without memory"}
 EPISODES = 200
 SEED = 1000
+CRITIC = (
+    "--tasks.train", "pick_place", "drawer", "--tasks.validation", "--tasks.composition",
+    "--sizes.train", "300", "--sizes.validation", "40", "--steps", "500", "--eval.every", "0",
+)  # fmt: skip
+"""A critic of two tasks, small enough for a few minutes."""
 
 
 def steps(out: Path) -> list[list[str]]:
@@ -33,7 +38,19 @@ def steps(out: Path) -> list[list[str]]:
         *([*train, "--policy.memory.type", memory, "--out", runs[memory]] for memory in ARMS),
         *(["eval", runs[memory], *test] for memory in ARMS),
         ["report", *runs.values(), "--out", str(out / "report.html")],
+        *critic_steps(out),
     ]
+
+
+def critic_steps(out: Path) -> list[list[str]]:
+    """Return the lines that train a small critic and label practice that holds failures with it."""
+    critic, practice = str(out / "critic"), str(out / "practice")
+    return [
+        ["critic", "train", *CRITIC, "--data", str(out / "critic-data"), "--out", critic],
+        ["demos", "pick_place", "--behaviour", "mixed", "--episodes", "60", "--seed", "2000",
+         "--out", practice],
+        ["label", practice, "--critic", critic, "--out", str(out / "labelled")],
+    ]  # fmt: skip
 
 
 def summary(out: Path, seconds: float) -> Table:
@@ -64,6 +81,7 @@ def main() -> int:
     console.print()
     console.print(summary(OUT, time.perf_counter() - begin))
     console.print(f"report: {(OUT / 'report.html').resolve()}")
+    console.print(f"labels: {(OUT / 'labelled_report.html').resolve()}")
     return 0
 
 

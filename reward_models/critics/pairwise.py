@@ -29,6 +29,8 @@ class Config(PluginConfig):
     """Images and text to one vector per frame."""
     memory_width: int = 64
     """Numbers kept of all earlier frames."""
+    text_width: int = 32
+    """Numbers that the instruction steers vision with."""
     width: int = 256
     """Width of the heads."""
     bins: int = 33
@@ -56,8 +58,14 @@ class PairwiseCritic(nn.Module):
         self.config, self.cameras = config, config.cameras
         self.text = TextEncoder(tokenizer)
         views, kept, width = len(config.cameras), config.memory_width, config.width
-        self.backbone = config.backbone.build(views, 0, self.text.vocabulary, kept)
-        pooled, token, _ = self.backbone.sizes(kept)
+        steer = kept + config.text_width
+        self.backbone = config.backbone.build(views, 0, self.text.vocabulary, steer)
+        pooled, token, _ = self.backbone.sizes(steer)
+        # One word in eight names the colour: a mean would drown it, and what memory says is louder.
+        self.words = nn.EmbeddingBag(
+            self.text.vocabulary, config.text_width, mode="sum", padding_idx=0
+        )
+        self.standardize_text = nn.BatchNorm1d(config.text_width, affine=False)
         self.keep = nn.Sequential(nn.LayerNorm(token), nn.Linear(token, kept))
         # Contrast between memories is small beside what they share (see vla.memory.bank).
         self.standardize = nn.BatchNorm1d(kept, affine=False)
@@ -111,7 +119,8 @@ class PairwiseCritic(nn.Module):
         words = self.text(tuple(task), self.device)[row]
         encoded = self.backbone.encode(images, images.new_zeros(len(images), 0).float(), words)
         kept = self.keep(encoded.tokens).amax(1)
-        return kept, Look(self, encoded.tokens, encoded.cache)
+        told = self.standardize_text(self.words(words))
+        return kept, Look(self, encoded.tokens, (told, *encoded.cache))
 
     def read(self, frames: Tensor, first: Tensor, shown: Shown | None) -> Tensor:
         """Return what the heads see of embeddings [n, d]: [n, w].
@@ -172,9 +181,9 @@ class Look:
 
     def __call__(self, seen: Tensor) -> Tensor:
         """Return embeddings [f, d] for memories [f, m]."""
-        critic = self._critic
-        vector = critic.standardize(seen)
-        return critic.backbone.refine(self._cache, Retrieved(self._tokens, vector)).pooled
+        critic, (told, *cache) = self._critic, self._cache
+        vector = torch.cat([critic.standardize(seen), told], 1)
+        return critic.backbone.refine(tuple(cache), Retrieved(self._tokens, vector)).pooled
 
 
 def running_maximum(

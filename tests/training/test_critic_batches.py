@@ -132,11 +132,18 @@ def test_the_same_generator_state_draws_the_same_batch():
 def test_foreign_words_name_another_colour_or_another_task():
     source = join([clips(), replace(clips(task="open"), instruction=np.array(["open it"] * 3))])
     rng = np.random.default_rng(10)
-    said = {foreign(RED, source, rng) for _ in range(40)}
+    said = {foreign(RED, source, rng, held_out=True) for _ in range(40)}
     assert RED not in said
     assert "open it" in said
     assert {colour_of(text) for text in said} >= {"blue", "green", "yellow"}
     assert all(f"push the {c} cube" in instructions(source) for c in ("green", "yellow"))
+
+
+def test_a_composition_that_is_held_out_is_not_learned_as_foreign_either():
+    source = join([clips(), replace(clips(task="open"), instruction=np.array(["open it"] * 3))])
+    rng = np.random.default_rng(11)
+    said = {foreign(RED, source, rng) for _ in range(40)}
+    assert said == {BLUE, "open it"}
 
 
 def test_compositions_are_told_apart_by_task_and_colour():

@@ -8,7 +8,7 @@ import torch
 
 from reward_models.pairs import CriticBatch
 from sim.layout import COLOURS
-from training.critic.clips import COLOUR, Clips
+from training.critic.clips import COLOUR, Clips, colour_of
 from vla.contracts.config import check_least
 from vla.contracts.types import Frames
 
@@ -31,13 +31,13 @@ class Drawing:
     """How much later at most."""
     pairs: int = 24
     """Pairs of frames per episode, in either order."""
-    foreign: float = 0.15
+    foreign: float = 0.1
     """Share of episodes with an instruction that is not theirs."""
     rewound: float = 0.5
     """Share of frames judged as if later ones had been seen before: rewinds, shuffled order."""
-    shown: float = 0.4
+    shown: float = 0.3
     """Share of episodes judged beside a reference episode."""
-    untold: float = 0.3
+    untold: float = 0.2
     """Share of those that are not told the instruction."""
     dark: float = 0.1
     """Share of views that are dark for a whole episode."""
@@ -92,9 +92,14 @@ def draw(clips: Clips, drawing: Drawing, rng: np.random.Generator) -> CriticBatc
 
 
 def _episodes(clips: Clips, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw episodes, as many of each task as of any other."""
-    tasks = np.unique(clips.task)
-    drawn = rng.permutation(np.resize(rng.permutation(tasks), count))
+    """Draw episodes; a task's share grows as the root of how many it has, and none is left out."""
+    names, owned = np.unique(clips.task, return_counts=True)
+    share = np.sqrt(owned) / np.sqrt(owned).sum()
+    # Systematic sampling: shares are met as closely as whole numbers can.
+    spots = (rng.random() + np.arange(count)) / count
+    drawn = rng.permutation(
+        names[np.searchsorted(np.cumsum(share), spots).clip(max=len(names) - 1)]
+    )
     return np.array([rng.choice(np.flatnonzero(clips.task == name)) for name in drawn])
 
 
@@ -175,13 +180,25 @@ def _instruction(
     return "" if untold else str(clips.instruction[episode])
 
 
-def foreign(instruction: str, clips: Clips, rng: np.random.Generator) -> str:
-    """Return an instruction of another task, or, as often, the same with another colour."""
+def foreign(
+    instruction: str, clips: Clips, rng: np.random.Generator, *, held_out: bool = False
+) -> str:
+    """Return an instruction of another task, or, as often, the same with another colour.
+
+    Args:
+        instruction: That of an episode of `clips`.
+        clips: Where other instructions are taken from.
+        rng: Source of randomness.
+        held_out: Take any colour, not only those that `clips` name together with this task: to
+            learn that such a pair is always foreign would be to learn it.
+    """
+    own = clips.task[np.flatnonzero(clips.instruction == instruction)[:1]]
     found = COLOUR.search(instruction)
     if found and rng.random() < 0.5:
-        others = [colour for colour in COLOURS if colour != found.group(1)]
-        return COLOUR.sub(str(rng.choice(others)), instruction)
-    own = clips.task[np.flatnonzero(clips.instruction == instruction)[:1]]
+        seen = set(map(colour_of, clips.instruction[np.isin(clips.task, own)]))
+        others = [c for c in COLOURS if c != found.group(1) and (held_out or c in seen)]
+        if others:
+            return COLOUR.sub(str(rng.choice(others)), instruction)
     elsewhere = clips.instruction[~np.isin(clips.task, own)]
     return str(rng.choice(elsewhere if len(elsewhere) else clips.instruction))
 

@@ -33,7 +33,7 @@ def judged(scorer: Scorer, clips: Clips, example: Example | None = None) -> Judg
     """
     own = said(scorer, clips, tuple(clips.instruction), example)
     rng = np.random.default_rng(0)
-    words = tuple(foreign(text, clips, rng) for text in clips.instruction)
+    words = tuple(foreign(text, clips, rng, held_out=True) for text in clips.instruction)
     other = dataclasses.replace(
         clips, progress=np.zeros_like(clips.progress), success=np.zeros_like(clips.success)
     )
