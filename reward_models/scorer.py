@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from reward_models.calibrate import Calibration, features, sigmoid
-from reward_models.critic import Critic, Shown
+from reward_models.critic import Change, Critic, Shown
 from vla.contracts.config import check_least
 from vla.contracts.types import Example, Frames, Progress
 
@@ -186,7 +186,7 @@ class Scorer:
             self.critic.compare(embeddings[anchors[:, k]], now, first, shown)
             for k in range(anchors.shape[1])
         ]
-        return _numpy(torch.stack([c.difference for c in changes], 1)), _numpy(changes[0].trend)
+        return _numpy(torch.stack([counted(c) for c in changes], 1)), _numpy(changes[0].trend)
 
     def _fuse_in_order(
         self,
@@ -269,7 +269,7 @@ class Scorer:
         changes = [self.critic.compare(a, now, first, state.shown) for a in (*pairs, first)]
         moment = self.critic.judge(now, first, state.shown)
         value = _numpy(moment.value)
-        difference = _numpy(torch.stack([c.difference for c in changes], 1))
+        difference = _numpy(torch.stack([counted(c) for c in changes], 1))
         start = np.where(fresh, value, state.first_fused)
         history = np.concatenate([state.fused, value[:, None]], 1)
         base = np.where(found < 0, start[:, None], history[batch[:, None], np.maximum(found, 0)])
@@ -316,6 +316,14 @@ class Scorer:
             match=sigmoid(curves.match).astype(np.float32),
             confidence=confidence,
         )
+
+
+def counted(change: Change) -> Tensor:
+    """Return what of a change counts, [n]: as much as it is probably not stagnation.
+
+    Small errors of the differences would otherwise add up to a random walk while nothing happens.
+    """
+    return change.difference * (1.0 - change.trend.softmax(1)[:, 1])
 
 
 def share_of_work(before: np.ndarray, after: np.ndarray, difference: np.ndarray) -> np.ndarray:

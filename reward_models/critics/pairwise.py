@@ -84,6 +84,11 @@ class PairwiseCritic(nn.Module):
         self.register_buffer("levels", torch.linspace(0, 1, config.bins), persistent=False)
 
     @property
+    def image_hw(self) -> tuple[int, int]:
+        """Height and width of the images it works on."""
+        return (self.config.backbone.image_px,) * 2
+
+    @property
     def device(self) -> torch.device:
         """Where the weights are."""
         return self.value.weight.device

@@ -31,6 +31,7 @@ from reward_models.label.plan import Plan, estimate, prepare
 from reward_models.label.score import groups, score_groups
 from reward_models.label.settings import LabelArgs
 from reward_models.label_report.command import report
+from reward_models.review import server as review
 from vla import arguments, checkpoint
 
 FORMAT = 1
@@ -42,7 +43,9 @@ class Interrupted(Exception):
 
 
 def main(argv: list[str]) -> int:
-    """Run `vla label SOURCE --critic C --out DIR`; return the exit code."""
+    """Run `vla label SOURCE --critic C --out DIR`, or `vla label --review DIR`; return the code."""
+    if "--review" in argv:
+        return review.main([word for word in argv if word != "--review"])
     args = arguments.read(LabelArgs, argv, "vla label")
     torch.set_num_threads(args.threads)
     plan = prepare(args)

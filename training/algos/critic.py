@@ -1,6 +1,7 @@
 """Learns a pairwise process-reward critic from recorded progress; judged on validation tasks."""
 
 import copy
+import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ import torch
 from reward_models import calibrate, checkpoint, pairs
 from reward_models.metrics import ranks
 from reward_models.pairs import CorrectionBatch, CriticBatch, Losses
-from reward_models.scorer import Scorer
+from reward_models.scorer import Curves, Scorer, ScorerConfig
 from training.config import RunConfig
 from training.critic.batches import Drawing, draw, instructions
 from training.critic.clips import Clips
@@ -21,11 +22,14 @@ from training.critic.config import CriticConfig, Material
 from training.critic.corrections import draw_corrections
 from training.optimiser import Optimiser
 from vla import checkpoint as policies
+from vla.contracts import config as configs
 from vla.contracts.config import PluginConfig
 from vla.nn.text import train_tokenizer
 
 Weights = dict[str, torch.Tensor]
 """A state dict."""
+SHARES = (0.5, 0.65, 0.8, 0.9, 1.0)
+"""Weights of the absolute curve to choose from."""
 CORRECTIONS = 4
 """Corrected moments per batch, where there are any."""
 
@@ -96,7 +100,7 @@ class CriticLearning:
             torch.manual_seed(train.seed)  # noqa: TID251  torch's initialisers know no other source
             self.module = train.critic.build(self.tokenizer).to(train.device)
         self.rng = np.random.default_rng(train.seed)
-        self.calibration = calibrate.Calibration()
+        self.scorer, self.calibration = train.scorer, calibrate.Calibration()
 
     def collect(self) -> tuple[CriticBatch, CorrectionBatch | None]:
         """Return the next batch, and some of what people corrected, if anything."""
@@ -121,21 +125,18 @@ class CriticLearning:
         return {**values, **figures, "samples": float(len(batch.history))}
 
     def evaluate(self, weights: Weights, *, episodes: int, seed: int) -> Validation:
-        """Judge weights on `episodes` of each validation task, and calibrate with them."""
+        """Judge weights on `episodes` of each validation task; fuse and calibrate by them."""
         begin = time.perf_counter()
         scorer, clips = self._scorer(weights), first_of_each(self.data.validation, episodes)
-        curves = scorer.curves(clips.frames(), tuple(clips.instruction))
+        self.scorer, curves = best_fusion(scorer, clips)
         self.calibration = calibrate.fit(
             value=curves.value, spread=curves.spread, disagreement=curves.disagreement,
             done_logit=curves.done, progress=clips.progress, success=clips.success,
         )  # fmt: skip
-        order, done = {}, {}
-        for task in np.unique(clips.task):
+        order, done = order_of(curves, clips), {}
+        for task in order:
             here = (clips.task == task)[clips.episode]
-            order[str(task)] = ranks.spearman(
-                np.round(curves.value[here], 2), np.round(clips.progress[here], 2)
-            )
-            done[str(task)] = _auroc(curves.done[here], clips.success[here])
+            done[task] = _auroc(curves.done[here], clips.success[here])
         error = float(np.abs(curves.value - clips.progress).mean())
         return Validation(order=order, done=done, error=error, seconds=time.perf_counter() - begin)
 
@@ -155,23 +156,50 @@ class CriticLearning:
 
     def state(self) -> dict[str, Any]:
         """Return where the stream of data is, and the calibration."""
-        calibration = {
-            "done": self.calibration.done, "confidence": self.calibration.confidence
-        }  # fmt: skip
-        return {"rng": self.rng.bit_generator.state, "calibration": calibration}
+        return {
+            "rng": self.rng.bit_generator.state,
+            "scorer": configs.to_json(self.scorer),
+            "calibration": configs.to_json(self.calibration),
+        }
 
     def restore_(self, state: dict[str, Any]) -> None:
         """Continue the stream of data."""
         self.rng.bit_generator.state = state["rng"]
-        found = state["calibration"]
-        self.calibration = calibrate.Calibration(
-            done=tuple(found["done"]), confidence=tuple(found["confidence"])
+        self.scorer = configs.from_json(ScorerConfig, state["scorer"], "scorer")
+        self.calibration = configs.from_json(
+            calibrate.Calibration, state["calibration"], "calibration"
         )
 
     def _scorer(self, weights: Weights) -> Scorer:
         averaged = copy.deepcopy(self.module)
         averaged.load_state_dict(weights)
-        return Scorer(averaged.eval(), self.run.scorer, self.calibration)
+        return Scorer(averaged.eval(), self.scorer, self.calibration)
+
+
+@torch.no_grad()
+def best_fusion(scorer: Scorer, clips: Clips) -> tuple[ScorerConfig, Curves]:
+    """Return the weight of the absolute curve that orders frames best, and the curves it gives."""
+    words = tuple(clips.instruction)
+    embedded = scorer.embed(clips.frames(), words)
+    found = []
+    for share in SHARES:
+        config = dataclasses.replace(scorer.config, absolute_share=share)
+        fused = Scorer(scorer.critic, config, scorer.calibration)
+        curves = fused.curves_of(embedded, clips.episode, clips.time_s, None)
+        found.append((np.nanmean(list(order_of(curves, clips).values())), config, curves))
+    _, config, curves = max(found, key=lambda one: one[0])
+    return config, curves
+
+
+def order_of(curves: Curves, clips: Clips) -> dict[str, float]:
+    """Return Spearman of progress with the truth, to hundredths, task by task."""
+    order = {}
+    for task in np.unique(clips.task):
+        here = (clips.task == task)[clips.episode]
+        order[str(task)] = ranks.spearman(
+            np.round(curves.value[here], 2), np.round(clips.progress[here], 2)
+        )
+    return order
 
 
 def _auroc(score: np.ndarray, positive: np.ndarray) -> float:
