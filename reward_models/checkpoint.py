@@ -96,7 +96,9 @@ def load(place: str | Path) -> Scorer:
         ValueError: there is no such critic, or its folder is damaged.
     """
     if str(place) in UNTRAINED:
-        return Scorer(registry.load(PACKAGE, str(place)).Config().build())
+        # What they say of a moment is exact: there is nothing to fuse.
+        exact = ScorerConfig(absolute_share=1.0)
+        return Scorer(registry.load(PACKAGE, str(place)).Config().build(), exact)
     folder = find(Path(place))
     told = describe(folder)
     words = folder / "tokenizer.json"

@@ -77,7 +77,10 @@ def test_curves_of_a_short_episode_by_hand() -> None:
     curves = scorer(config).curves(frames, ("push",))
 
     def change(a: tuple[float, float], b: tuple[float, float]) -> float:
-        return float(np.tanh(0.8 * (b[0] - a[0]) + 0.4 * (b[1] - a[1])))
+        d = np.tanh(0.8 * (b[0] - a[0]) + 0.4 * (b[1] - a[1]))
+        # Trend logits are -d, 0.1 d^2 and d; of the change counts what is not stagnation.
+        odds = np.exp([-d, 0.1 * d**2, d])
+        return float(d * (1 - odds[1] / odds.sum()))
 
     first, second, third = (0.2, 0.2), (0.6, 0.6), (0.4, 0.6)  # level now, brightest so far
     up, down, whole = change(first, second), change(second, third), change(first, third)
@@ -293,9 +296,12 @@ def test_trend_is_a_distribution() -> None:
 
 @pytest.mark.parametrize("fps", [5, 50])
 def test_the_horizon_is_in_seconds_at_every_frame_rate(fps: int) -> None:
-    # progress t / 4 s: over a horizon of 1 s the difference is tanh(0.8 / 4 + 0.4 / 4)
+    # progress t / 4 s: over a horizon of 1 s the difference is d = tanh(0.8 / 4 + 0.4 / 4), of
+    # which counts what is not stagnation
+    d = np.tanh(0.3)
+    counted = d * (1 - np.exp(0.1 * d**2) / np.exp([-d, 0.1 * d**2, d]).sum())
     times = np.arange(4 * fps) / fps
     frames = frames_of([(times / 4).tolist()], [times.tolist()])
     curves = scorer().curves(frames, ("push",))
-    np.testing.assert_allclose(curves.difference[fps:], np.tanh(0.3), atol=0.01)
+    np.testing.assert_allclose(curves.difference[fps:], counted, atol=0.01)
     assert isinstance(scorer().embed(frames, ("push",)), torch.Tensor)
