@@ -18,12 +18,79 @@ class Calibration:
     """Offset and factor of the done logit."""
     confidence: tuple[float, ...] = (3.0, -12.0, -12.0, 0.0)
     """Weights of 1, spread, disagreement, and distance from the middle, on the logit."""
+    trend: tuple[float, ...] = (0.0, 1.0, 0.0, 0.0, 0.0)
+    """Weights of 1, the trend's own logit and its opposite's (both against stagnation), compared
+    change and change of the curve, on the logit of progress; mirrored, on that of regress."""
 
 
 def features(value: np.ndarray, spread: np.ndarray, disagreement: np.ndarray) -> np.ndarray:
     """Return what confidence is computed from, f64 [n, 4]."""
     middle = 1.0 - 2.0 * np.abs(value - 0.5)
     return np.stack([np.ones_like(value), spread, disagreement, middle], 1).astype(np.float64)
+
+
+def trend_features(
+    logits: np.ndarray, difference: np.ndarray, change: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return what speaks for regress and for progress, f64 [n, 5] each: the same, mirrored.
+
+    Args:
+        logits: Of regress, stagnation, progress, [n, 3].
+        difference: Compared change over the horizon, [n].
+        change: Of the fused curve over the horizon, [n].
+    """
+    regress, progress = logits[:, 0] - logits[:, 1], logits[:, 2] - logits[:, 1]
+    one = np.ones_like(regress)
+    return (
+        np.stack([one, regress, progress, -difference, -change], 1).astype(np.float64),
+        np.stack([one, progress, regress, difference, change], 1).astype(np.float64),
+    )
+
+
+def trend_probability(
+    weights: tuple[float, ...], against: np.ndarray, forth: np.ndarray
+) -> np.ndarray:
+    """Return probabilities of regress, stagnation, progress [n, 3] for `trend_features`."""
+    logit = np.stack([against @ weights, np.zeros(len(against)), forth @ weights], 1)
+    odds = np.exp(logit - logit.max(1, keepdims=True))
+    return odds / odds.sum(1, keepdims=True)
+
+
+def fit_trend(
+    against: np.ndarray, forth: np.ndarray, trend: np.ndarray, steps: int = 50
+) -> tuple[float, ...]:
+    """Return the weights that fit `trend` (0, 1, 2) [n] best, each of the three counting alike.
+
+    Regress is rare, and to overlook it costs most: so classes weigh the same. A conditional logit
+    (McFadden 1974), by Newton's method.
+    """
+    count = np.bincount(trend, minlength=3)
+    weight = (len(trend) / (3.0 * np.maximum(count, 1)))[trend]
+    w = np.array(Calibration().trend)
+    start, strength = w.copy(), 1e-4 * len(trend)
+    ridge = strength * np.eye(len(w))
+
+    def cost(w: np.ndarray) -> float:
+        p = trend_probability(tuple(w), against, forth)[np.arange(len(trend)), trend]
+        return float(
+            -weight @ np.log(np.maximum(p, 1e-300)) + 0.5 * strength * np.sum((w - start) ** 2)
+        )
+
+    for _ in range(steps):
+        p = trend_probability(tuple(w), against, forth)
+        mean = p[:, :1] * against + p[:, 2:] * forth
+        hit = (trend == 0)[:, None] * against + (trend == 2)[:, None] * forth
+        gradient = weight @ (mean - hit) + ridge @ (w - start)
+        curved = (against.T * (weight * p[:, 0])) @ against + (forth.T * (weight * p[:, 2])) @ forth
+        curved += ridge - (mean.T * weight) @ mean
+        step = np.linalg.solve(curved, gradient)
+        # Far from the optimum a whole Newton step overshoots; the likelihood says how far to go.
+        while cost(w - step) > cost(w) - 1e-4 * gradient @ step and np.abs(step).max() > 1e-8:
+            step = 0.5 * step
+        w = w - step
+        if np.abs(step).max() < 1e-8:
+            break
+    return tuple(float(v) for v in w)
 
 
 def sigmoid(logit: np.ndarray) -> np.ndarray:
@@ -60,8 +127,10 @@ def fit(
     spread: np.ndarray,
     disagreement: np.ndarray,
     done_logit: np.ndarray,
+    trend: tuple[np.ndarray, np.ndarray],
     progress: np.ndarray,
     success: np.ndarray,
+    true_trend: np.ndarray,
 ) -> Calibration:
     """Fit on frames of validation tasks, shape [n] each.
 
@@ -70,8 +139,10 @@ def fit(
         spread: Its spread.
         disagreement: Of the curves it was fused from.
         done_logit: Uncalibrated.
+        trend: What `trend_features` returned.
         progress: The truth.
         success: The truth, bool.
+        true_trend: The truth: 0 regress, 1 stagnation, 2 progress.
     """
     right = np.abs(value - progress) <= WITHIN
     offset = np.stack([np.ones_like(done_logit), done_logit], 1)

@@ -89,6 +89,17 @@ def save(
         raise
 
 
+def keep_others(folder: Path) -> Callable[[Path], None]:
+    """Return what copies a folder's further files (a trainer's state) to its replacement."""
+
+    def also(fresh: Path) -> None:
+        for file in folder.iterdir():
+            if not (fresh / file.name).exists():
+                shutil.copyfile(file, fresh / file.name)
+
+    return also
+
+
 def load(place: str | Path) -> Scorer:
     """Return the scorer of a critic: a folder that `vla critic train` wrote, or a name.
 

@@ -14,7 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reward_models.calibrate import Calibration, features, sigmoid
+from reward_models.calibrate import (
+    Calibration,
+    features,
+    sigmoid,
+    trend_features,
+    trend_probability,
+)
 from reward_models.critic import Change, Critic, Shown
 from vla.contracts.config import check_least
 from vla.contracts.types import Example, Frames, Progress
@@ -306,16 +312,21 @@ class Scorer:
         confidence = sigmoid(seen @ weights).astype(np.float32)
         abstains = confidence < self.config.abstain_below
         offset, factor = self.calibration.done
-        trend = np.exp(curves.trend - curves.trend.max(1, keepdims=True))
+        trend = trend_probability(self.calibration.trend, *trend_evidence(curves))
         delta = share_of_work(curves.before, curves.value, curves.difference)
         return Progress(
             value=np.where(abstains, np.nan, curves.value).astype(np.float32),
             delta=np.where(abstains, np.nan, delta).astype(np.float32),
-            trend=(trend / trend.sum(1, keepdims=True)).astype(np.float32),
+            trend=trend.astype(np.float32),
             done_prob=sigmoid(offset + factor * curves.done).astype(np.float32),
             match=sigmoid(curves.match).astype(np.float32),
             confidence=confidence,
         )
+
+
+def trend_evidence(curves: Curves) -> tuple[np.ndarray, np.ndarray]:
+    """Return what speaks for regress and for progress at every moment."""
+    return trend_features(curves.trend, curves.difference, curves.value - curves.before)
 
 
 def counted(change: Change) -> Tensor:

@@ -15,6 +15,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "eval": ("training.eval_cli:main", "run a checkpoint on a task: success with its interval"),
     "critic train": ("training.critic.train:main", "train a process-reward critic"),
     "critic tune": ("training.critic.tune:main", "tune a vision-language critic's adapter"),
+    "critic calibrate": (
+        "training.critic.calibrate:main",
+        "fit a critic's fusion and probabilities anew",
+    ),
     "critic eval": ("training.critic.evaluate:main", "test a critic beside the controls"),
     "label": ("reward_models.label.command:main", "label a data set with progress and rewards"),
     "report": ("training.report:main", "write one HTML page about a run"),

@@ -53,9 +53,11 @@ def test_confidence_and_done_are_fitted_to_what_came_true() -> None:
     value = truth + rng.choice([-1, 1], n) * off
     logit = rng.normal(0, 2, n)
     success = rng.random(n) < calibrate.sigmoid(-1.0 + 0.5 * logit)
+    nothing = np.zeros(n)
     fitted = calibrate.fit(
         value=value, spread=spread, disagreement=disagreement, done_logit=logit, progress=truth,
-        success=success,
+        success=success, true_trend=np.ones(n, np.int64),
+        trend=calibrate.trend_features(np.zeros((n, 3)), nothing, nothing),
     )  # fmt: skip
     np.testing.assert_allclose(fitted.done, (-1.0, 0.5), atol=0.1)
     seen = calibrate.features(value, spread, disagreement)
@@ -68,3 +70,39 @@ def test_the_default_is_surer_of_narrow_and_agreeing_predictions() -> None:
     sure, wide, divided = calibrate.sigmoid(seen @ np.array(Calibration().confidence))
     assert sure > 0.9
     assert max(wide, divided) < sure - 0.3
+
+
+def test_the_default_trend_is_that_of_the_logits() -> None:
+    logits = np.array([[0.3, -0.2, 1.1], [2.0, 0.0, -1.0]])
+    seen = calibrate.trend_features(logits, np.array([0.5, -0.5]), np.array([0.1, 0.2]))
+    expected = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    found = calibrate.trend_probability(Calibration().trend, *seen)
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_a_fitted_trend_is_mirrored_with_the_order() -> None:
+    rng = np.random.default_rng(0)
+    logits, change = rng.normal(size=(5, 3)), rng.normal(size=5)
+    weights = (-0.5, 1.2, 0.3, 4.0, 2.0)
+    forth = calibrate.trend_probability(
+        weights, *calibrate.trend_features(logits, change, 0.5 * change)
+    )
+    back = calibrate.trend_probability(
+        weights, *calibrate.trend_features(logits[:, ::-1], -change, -0.5 * change)
+    )
+    np.testing.assert_allclose(forth, back[:, ::-1], atol=1e-12)
+
+
+def test_rare_regress_is_found_though_the_logits_are_shy_of_it() -> None:
+    rng = np.random.default_rng(1)
+    trend = rng.choice(3, p=(0.04, 0.6, 0.36), size=4000)
+    change = (trend - 1) * 0.2 + rng.normal(0, 0.05, 4000)
+    # Logits that never say regress; what was compared still tells.
+    logits = np.stack([np.full(4000, -3.0), np.zeros(4000), 8.0 * change], 1)
+    seen = calibrate.trend_features(logits, change, change)
+    weights = calibrate.fit_trend(*seen, trend)
+    found = calibrate.trend_probability(weights, *seen).argmax(1)
+    assert (found[trend == 0] == 0).mean() > 0.9
+    assert (found[trend == 1] == 1).mean() > 0.9
+    plain = calibrate.trend_probability(Calibration().trend, *seen).argmax(1)
+    assert (plain[trend == 0] == 0).mean() < 0.1

@@ -1,6 +1,7 @@
 """Whole runs of a critic: recorded, trained, stopped, chosen, laid beside the controls."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from reward_models.critics import pairwise
 from training import loop
 from training.algos import critic as algo
 from training.config import EvalConfig
-from training.critic import evaluate
+from training.critic import calibrate, evaluate
 from training.critic import train as critic_train
 from training.critic.batches import Drawing
 from training.critic.config import CriticConfig
@@ -84,6 +85,24 @@ def test_a_run_in_two_parts_ends_with_the_same_weights(run, data, tmp_path, monk
     critic_train.train(config(), tmp_path / "run", data, QUIET)
     again = weights(tmp_path / "run")
     assert all(np.array_equal(value, again[name]) for name, value in weights(run).items())
+
+
+def test_a_critic_is_calibrated_anew_in_place(run, data, tmp_path):
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    folder = checkpoint.find(copy)
+    told = json.loads((folder / "critic.json").read_text())
+    fitted = told["calibration"]
+    told["calibration"] = {**fitted, "done": [9.0, 9.0]}
+    (folder / "critic.json").write_text(json.dumps(told))
+    calibrate.recalibrate(copy, data)
+    again = json.loads((folder / "critic.json").read_text())
+    assert again["calibration"]["done"] == pytest.approx(fitted["done"])
+    assert json.loads((folder / "score.json").read_text())
+    assert np.array_equal(
+        safetensors.torch.load_file(folder / "model.safetensors")["value.bias"],
+        safetensors.torch.load_file(run / "best" / "model.safetensors")["value.bias"],
+    )
 
 
 def test_held_out_compositions_are_never_learned(data, run):

@@ -13,8 +13,9 @@ import torch
 
 from reward_models import calibrate, checkpoint, pairs
 from reward_models.metrics import ranks
+from reward_models.metrics.episodes import earlier
 from reward_models.pairs import CorrectionBatch, CriticBatch, Losses
-from reward_models.scorer import Curves, Scorer, ScorerConfig
+from reward_models.scorer import Curves, Scorer, ScorerConfig, trend_evidence
 from training.config import RunConfig
 from training.critic.batches import Drawing, draw, instructions
 from training.critic.clips import Clips
@@ -129,10 +130,7 @@ class CriticLearning:
         begin = time.perf_counter()
         scorer, clips = self._scorer(weights), first_of_each(self.data.validation, episodes)
         self.scorer, curves = best_fusion(scorer, clips)
-        self.calibration = calibrate.fit(
-            value=curves.value, spread=curves.spread, disagreement=curves.disagreement,
-            done_logit=curves.done, progress=clips.progress, success=clips.success,
-        )  # fmt: skip
+        self.calibration = calibrated(self.scorer, curves, clips)
         order, done = order_of(curves, clips), {}
         for task in order:
             here = (clips.task == task)[clips.episode]
@@ -189,6 +187,18 @@ def best_fusion(scorer: Scorer, clips: Clips) -> tuple[ScorerConfig, Curves]:
         found.append((np.nanmean(list(order_of(curves, clips).values())), config, curves))
     _, config, curves = max(found, key=lambda one: one[0])
     return config, curves
+
+
+def calibrated(config: ScorerConfig, curves: Curves, clips: Clips) -> calibrate.Calibration:
+    """Return the calibration that fits the curves of validation episodes."""
+    before = earlier(clips.episode, clips.time_s, config.horizon_s)
+    change = clips.progress - clips.progress[before]
+    return calibrate.fit(
+        value=curves.value, spread=curves.spread, disagreement=curves.disagreement,
+        done_logit=curves.done, trend=trend_evidence(curves), progress=clips.progress,
+        success=clips.success,
+        true_trend=1 + np.where(np.abs(change) >= pairs.DEAD_BAND, np.sign(change), 0).astype(int),
+    )  # fmt: skip
 
 
 def order_of(curves: Curves, clips: Clips) -> dict[str, float]:

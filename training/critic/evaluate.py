@@ -104,7 +104,7 @@ def evaluate(args: Args, console: Console) -> dict[str, dict[str, Figures]]:
         ValueError: a run is no critic's, or runs are of different configurations.
     """
     host.prepare(args.threads)
-    config = _configuration(args.runs)
+    config = configuration(args.runs)
     scorers = [checkpoint.load(run) for run in args.runs]
     data = args.data or args.runs[0].parent / "critic-data"
     out = args.out or args.runs[0]
@@ -231,7 +231,7 @@ def _mean_of(values: list[float]) -> float:
     return float(np.mean(found)) if found else float("nan")
 
 
-def _configuration(runs: tuple[Path, ...]) -> CriticConfig:
+def configuration(runs: tuple[Path, ...]) -> CriticConfig:
     """Return the configuration of the runs, which may differ by their seed alone."""
     found = [_read(run) for run in runs]
     if any(dataclasses.replace(c, seed=found[0].seed) != found[0] for c in found):

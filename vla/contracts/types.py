@@ -1,9 +1,9 @@
 """The data that crosses folder boundaries, with its shapes and units; no behaviour and no torch.
 
 Legend: E environments, B batch, F frames, T time, V views, S proprioception, U action channels,
-K chunk, L memory slots, N tokens per decision, D token width. SI units, quaternions wxyz, images uint8
-HWC RGB. An array is a numpy array or a torch tensor: the same types serve simulator, policy and
-robot.
+K chunk, L memory slots, N tokens per decision, D token width. SI units, quaternions wxyz, images
+uint8 HWC RGB. An array is a numpy array or a torch tensor: the same types serve simulator, policy
+and robot.
 """
 
 from dataclasses import dataclass
