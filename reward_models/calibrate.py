@@ -149,6 +149,7 @@ def fit(
     at, factor = fit_logistic(offset, success).tolist()
     return Calibration(
         done=(at, factor),
+        trend=fit_trend(*trend, true_trend),
         confidence=tuple(
             float(v) for v in fit_logistic(features(value, spread, disagreement), right)
         ),

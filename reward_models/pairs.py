@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from reward_models.critic import Shown
 from reward_models.critics.pairwise import PairwiseCritic
@@ -85,12 +85,22 @@ class CorrectionBatch:
 
 
 def correction_loss(critic: PairwiseCritic, batch: CorrectionBatch, weights: Losses) -> Tensor:
-    """Return the weighted loss of what people said: cross-entropy of trend and of success."""
+    """Return the weighted loss of what people said: cross-entropy of trend and of success.
+
+    A few corrections are no sample of what the critic sees: its running statistics are used as they
+    are and stay what they were.
+    """
+    norms = [m for m in critic.modules() if isinstance(m, nn.BatchNorm1d)]
+    learning = [norm.training for norm in norms]
+    for norm in norms:
+        norm.eval()
     kept, look = critic.encode(batch.frames, batch.task)
     row = torch.as_tensor(batch.frames.row)
     rows, size = len(batch.task), len(row) // len(batch.task)
     every = torch.arange(len(row))
     embedded = look(remembered(kept, row, every)).unflatten(0, (rows, size))
+    for norm, was in zip(norms, learning, strict=True):
+        norm.train(was)
     first = embedded[:, 0]
     before, now = (critic.read(embedded[:, k], first, None) for k in (-2, -1))
     told = batch.trend >= 0

@@ -302,7 +302,7 @@ class Scorer:
         """Encode a reference episode of a task."""
         if example is None:
             return None
-        embeddings = self.embed(example.frames, task)
+        embeddings = self.embed(example.frames, (example.task,) if example.task else task)
         return Shown(embeddings, torch.as_tensor(example.progress, device=embeddings.device))
 
     def progress(self, curves: Curves) -> Progress:

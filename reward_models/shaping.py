@@ -12,6 +12,18 @@ FARMING = (
 )
 
 
+def held(potential: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return potentials [t] in which a gap of NaN holds the last known one, and where gaps are.
+
+    Without it, what is lost or gained during a gap would never be charged, and a policy could make
+    the critic abstain whenever it loses something. Before the first known one there is nothing to
+    hold: that stays NaN.
+    """
+    known = ~np.isnan(potential)
+    last = np.maximum.accumulate(np.where(known, np.arange(len(potential)), -1))
+    return np.where(last >= 0, potential[np.maximum(last, 0)], np.nan), ~known
+
+
 def shaped(
     before: np.ndarray,
     after: np.ndarray,

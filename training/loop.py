@@ -165,13 +165,14 @@ def _train(
             samples, since = 0.0, time.perf_counter()
             log.write(step, {**metrics, "samples_per_s": rate, "seconds": seconds})
             bar.update(line, completed=step, rate=rate)
-        if step % config.save_every == 0 or last:
-            _save(this)
         if config.eval.every and step % config.eval.every == 0 and not last:
             result = _evaluate(this, config.eval.episodes, config.eval.seed)
             log.write(step, {f"eval/{result.figure}": result.rate, "eval/seconds": result.seconds})
             results.append(result)
             since = time.perf_counter()
+        # After the evaluation: a kill during it repeats it.
+        if step % config.save_every == 0 or last:
+            _save(this)
     if stopped.is_set():
         _save(this)
     return results

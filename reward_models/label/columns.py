@@ -97,7 +97,8 @@ def _segment(
     scored = np.zeros(frames, np.bool_)
     scored[own["frame"]] = True
     before = np.searchsorted(own["frame"], np.arange(frames), side="right") - 1
-    done = (own["done_prob"] >= how.done_threshold)[before]
+    spoke = ~np.isnan(own["progress"])
+    done = ((own["done_prob"] >= how.done_threshold) & spoke)[before]
     found = {
         "progress": dense["progress"],
         "progress.delta": dense["delta"],
@@ -128,21 +129,23 @@ def reward(
 ) -> np.ndarray:
     """Return the reward f32 [t] of going from each frame to the next.
 
-    The discount per frame is such that over the time between scored frames it is `gamma`: rewards
-    at 10 and at 50 frames/s lead to the same return. What follows the last frame was not recorded:
-    if the task is done there the episode ends for good, with reward 1 and no potential left;
-    otherwise that step has no reward.
+    The discount per frame is such that over the time between scored frames it is `gamma`, and a
+    delta is spread over its horizon: rewards at 10 and at 50 frames/s lead to the same return. The
+    last frame ends the episode (`next.done`), whyever it ended: no potential is left there, so that
+    nobody is paid for having come near, and reward 1 comes on top where the task is done. While the
+    critic abstains there is no reward; what changed meanwhile is settled when it speaks again.
     """
-    after = np.append(progress[1:], np.nan)
     if how.reward == "delta":
-        return shaping.raw_delta(np.append(delta[1:], np.nan)).astype(np.float32)
+        share = 1.0 / max(1.0, fps * how.horizon_s)
+        return (share * shaping.raw_delta(np.append(delta[1:], np.nan))).astype(np.float32)
+    before, gap = shaping.held(progress)
+    after = np.append(before[1:], before[-1])
     ended = np.zeros(len(progress), np.bool_)
-    ended[-1] = done
-    if done:
-        after[-1] = progress[-1]
+    ended[-1] = True
     gamma = how.gamma_per_frame(fps)
-    found = shaping.shaped(progress, after, gamma=gamma, ended=ended, done_bonus=1.0)
-    return found.astype(np.float32)
+    found = shaping.shaped(before, after, gamma=gamma, ended=ended, done_bonus=float(done))
+    silent = np.append(gap[1:], False)
+    return np.where(silent, 0.0, found).astype(np.float32)
 
 
 def smoothed(time_s: np.ndarray, value: np.ndarray, sigma_s: float) -> np.ndarray:

@@ -188,6 +188,7 @@ def _join(plan: Plan, store: parts.Parts, speed: dict[str, Any]) -> None:
     try:
         if plan.corrected is not None:
             write.write_corrections(fresh, plan.corrected)
+        write.keep_corrections(args.out, fresh)
         after = source.checksums(args.source)
         parts.check_untouched(plan.checksums, after)
         write.write_provenance(fresh, _provenance(plan, store, done, after, speed))
@@ -214,8 +215,8 @@ def _provenance(
         "instructions": "given" if plan.args.instruction else "the source's, per segment",
         "cadence_s": config.stride_s,
         "horizon_s": config.horizon_s,
-        "causal": True,
-        "interpolated": "frames between scored ones, linearly in time",
+        "causal": "scored frames",
+        "interpolated": "frames between scored ones, linearly: these look ahead to the next",
         "gamma_per_frame": plan.derivation.gamma_per_frame(fps),
         "episodes": done,
         "groups": len(groups(plan.job)),

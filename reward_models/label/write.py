@@ -85,6 +85,12 @@ def _write(source: Source, fresh: Path, labels: Labels) -> None:
     sarm.write(fresh, rows)
 
 
+def keep_corrections(out: Path, fresh: Path) -> None:
+    """Take over what people corrected in the data set that is about to be replaced."""
+    if (out / FILE).is_file():
+        shutil.copyfile(out / FILE, fresh / FILE)
+
+
 def put_in_place(fresh: Path, out: Path) -> None:
     """Give a finished data set its name, or let it replace the one that has it."""
     if out.exists():

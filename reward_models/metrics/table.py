@@ -22,7 +22,9 @@ class Judged:
     """
 
     own: Episodes
-    """Judged as they are, under their own instructions."""
+    """Judged as they are, under their own instructions; nothing abstained."""
+    spoken: Episodes | None = None
+    """The same with the abstention that labels and rewards have."""
     backward: Episodes | None = None
     """Judged with frames (and truth) in reversed order."""
     foreign: Episodes | None = None
@@ -98,7 +100,7 @@ ROWS = (
     Row(name="Spearman with truth", prepare=progress.truth_correlation, bar=0.95),
     Row(name="MAE of truth", prepare=progress.truth_error, better=LESS, bar=0.1),
     Row(name="NR, negative changes", prepare=progress.negative_rate, better=LESS),
-    Row(name="coverage", prepare=progress.coverage, bar=0.9),
+    Row(name="coverage", prepare=progress.coverage, of=("spoken",), bar=0.9),
     Row(name="direction macro-F1", prepare=progress.direction_f1, bar=0.7),
     Row(name="regress recall", prepare=progress.regress_recall, bar=0.9),
     Row(name="regress precision", prepare=progress.regress_precision, bar=0.5),

@@ -56,8 +56,16 @@ def main(argv: list[str]) -> int:
         ValueError: the data set is damaged or not labelled, or the port is taken.
     """
     args = arguments.read(ReviewArgs, argv, "vla label --review")
-    serve(args.labelled, args.port, args.author or getpass.getuser())
+    serve(args.labelled, args.port, args.author or _user())
     return 0
+
+
+def _user() -> str:
+    """Return the name of who runs this; a container's user may have none."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
 
 
 def serve(labelled: Path, port: int, author: str) -> None:
@@ -259,7 +267,7 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(http.HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "expected application/json")
         try:
             body = json.loads(text)
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ValueError(f"got no JSON ({error}), expected an object") from error
         if not isinstance(body, dict):
             raise ValueError(f"got {str(body)[:80]}, expected a JSON object")

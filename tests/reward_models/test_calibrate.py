@@ -60,6 +60,7 @@ def test_confidence_and_done_are_fitted_to_what_came_true() -> None:
         trend=calibrate.trend_features(np.zeros((n, 3)), nothing, nothing),
     )  # fmt: skip
     np.testing.assert_allclose(fitted.done, (-1.0, 0.5), atol=0.1)
+    assert fitted.trend != Calibration().trend  # fitted, too
     seen = calibrate.features(value, spread, disagreement)
     confidence = calibrate.sigmoid(seen @ np.array(fitted.confidence))
     assert np.abs(confidence - expected).mean() < 0.02

@@ -37,7 +37,8 @@ def everything(own: Episodes) -> Judged:
         task=own.task,
     )  # fmt: skip
     return Judged(
-        own=own, backward=backward, foreign=replace(own, value=zero, done_prob=zero, match=zero),
+        own=own, spoken=own, backward=backward,
+        foreign=replace(own, value=zero, done_prob=zero, match=zero),
         frozen=replace(own, value=zero), curves=np.stack([own.value] * 3),
         changes=np.stack([own.delta, -own.delta]) * 0, resampled=own.value,
     )  # fmt: skip
@@ -62,7 +63,7 @@ def test_the_truth_reaches_every_bar_and_lines_keep_their_order() -> None:
 def test_lines_that_lack_their_part_are_left_out() -> None:
     found = table(Judged(own=truthful(np.random.default_rng(0))), np.random.default_rng(0), 2)
     assert {row.name for row in ROWS} - set(found) == {
-        "VROC", "VOC-F1", "false gain/s, frozen", "diagonal margin", "foreign refused",
+        "VROC", "VOC-F1", "coverage", "false gain/s, frozen", "diagonal margin", "foreign refused",
         "foreign refused throughout", "match AUROC", "path agreement", "mirror error",
         "frame-rate error",
     }  # fmt: skip

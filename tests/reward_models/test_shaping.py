@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reward_models.shaping import raw_delta, shaped
+from reward_models.shaping import held, raw_delta, shaped
 
 NAN = float("nan")
 CURVES = st.lists(st.floats(0, 1), min_size=2, max_size=20)
@@ -48,6 +48,12 @@ def test_a_time_limit_is_no_end() -> None:
 def test_steps_into_and_out_of_silence_pay_nothing_but_the_bonus_is_paid() -> None:
     phi = np.array([0.2, NAN, 0.9, NAN])
     np.testing.assert_allclose(rewards(phi, 1.0, bonus=1.0), [0.0, 0.0, 1.0])
+
+
+def test_gaps_hold_what_was_known_last() -> None:
+    found, gap = held(np.array([NAN, 0.2, NAN, NAN, 0.5]))
+    np.testing.assert_array_equal(found, [NAN, 0.2, 0.2, 0.2, 0.5])
+    assert gap.tolist() == [True, False, True, True, False]
 
 
 def test_the_raw_delta_warns_that_it_can_be_farmed() -> None:

@@ -61,6 +61,7 @@ def test_learning_from_corrections_takes_their_side(corrected):
         critic = config.build(train_tokenizer(known.instruction.tolist()))
     optimiser = torch.optim.Adam(critic.parameters(), lr=3e-3)
     rng, plain = np.random.default_rng(0), Drawing(shift_px=0, gain=0.0, dark=0.0)
+    before = critic.standardize_text.running_var.clone()
     found = []
     for _ in range(30):
         batch = draw_corrections(known, 4, plain, rng)
@@ -70,6 +71,8 @@ def test_learning_from_corrections_takes_their_side(corrected):
         optimiser.step()
         found.append(loss.item())
     assert np.mean(found[-5:]) < 0.3 * np.mean(found[:5])
+    assert torch.equal(critic.standardize_text.running_var, before)
+    assert critic.standardize_text.training
 
 
 def test_a_set_that_nobody_corrected_is_told(fake_dataset):

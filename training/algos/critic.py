@@ -63,6 +63,8 @@ class Validation:
     """Spearman against the truth, task by task."""
     done: dict[str, float]
     """AUROC of the done head, task by task."""
+    learned: tuple[str, ...]
+    """Tasks of those that are learned: their held-out layouts choose the weights."""
     error: float
     """Mean absolute error of progress."""
     seconds: float
@@ -75,8 +77,12 @@ class Validation:
 
     @property
     def rate(self) -> float:
-        """Mean over tasks of Spearman and done AUROC, both."""
-        return float(np.nanmean([*self.order.values(), *self.done.values()]))
+        """Mean over learned tasks of Spearman and done AUROC, both.
+
+        A task that is not learned is reported and calibrated with, but chooses nothing: the better
+        a critic knows its tasks, the surer it is that an unknown one is foreign.
+        """
+        return float(np.nanmean([[self.order[t], self.done[t]] for t in self.learned]))
 
     def sentence(self) -> str:
         """Return the result for people."""
@@ -86,8 +92,8 @@ class Validation:
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON types."""
         return {
-            "order": self.order, "done": self.done, "error": self.error, "rate": self.rate,
-            "seconds": self.seconds,
+            "order": self.order, "done": self.done, "learned": list(self.learned),
+            "error": self.error, "rate": self.rate, "seconds": self.seconds,
         }  # fmt: skip
 
 
@@ -136,7 +142,10 @@ class CriticLearning:
             here = (clips.task == task)[clips.episode]
             done[task] = _auroc(curves.done[here], clips.success[here])
         error = float(np.abs(curves.value - clips.progress).mean())
-        return Validation(order=order, done=done, error=error, seconds=time.perf_counter() - begin)
+        return Validation(
+            order=order, done=done, learned=tuple(t for t in order if t in self.run.tasks.train),
+            error=error, seconds=time.perf_counter() - begin,
+        )  # fmt: skip
 
     def save(self, weights: Weights, step: int, folder: Path, also: Callable[[Path], None]) -> None:
         """Write a critic's folder."""

@@ -139,7 +139,9 @@ def _history(query: np.ndarray, size: int, share: float, rng: np.random.Generato
     """Draw up to which frame of its episode each query's memory reaches: itself, or a later one."""
     left = size - query % size
     later = query + np.floor(rng.random(len(query)) * left).astype(np.int64)
-    return np.where(rng.random(len(query)) < share, later, query)
+    # Nothing was ever seen before the first frame of an episode.
+    rewound = (rng.random(len(query)) < share) & (query % size > 0)
+    return np.where(rewound, later, query)
 
 
 def _pairs(begin: np.ndarray, size: int, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -176,14 +178,18 @@ def _instruction(
 ) -> str:
     """Return the episode's instruction, a foreign one, or none."""
     if not own:
-        return foreign(clips.instruction[episode], clips, rng)
+        right = str(clips.behaviour[episode]) != "wrong_object"
+        return foreign(clips.instruction[episode], clips, rng, colours=right)
     return "" if untold else str(clips.instruction[episode])
 
 
 def foreign(
-    instruction: str, clips: Clips, rng: np.random.Generator, *, held_out: bool = False
-) -> str:
+    instruction: str, clips: Clips, rng: np.random.Generator, *, held_out: bool = False,
+    colours: bool = True, pool: Sequence[str] = (),
+) -> str:  # fmt: skip
     """Return an instruction of another task, or, as often, the same with another colour.
+
+    Where only one task is known, and no colour, there is no other than none at all: "".
 
     Args:
         instruction: That of an episode of `clips`.
@@ -191,16 +197,18 @@ def foreign(
         rng: Source of randomness.
         held_out: Take any colour, not only those that `clips` name together with this task: to
             learn that such a pair is always foreign would be to learn it.
+        colours: Whether colours may be swapped: not where the arm went to another colour.
+        pool: Further instructions, all of other tasks.
     """
     own = clips.task[np.flatnonzero(clips.instruction == instruction)[:1]]
     found = COLOUR.search(instruction)
-    if found and rng.random() < 0.5:
+    if found and colours and rng.random() < 0.5:
         seen = set(map(colour_of, clips.instruction[np.isin(clips.task, own)]))
         others = [c for c in COLOURS if c != found.group(1) and (held_out or c in seen)]
         if others:
             return COLOUR.sub(str(rng.choice(others)), instruction)
-    elsewhere = clips.instruction[~np.isin(clips.task, own)]
-    return str(rng.choice(elsewhere if len(elsewhere) else clips.instruction))
+    elsewhere = [*clips.instruction[~np.isin(clips.task, own)], *pool]
+    return str(rng.choice(elsewhere)) if elsewhere else ""
 
 
 def augmented(images: np.ndarray, drawing: Drawing, rng: np.random.Generator) -> np.ndarray:

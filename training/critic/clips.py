@@ -83,7 +83,7 @@ class Clips:
     def example(self, episode: int) -> Example:
         """Return one episode as a reference, with the progress that was recorded."""
         one = self.pick(np.array([episode]))
-        return Example(frames=one.frames(), progress=one.progress)
+        return Example(frames=one.frames(), progress=one.progress, task=str(one.instruction[0]))
 
 
 PER_FRAME = ("images", "time_s", "progress", "success", "proprio")

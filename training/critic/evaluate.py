@@ -33,9 +33,9 @@ from vla.contracts.config import check_least
 from vla.contracts.types import Example
 
 SPLITS = ("layout", "camera", "surface", "composition", "task", "robot")
-LEARNED = ("layout", "camera", "surface", "composition")
-"""Splits for which the bars are meant: what is unknown there is not the task."""
 
+TIMED = 40
+"""Episodes that speed is measured with."""
 Figures = dict[str, Figure]
 
 
@@ -62,6 +62,8 @@ class Args:
         unknown = [name for name in self.splits if name not in SPLITS]
         if unknown or not self.splits:
             raise ValueError(f"splits: got {self.splits}, expected some of {', '.join(SPLITS)}")
+        if len(set(self.runs)) < len(self.runs):
+            raise ValueError("runs: one is given twice; give one folder for each seed")
         if not self.runs:
             raise ValueError("no run: give the folders that `vla critic train --out` wrote")
 
@@ -72,8 +74,9 @@ class _Bench:
 
     config: CriticConfig
     scorers: list[Scorer]
-    data: Path
     fitted: "Fitted"
+    words: tuple[tuple[str, str], ...]
+    """Task and instruction of what is learned."""
     rounds: int
 
 
@@ -110,19 +113,22 @@ def evaluate(args: Args, console: Console) -> dict[str, dict[str, Figures]]:
     out = args.out or args.runs[0]
     out.mkdir(parents=True, exist_ok=True)
     found = sets.splits(config.tasks, config.sizes)
-    bench = _Bench(config, scorers, data, fit_controls(load(config, found["train"], data)),
-                   args.rounds)  # fmt: skip
+    if len(scorers) < 3:
+        console.print(f"{len(scorers)} seeds: three or more say how much of a figure is luck")
+    train = load(config, found["train"], data)
+    words = tuple(sorted({*zip(train.task.tolist(), train.instruction.tolist(), strict=True)}))
+    bench = _Bench(config, scorers, fit_controls(train), words, args.rounds)
+    del train  # the largest thing in memory
     results = {}
     for name in args.splits:
         if name not in found:
             console.print(f"{name}: the run has no such split")
             continue
-        begin = time.perf_counter()
         clips = load(config, found[name], data)
         results[name] = _split(bench, name, clips)
         title = f"{name}: {clips.episodes} episodes of {', '.join(np.unique(clips.task))}"
-        seconds = time.perf_counter() - begin
-        console.print(compare(results[name], f"{title}; {len(scorers)} seeds, {seconds:.0f} s"))
+        cost = f"{speed(scorers[0], clips):,.0f} frames/s"
+        console.print(compare(results[name], f"{title}; {len(scorers)} seeds; {cost}"))
     written = {
         split: {who: {k: _plain(f) for k, f in figures.items()}
                 for who, figures in found.items()}
@@ -133,14 +139,23 @@ def evaluate(args: Args, console: Console) -> dict[str, dict[str, Figures]]:
     return results
 
 
+def speed(scorer: Scorer, clips: Clips) -> float:
+    """Return frames judged per second, from pictures in memory to progress."""
+    some = clips.pick(np.arange(min(TIMED, clips.episodes)))
+    begin = time.perf_counter()
+    scorer.score(some.frames(), tuple(some.instruction))
+    return len(some.time_s) / (time.perf_counter() - begin)
+
+
 def _split(bench: _Bench, name: str, clips: Clips) -> dict[str, Figures]:
     """Return every critic's and control's figures on one split."""
     example, shown = None, None
     if name == "task":
         clips, example = without_reference(clips)
-    own = [judge.judged(scorer, clips) for scorer in bench.scorers]
+    pool = tuple(w for t, w in bench.words if t not in set(clips.task))
+    own = [judge.judged(scorer, clips, pool=pool) for scorer in bench.scorers]
     if example is not None:
-        shown = [judge.judged(scorer, clips, example) for scorer in bench.scorers]
+        shown = [judge.judged(scorer, clips, example, pool) for scorer in bench.scorers]
     found = {"critic": _mean([_table(bench, judged) for judged in own])}
     if shown is not None:
         found["with a reference"] = _mean([_table(bench, judged) for judged in shown])

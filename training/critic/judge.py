@@ -4,6 +4,7 @@ What the figures are is in `reward_models.metrics`; which sets there are, in `tr
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,22 +24,29 @@ STRIDES = (1, 2, 5, 10)
 """In scored frames."""
 
 
-def judged(scorer: Scorer, clips: Clips, example: Example | None = None) -> Judged:
+def judged(
+    scorer: Scorer, clips: Clips, example: Example | None = None, pool: Sequence[str] = ()
+) -> Judged:
     """Return all that a critic says of a set of episodes.
 
     Args:
         scorer: The critic.
         clips: Episodes of a test split.
         example: A reference episode of their task, shown to the critic.
+        pool: Instructions of other tasks, to be foreign here.
     """
     own = said(scorer, clips, tuple(clips.instruction), example)
     rng = np.random.default_rng(0)
-    words = tuple(foreign(text, clips, rng, held_out=True) for text in clips.instruction)
+    words = tuple(
+        foreign(str(text), clips, rng, held_out=True, colours=who != "wrong_object", pool=pool)
+        for text, who in zip(clips.instruction, clips.behaviour, strict=True)
+    )
     other = dataclasses.replace(
         clips, progress=np.zeros_like(clips.progress), success=np.zeros_like(clips.success)
     )
     return Judged(
         own=own[0],
+        spoken=say(own[0], scorer.progress(own[1])),
         backward=said(scorer, backwards(clips), tuple(clips.instruction), example)[0],
         foreign=said(scorer, other, words, None)[0],
         frozen=frozen(scorer, clips, example),

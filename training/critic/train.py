@@ -35,6 +35,8 @@ def train(config: CriticConfig, out: Path, data: Path, console: Console) -> list
         ValueError: settings make no sense, data or `out` are damaged or belong elsewhere.
     """
     loop.check(config, out)
+    if config.device != "cpu":
+        raise ValueError(f"device: got {config.device!r}; critics of this size learn on the cpu")
     if type_name(config.critic) != "pairwise":
         raise ValueError(
             f"critic: got {type_name(config.critic)!r}, expected 'pairwise'; a vision-language "

@@ -114,6 +114,8 @@ class Example:
     """Its frames; a single row."""
     progress: Float32[Array, " f"]
     """How far the task was at each frame, in [0, 1]; t/T where nothing better is known."""
+    task: str = ""
+    """Its own instruction; if empty, that of what is judged beside it."""
 
 
 @dataclass(frozen=True, kw_only=True)

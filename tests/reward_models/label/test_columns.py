@@ -105,18 +105,35 @@ def test_the_return_is_that_of_the_same_curve_at_another_rate() -> None:
     np.testing.assert_allclose(returns[0], returns[1], rtol=1e-5)
 
 
-def test_abstained_steps_and_ends_without_success_have_no_reward() -> None:
-    progress = np.array([0.2, NAN, 0.4, 0.4], np.float32)
+def test_silence_pays_nothing_and_what_changed_meanwhile_is_settled_after_it() -> None:
+    progress = np.array([0.2, NAN, 0.5, 0.5], np.float32)
+    gamma = 0.9**0.5
     got = reward(progress, progress, False, 10.0, HOW)
-    assert got[[0, 1, 3]].tolist() == [0.0, 0.0, 0.0]
-    np.testing.assert_allclose(got[2], (0.9**0.5 - 1) * 0.4, rtol=1e-5)
+    expected = [0.0, gamma * 0.5 - 0.2, (gamma - 1) * 0.5, -0.5]
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+def test_an_end_that_is_not_done_pays_nothing_for_having_come_near() -> None:
+    progress = np.array([0.0, 0.4, 0.8], np.float32)
+    how = dataclasses.replace(HOW, gamma=1.0)
+    assert reward(progress, progress, False, 10.0, how).sum() == pytest.approx(0.0, abs=1e-6)
+    assert reward(progress, progress, True, 10.0, how).sum() == pytest.approx(1.0, abs=1e-6)
+
+
+def test_a_fall_in_silence_cannot_be_hidden() -> None:
+    cycle = [0.2, 0.8, NAN]
+    progress = np.array(cycle * 5 + [0.2], np.float32)
+    how = dataclasses.replace(HOW, gamma=1.0)
+    # From 0.2 to 0.2, and the potential of the end is given back: whatever happened, -0.2.
+    assert reward(progress, progress, False, 10.0, how).sum() == pytest.approx(-0.2, abs=1e-5)
 
 
 def test_the_raw_delta_as_reward_warns_that_it_can_be_farmed() -> None:
     how = dataclasses.replace(HOW, reward="delta")
     with pytest.warns(UserWarning, match="over and over"):
         got = reward(np.zeros(3, np.float32), np.array([0.0, 0.3, NAN]), True, 10.0, how)
-    np.testing.assert_allclose(got, [0.3, 0.0, 0.0], rtol=1e-6)
+    share = 1 / (10.0 * HOW.horizon_s)  # a delta is over the horizon, a reward over a frame
+    np.testing.assert_allclose(got, [0.3 * share, 0.0, 0.0], rtol=1e-6)
 
 
 def test_success_is_told_one_frame_before_it_is_seen_and_done_at_the_last() -> None:
