@@ -6,6 +6,8 @@ import numpy as np
 
 WITHIN = 0.1
 """A value this close to the truth counts as right: what `confidence` is the probability of."""
+CLASS_WEIGHTS = (2.0, 1.0, 1.0)
+"""How much regress, stagnation and progress count in the fit of the trend."""
 RIDGE = 1e-6
 """Per row: enough to keep separable data finite, too little to flatten weights of -12."""
 
@@ -59,13 +61,13 @@ def trend_probability(
 def fit_trend(
     against: np.ndarray, forth: np.ndarray, trend: np.ndarray, steps: int = 50
 ) -> tuple[float, ...]:
-    """Return the weights that fit `trend` (0, 1, 2) [n] best, each of the three counting alike.
+    """Return the weights that fit `trend` (0, 1, 2) [n] best, as if each were as frequent.
 
-    Regress is rare, and to overlook it costs most: so classes weigh the same. A conditional logit
-    (McFadden 1974), by Newton's method.
+    Regress is rare, and to overlook it costs most: it counts twice. So these probabilities lean
+    towards what is rare. A conditional logit (McFadden 1974), by Newton's method.
     """
     count = np.bincount(trend, minlength=3)
-    weight = (len(trend) / (3.0 * np.maximum(count, 1)))[trend]
+    weight = (np.array(CLASS_WEIGHTS) * len(trend) / (3.0 * np.maximum(count, 1)))[trend]
     w = np.array(Calibration().trend)
     start, strength = w.copy(), 1e-4 * len(trend)
     ridge = strength * np.eye(len(w))

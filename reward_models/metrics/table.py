@@ -29,6 +29,8 @@ class Judged:
     """Judged with frames (and truth) in reversed order."""
     foreign: Episodes | None = None
     """Judged under instructions that do not fit the scene."""
+    recoloured: Episodes | None = None
+    """Judged under their own instruction with another colour in it; a set of its own."""
     frozen: Episodes | None = None
     """Stretches of video that stands still, each an episode."""
     curves: Float32[np.ndarray, "c f"] | None = None
@@ -124,6 +126,7 @@ ROWS = (
     ),
     Row(name="match AUROC", prepare=grounding.match_auroc, of=("own", "foreign"), bar=0.9),
     Row(name="foreign refused", prepare=grounding.foreign_refused, of=("foreign",), bar=0.95),
+    Row(name="other colour refused", prepare=grounding.foreign_refused, of=("recoloured",)),
     Row(
         name="foreign refused throughout", prepare=grounding.foreign_refused_throughout,
         of=("foreign",), bar=0.8,
@@ -155,13 +158,13 @@ def table(judged: Judged, rng: np.random.Generator, rounds: int = ROUNDS) -> dic
             seconds.
     """
     found: dict[str, Figure] = {}
-    drawn: dict[bool, list[Draw]] = {}
+    drawn: dict[str, list[Draw]] = {}
     for row in ROWS:
         parts = [getattr(judged, name) for name in row.of]
         if any(part is None for part in parts):
             continue
-        # Frozen stretches are a set of their own; all else are the same episodes, drawn alike.
-        apart = row.of[0] == "frozen"
+        # Some are sets of their own; all else are the same episodes, drawn alike.
+        apart = row.of[0] if row.of[0] in ("frozen", "recoloured") else "own"
         if apart not in drawn:
             drawn[apart] = list(draws(parts[0], rng.spawn(1)[0], rounds))
         statistic = row.prepare(*parts)

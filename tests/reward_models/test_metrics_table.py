@@ -39,7 +39,8 @@ def everything(own: Episodes) -> Judged:
     return Judged(
         own=own, spoken=own, backward=backward,
         foreign=replace(own, value=zero, done_prob=zero, match=zero),
-        frozen=replace(own, value=zero), curves=np.stack([own.value] * 3),
+        frozen=replace(own, value=zero), recoloured=replace(own, value=zero, done_prob=zero),
+        curves=np.stack([own.value] * 3),
         changes=np.stack([own.delta, -own.delta]) * 0, resampled=own.value,
     )  # fmt: skip
 
@@ -64,7 +65,8 @@ def test_lines_that_lack_their_part_are_left_out() -> None:
     found = table(Judged(own=truthful(np.random.default_rng(0))), np.random.default_rng(0), 2)
     assert {row.name for row in ROWS} - set(found) == {
         "VROC", "VOC-F1", "coverage", "false gain/s, frozen", "diagonal margin", "foreign refused",
-        "foreign refused throughout", "match AUROC", "path agreement", "mirror error",
+        "other colour refused", "foreign refused throughout", "match AUROC", "path agreement",
+        "mirror error",
         "frame-rate error",
     }  # fmt: skip
 

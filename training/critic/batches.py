@@ -1,6 +1,6 @@
 """Draws what a critic learns from: irregular frames, pairs, foreign instructions, references."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -184,8 +184,8 @@ def _instruction(
 
 
 def foreign(
-    instruction: str, clips: Clips, rng: np.random.Generator, *, held_out: bool = False,
-    colours: bool = True, pool: Sequence[str] = (),
+    instruction: str, clips: Clips, rng: np.random.Generator, *, colours: bool = True,
+    pool: Sequence[str] = (),
 ) -> str:  # fmt: skip
     """Return an instruction of another task, or, as often, the same with another colour.
 
@@ -195,20 +195,27 @@ def foreign(
         instruction: That of an episode of `clips`.
         clips: Where other instructions are taken from.
         rng: Source of randomness.
-        held_out: Take any colour, not only those that `clips` name together with this task: to
-            learn that such a pair is always foreign would be to learn it.
         colours: Whether colours may be swapped: not where the arm went to another colour.
         pool: Further instructions, all of other tasks.
     """
     own = clips.task[np.flatnonzero(clips.instruction == instruction)[:1]]
     found = COLOUR.search(instruction)
     if found and colours and rng.random() < 0.5:
-        seen = set(map(colour_of, clips.instruction[np.isin(clips.task, own)]))
-        others = [c for c in COLOURS if c != found.group(1) and (held_out or c in seen)]
-        if others:
-            return COLOUR.sub(str(rng.choice(others)), instruction)
+        # To learn that a held-out composition is always foreign would be to learn it.
+        seen = {colour_of(text) for text in clips.instruction[np.isin(clips.task, own)]}
+        if seen - {found.group(1), None}:
+            return recolour(instruction, rng, seen)
     elsewhere = [*clips.instruction[~np.isin(clips.task, own)], *pool]
     return str(rng.choice(elsewhere)) if elsewhere else ""
+
+
+def recolour(
+    instruction: str, rng: np.random.Generator, among: Collection[str | None] = tuple(COLOURS)
+) -> str:
+    """Return an instruction with another colour than the one it names."""
+    found = COLOUR.search(instruction)
+    others = [c for c in COLOURS if found and c != found.group(1) and c in among]
+    return COLOUR.sub(str(rng.choice(others)), instruction)
 
 
 def augmented(images: np.ndarray, drawing: Drawing, rng: np.random.Generator) -> np.ndarray:

@@ -173,6 +173,7 @@ def everywhere(control: Callable[[Episodes], Episodes], judged: Judged) -> Judge
     return Judged(
         own=control(judged.own), backward=judged.backward and control(judged.backward),
         foreign=judged.foreign and control(judged.foreign),
+        recoloured=judged.recoloured and control(judged.recoloured),
         frozen=judged.frozen and control(judged.frozen),
     )  # fmt: skip
 

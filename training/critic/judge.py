@@ -13,8 +13,8 @@ import torch
 from reward_models.metrics.episodes import Episodes, say, silent
 from reward_models.metrics.table import Judged
 from reward_models.scorer import Curves, Scorer
-from training.critic.batches import foreign
-from training.critic.clips import Clips
+from training.critic.batches import foreign, recolour
+from training.critic.clips import Clips, colour_of
 from vla.contracts.types import Example, Frames
 
 FROZEN_S = 10.0
@@ -37,22 +37,38 @@ def judged(
     """
     own = said(scorer, clips, tuple(clips.instruction), example)
     rng = np.random.default_rng(0)
-    words = tuple(
-        foreign(str(text), clips, rng, held_out=True, colours=who != "wrong_object", pool=pool)
-        for text, who in zip(clips.instruction, clips.behaviour, strict=True)
-    )
-    other = dataclasses.replace(
-        clips, progress=np.zeros_like(clips.progress), success=np.zeros_like(clips.success)
-    )
+    words = [foreign(str(t), clips, rng, colours=False, pool=pool) for t in clips.instruction]
     return Judged(
         own=own[0],
         spoken=say(own[0], scorer.progress(own[1])),
         backward=said(scorer, backwards(clips), tuple(clips.instruction), example)[0],
-        foreign=said(scorer, other, words, None)[0],
+        foreign=said(scorer, _undone(clips), tuple(words), None)[0],
+        recoloured=recoloured(scorer, clips, rng),
         frozen=frozen(scorer, clips, example),
         curves=curves_at_strides(scorer, clips, example),
         changes=mirrored(scorer, clips, own[1], example),
     )
+
+
+def recoloured(scorer: Scorer, clips: Clips, rng: np.random.Generator) -> Episodes | None:
+    """Return what is said when the instruction names another colour; None where none names any.
+
+    Now and then that is the colour of something else in view, to which the arm came near by chance:
+    a perfect critic would not refuse all of them. Where the arm went there on purpose is left out.
+    """
+    named = np.array([colour_of(text) is not None for text in clips.instruction])
+    chosen = np.flatnonzero(named & (clips.behaviour != "wrong_object"))
+    if not len(chosen):
+        return None
+    some = clips.pick(chosen)
+    words = tuple(recolour(str(text), rng) for text in some.instruction)
+    return said(scorer, _undone(some), words, None)[0]
+
+
+def _undone(clips: Clips) -> Clips:
+    """Return episodes of which, under other instructions, nothing is done."""
+    nothing = np.zeros_like(clips.progress)
+    return dataclasses.replace(clips, progress=nothing, success=nothing > 0)
 
 
 @torch.no_grad()
