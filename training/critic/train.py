@@ -42,17 +42,19 @@ def train(config: CriticConfig, out: Path, data: Path, console: Console) -> list
             f"critic: got {type_name(config.critic)!r}, expected 'pairwise'; a vision-language "
             "critic is tuned with `vla critic tune`, the others learn nothing"
         )
+    if type_name(config.algo) != "critic":
+        raise ValueError(f"algo: got {type_name(config.algo)!r}, expected 'critic'")
     return loop.run(config, material(config, data), out, console)
 
 
 def material(config: CriticConfig, data: Path) -> Material:
     """Return the training and validation episodes, recorded if they are not there yet."""
-    found = sets.splits(config.tasks, config.sizes)
-    clips = {name: load(config, found[name], data) for name in ("train", "validation")}
     corrections = load_corrections(
         config.corrections, config.critic.cameras, config.scorer.horizon_s,
         config.critic.backbone.image_px,
     )  # fmt: skip
+    found = sets.splits(config.tasks, config.sizes)
+    clips = {name: load(config, found[name], data) for name in ("train", "validation")}
     return Material(
         train=clips["train"], validation=clips["validation"], corrections=corrections,
         names=tuple(f"{s.name}: {', '.join(s.tasks)}" for s in map(found.get, clips) if s),
