@@ -25,11 +25,6 @@ CRITIC = (
     "--sizes.train", "300", "--sizes.validation", "40", "--steps", "500", "--eval.every", "0",
 )  # fmt: skip
 """A critic of two tasks, small enough for a few minutes."""
-GATES = (
-    "--gates.done-error", "0.2", "--gates.confidence-error", "0.3", "--gates.false-gain", "0.5",
-    "--gates.coverage", "0.3",
-)  # fmt: skip
-"""Bounds of its labels, as wide as its training is short."""
 
 
 def steps(out: Path) -> list[list[str]]:
@@ -54,7 +49,7 @@ def critic_steps(out: Path) -> list[list[str]]:
         ["critic", "train", *CRITIC, "--data", str(out / "critic-data"), "--out", critic],
         ["demos", "pick_place", "--behaviour", "mixed", "--episodes", "60", "--seed", "2000",
          "--out", practice],
-        ["label", practice, "--critic", critic, "--out", str(out / "labelled"), *GATES],
+        ["label", practice, "--critic", critic, "--out", str(out / "labelled")],
     ]  # fmt: skip
 
 
