@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import torch
+
 from sim.tasks import cue_colour
 from vla import checkpoint
 from vla.contracts import config as configs
@@ -27,7 +29,9 @@ def small_policy(memory: PluginConfig | None = None) -> VLAPolicy:
         action_high=robot.high,
     )  # fmt: skip
     config = vla.Config(memory=memory or bank.Config(slots=SLOTS))
-    return config.build(robot, statistics, train_tokenizer(cue_colour.INSTRUCTIONS)).eval()
+    with torch.random.fork_rng(devices=[]):  # the same weights whatever tests ran before
+        torch.manual_seed(0)  # noqa: TID251  torch's initialisers know no other source
+        return config.build(robot, statistics, train_tokenizer(cue_colour.INSTRUCTIONS)).eval()
 
 
 def write_run(policy: VLAPolicy, folder: Path) -> None:
