@@ -12,7 +12,7 @@ from jaxtyping import Float32, UInt8
 
 from reward_models.calibrate import WITHIN
 from reward_models.metrics.episodes import Episodes
-from reward_models.metrics.progress import direction
+from reward_models.truth import trend_of
 
 SMALL_PX = 16
 """Side of the pictures whose pixels are compared."""
@@ -40,7 +40,7 @@ def predict(
     delta = value - value[episodes.anchor]
     ones = np.ones(len(value), np.float32)
     return replace(
-        episodes, value=value, delta=delta, trend=np.eye(3, dtype=np.float32)[direction(delta)],
+        episodes, value=value, delta=delta, trend=np.eye(3, dtype=np.float32)[trend_of(delta)],
         done_prob=np.asarray(done_prob, np.float32), match=0.5 * ones,
         confidence=np.float32(confidence) * ones,
     )  # fmt: skip

@@ -8,10 +8,9 @@ from torch import Tensor, nn
 
 from reward_models.critic import Shown
 from reward_models.critics.pairwise import PairwiseCritic
+from reward_models.truth import DEAD_BAND
 from vla.contracts.types import Frames
 
-DEAD_BAND = 0.05
-"""A change of progress of less than this is stagnation."""
 UNSURE = 0.02
 """A change between this and the dead band teaches no trend."""
 FOCUS = 2.0

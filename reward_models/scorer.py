@@ -22,13 +22,12 @@ from reward_models.calibrate import (
     trend_probability,
 )
 from reward_models.critic import Change, Critic, Shown
+from reward_models.truth import SLACK, earlier
 from vla.contracts.config import check_least
 from vla.contracts.types import Example, Frames, Progress
 
 LEAST_SHARE = 0.05
 """Least work left (or done) that a delta is a share of: below it shares say nothing."""
-EARLIER_S = 1e-6
-"""Slack in "at least so long ago": frame times are multiples of 1 / fps, up to rounding."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +167,7 @@ class Scorer:
         """Return the curves of encoded frames [f, d] in order of row and time."""
         begin = np.searchsorted(row, row, side="left")  # the first frame of each one's episode
         anchors = np.stack(
-            [_newest(row, time_s, begin, lag) for lag in self._lags_s] + [begin], 1
+            [earlier(row, time_s, lag) for lag in self._lags_s] + [begin], 1
         )  # [f, lags + 1]
         judged, compared = [], []
         for start in range(0, len(row), self.config.chunk):
@@ -355,19 +354,10 @@ def share_of_work(before: np.ndarray, after: np.ndarray, difference: np.ndarray)
     return np.clip(difference / np.maximum(work, LEAST_SHARE), -1.0, 1.0)
 
 
-def _newest(row: np.ndarray, time_s: np.ndarray, begin: np.ndarray, lag_s: float) -> np.ndarray:
-    """Return, for each frame, the newest of its episode at least `lag_s` earlier, or the first."""
-    # One sorted key: episodes lie further apart than any lag or episode is long.
-    apart = time_s.max(initial=0.0) + lag_s + 1.0
-    key = row * apart + time_s
-    found = np.searchsorted(key, key - lag_s + EARLIER_S, side="right") - 1
-    return np.maximum(found, begin)
-
-
 def _newest_in_ring(times: np.ndarray, now: np.ndarray, lag_s: float) -> np.ndarray:
     """Return per row the last column of `times` at least `lag_s` before `now`, -1 if none."""
     with np.errstate(invalid="ignore"):
-        old = times <= now[:, None] - lag_s + EARLIER_S
+        old = times <= now[:, None] - lag_s + SLACK
     last = times.shape[1] - 1 - np.argmax(old[:, ::-1], axis=1)
     return np.where(old.any(1), last, -1)
 

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from reward_models.critic import Shown
 from reward_models.critics.vlm import VlmCritic
+from reward_models.truth import DEAD_BAND
 
-DEAD_BAND = 0.05
-"""A change of progress of less than this is stagnation."""
 CLIP = 1.0
 """Largest norm of a gradient."""
 

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from reward_models.critic import Change, Moment, Shown
+from reward_models.truth import SLACK
 from vla.contracts.config import PluginConfig, check_least
 from vla.contracts.types import Frames
 from vla.nn import vlm
@@ -27,8 +28,6 @@ DIGITS = tuple("0123456789")
 TRENDS = (" worse", " same", " better")
 STILL = 5.0
 """Logit of stagnation between a frame and itself."""
-EARLIER_S = 1e-6
-"""Slack in "at least so long after": frame times are multiples of 1 / fps, up to rounding."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +194,7 @@ class VlmCritic(nn.Module):
         kept = torch.zeros_like(kept) if time_s == 0 else kept.clone()
         count, size = len(self.config.recall_s), len(now)
         for k, due_s in enumerate(self.config.recall_s):
-            if not kept[k] and time_s >= due_s - EARLIER_S:
+            if not kept[k] and time_s >= due_s - SLACK:
                 kept[k] = 1
                 kept[count + k * size : count + (k + 1) * size] = now
         return kept

@@ -31,6 +31,7 @@ from reward_models.label.plan import Plan, estimate, prepare
 from reward_models.label.score import groups, score_groups
 from reward_models.label.settings import LabelArgs
 from reward_models.label_report.command import report
+from reward_models.label_report.read import LABELS_FILE
 from reward_models.review import server as review
 from vla import arguments, checkpoint
 
@@ -57,7 +58,7 @@ def main(argv: list[str]) -> int:
     except Interrupted as stop:
         print(f"interrupted: {stop}; run the same command to continue", file=sys.stderr)
         return 130
-    if args.report and (args.out / source.LABELS_FILE).is_file():
+    if args.report and (args.out / LABELS_FILE).is_file():
         return report(args.out, None, args.gates)
     return 0
 
@@ -128,9 +129,9 @@ def _labelled(plan: Plan) -> set[int]:
     out = plan.args.out
     if not out.exists():
         return set()
-    if not (out / source.LABELS_FILE).is_file():
+    if not (out / LABELS_FILE).is_file():
         raise ValueError(f"{out}: exists and holds no labelled data set; choose another --out")
-    found = checkpoint.read_json(out / source.LABELS_FILE)
+    found = checkpoint.read_json(out / LABELS_FILE)
     parts.check_same(out, found.get("asked", {}), plan.asked)
     parts.check_same(out, found.get("derived", {}), plan.derived)
     return set(found.get("episodes", ()))

@@ -20,7 +20,8 @@ from rich.table import Table
 
 from reward_models.label import practice
 from reward_models.label.parts import folder_of
-from reward_models.label.source import LABELS_FILE, checksums
+from reward_models.label.source import checksums
+from reward_models.label_report.read import LABELS_FILE
 from vla import arguments
 from vla.contracts.config import check_least
 

@@ -13,13 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from reward_models.label_report.read import LABELS_FILE
 from vla.data.info import Camera, DatasetInfo
 from vla.data.reader import open_dataset, read_columns, table_files
 
 TRUTH = ("progress", "success")
 """Columns of the simulator's truth in data sets that `vla demos` recorded."""
-LABELS_FILE = "meta/labels.json"
-"""Where a labelled data set says what its labels are; LeRobot ignores the file."""
 DARK = "-"
 
 

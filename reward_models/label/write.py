@@ -18,8 +18,9 @@ import pyarrow.parquet as pq
 
 from reward_models.label import sarm
 from reward_models.label.columns import EPISODE_COLUMNS
-from reward_models.label.source import LABELS_FILE, Source
+from reward_models.label.source import Source
 from reward_models.label.statistics import NAMES, statistics
+from reward_models.label_report.read import LABELS_FILE
 from reward_models.overrides import FILE, Override
 from vla import checkpoint
 from vla.data.reader import table_files

@@ -3,11 +3,10 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from reward_models.label_report import figures
-from reward_models.label_report.read import Episode, read
+from reward_models.label_report.read import Episode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,13 +75,3 @@ def results(episodes: Sequence[Episode], gates: Gates) -> list[Result]:
         ("false gain per second", gain, gates.false_gain, True, still),
     ]  # fmt: skip
     return [Result(*row)._replace(value=round(row[1], 3)) for row in found]
-
-
-def check(labelled: Path, gates: Gates | None = None) -> list[str]:
-    """Return a sentence for each gate that a labelled data set misses; empty if it passes.
-
-    Raises:
-        ValueError: it is damaged, or not labelled.
-    """
-    found = results(read(labelled).episodes, gates or Gates())
-    return [result.sentence for result in found if result.missed]

@@ -14,7 +14,7 @@ from vla.data.info import DatasetInfo
 from vla.data.reader import open_dataset, table_files
 
 LABELS_FILE = "meta/labels.json"
-"""Where the labels come from: critic, source, settings."""
+"""Where the labels come from: critic, source, settings; LeRobot ignores the file."""
 FRAME_COLUMNS = {
     "progress": np.float32,
     "progress.delta": np.float32,

@@ -6,12 +6,11 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int64
 
+from reward_models.truth import earlier
 from vla.contracts.types import Progress
 
 DONE = 0.5
 """Probability from which a critic is taken to say "done"."""
-SLACK_S = 1e-6
-"""Slack in "at least so long ago": frame times are multiples of 1 / fps, up to rounding."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,18 +142,3 @@ def say(episodes: Episodes, said: Progress) -> Episodes:
 
 _PER_SET = ("task", "behaviour", "horizon_s")
 _PER_FRAME = tuple(f.name for f in fields(Episodes) if f.name not in _PER_SET)
-
-
-def earlier(episode: np.ndarray, time_s: np.ndarray, lag_s: float) -> np.ndarray:
-    """Return, for each frame, the newest of its episode at least `lag_s` earlier, or its first.
-
-    Args:
-        episode: i64 [f], sorted.
-        time_s: f64 [f], rising within an episode.
-        lag_s: At least 0.
-    """
-    # One sorted key: episodes lie further apart than any lag or episode is long.
-    apart = time_s.max(initial=0.0) + lag_s + 1.0
-    key = episode * apart + time_s
-    found = np.searchsorted(key, key - lag_s + SLACK_S, side="right") - 1
-    return np.maximum(found, np.searchsorted(episode, episode, side="left"))

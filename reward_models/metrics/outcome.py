@@ -20,9 +20,8 @@ from reward_models.metrics.resample import (
     mean_over_tasks,
     over_frames,
 )
+from reward_models.truth import level_of
 
-PARTIAL = 0.3
-"""True progress at the end from which an episode without success counts as partly done."""
 NEAR_MISS = "near_miss"
 
 
@@ -119,8 +118,7 @@ def _of_outcome(episodes: Episodes, score: np.ndarray) -> Statistic:
 
 def outcome_level(episodes: Episodes) -> np.ndarray:
     """Return 2 for success at the end, 1 for progress of 0.3 or more there, else 0; i64 [n]."""
-    partial = episodes.progress[episodes.last] >= PARTIAL - 1e-6
-    return np.where(episodes.succeeded, 2, partial.astype(np.int64))
+    return level_of(episodes.succeeded, episodes.progress[episodes.last])
 
 
 def outcome_tau(episodes: Episodes) -> Statistic:

@@ -13,11 +13,10 @@ from reward_models.metrics.resample import (
     over_episodes,
     over_frames,
 )
+from reward_models.truth import trend_of
 
 LEVELS = 101
 """Value and truth are rounded to hundredths: what differs by less is a tie."""
-DEAD_BAND = 0.05
-"""Change of true progress over the horizon that still counts as stagnation."""
 REGRESS, STAGNATION, PROGRESS = 0, 1, 2
 
 
@@ -132,15 +131,9 @@ def coverage(episodes: Episodes) -> Statistic:
 # --- direction -----------------------------------------------------------------------------------
 
 
-def direction(change: np.ndarray) -> np.ndarray:
-    """Return REGRESS, STAGNATION or PROGRESS for every change of progress, i64 [n]."""
-    # Slack: progress is float32, and a change of 0.05 is not to depend on its rounding.
-    return 1 + np.sign(change).astype(np.int64) * (np.abs(change) > DEAD_BAND + 1e-6)
-
-
 def true_direction(episodes: Episodes) -> np.ndarray:
     """Return what happened to the truth over the horizon before every frame, i64 [f]."""
-    return direction(episodes.progress - episodes.progress[episodes.anchor])
+    return trend_of(episodes.progress - episodes.progress[episodes.anchor])
 
 
 def said_direction(trend: np.ndarray) -> np.ndarray:

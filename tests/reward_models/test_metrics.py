@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from reward_models.metrics import confidence, grounding, outcome, progress
-from reward_models.metrics.episodes import Episodes, earlier, say
+from reward_models.metrics.episodes import Episodes, say
 from reward_models.metrics.resample import Statistic, draws, interval, value, whole
+from reward_models.truth import earlier, trend_of
 from tests.fake_critics import judged
 from vla.contracts.types import Progress
 
@@ -125,7 +126,7 @@ def test_coverage_and_the_share_of_negative_changes() -> None:
 
 def test_a_change_of_the_dead_band_is_still_stagnation() -> None:
     change = np.array([-0.06, -0.05, 0.0, 0.05, 0.06])
-    assert progress.direction(change).tolist() == [0, 1, 1, 1, 2]
+    assert trend_of(change).tolist() == [0, 1, 1, 1, 2]
 
 
 def test_level_probabilities_are_stagnation() -> None:

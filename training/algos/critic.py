@@ -13,9 +13,9 @@ import torch
 
 from reward_models import calibrate, checkpoint, pairs
 from reward_models.metrics import ranks
-from reward_models.metrics.episodes import earlier
 from reward_models.pairs import CorrectionBatch, CriticBatch, Losses
 from reward_models.scorer import Curves, Scorer, ScorerConfig, trend_evidence
+from reward_models.truth import earlier, trend_of
 from training.config import RunConfig
 from training.critic.batches import Drawing, draw, instructions
 from training.critic.clips import Clips
@@ -206,7 +206,7 @@ def calibrated(config: ScorerConfig, curves: Curves, clips: Clips) -> calibrate.
         value=curves.value, spread=curves.spread, disagreement=curves.disagreement,
         done_logit=curves.done, trend=trend_evidence(curves), progress=clips.progress,
         success=clips.success,
-        true_trend=1 + np.where(np.abs(change) >= pairs.DEAD_BAND, np.sign(change), 0).astype(int),
+        true_trend=trend_of(change),
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
+from reward_models.truth import level_of
 from sim.layout import COLOURS
 from vla.contracts.types import Example, Frames
 from vla.data.decode import FrameChoice, decode_views
@@ -55,7 +56,7 @@ class Clips:
     def level(self) -> np.ndarray:
         """How each episode ended, i64 [n]: 2 success, 1 partial, 0 failure."""
         last = self.offsets[1:] - 1
-        return np.where(self.success[last], 2, (self.progress[last] >= PARTIAL).astype(np.int64))
+        return level_of(self.success[last], self.progress[last])
 
     def frames(self) -> Frames:
         """Return everything a critic (and the controls) may see."""
@@ -88,8 +89,6 @@ class Clips:
 
 PER_FRAME = ("images", "time_s", "progress", "success", "proprio")
 PER_EPISODE = ("instruction", "task", "behaviour")
-PARTIAL = 0.3
-"""Final progress from which an episode that failed is a partial success."""
 
 
 def load_clips(path: Path, cameras: Sequence[str], stride_s: float, side_px: int) -> Clips:

@@ -74,10 +74,9 @@ def draw_corrections(
 
 def _load(folder: Path, cameras: Sequence[str], horizon_s: float, px: int) -> Corrections:
     info = open_dataset(folder)
-    latest = {(o.episode, o.frame, o.kind): o for o in overrides.read(folder)}
-    if not latest:
+    told = overrides.latest(overrides.read(folder))
+    if not told:
         raise ValueError(f"{folder}: holds no corrections; make some with `vla label --review`")
-    told = list(latest.values())
     back = round(horizon_s * info.fps)
     steps = []
     for one in told:

@@ -18,7 +18,8 @@ from reward_models.label import command, crash_study, parts
 from reward_models.label import score as scoring
 from reward_models.label.plan import estimate, prepare
 from reward_models.label.settings import LabelArgs, chosen_episodes, shard
-from reward_models.label.source import LABELS_FILE, checksums
+from reward_models.label.source import checksums
+from reward_models.label_report.read import LABELS_FILE
 from vla import cli
 
 ROOT = Path(__file__).parents[3]
