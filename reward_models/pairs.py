@@ -35,6 +35,8 @@ class Losses:
     """Cross-entropy of the instruction belonging to the scene."""
     preference: float = 0.3
     """Bradley-Terry between ends of episodes: success over partial over failure."""
+    goal: float = 3.0
+    """Huber loss of where the arm will be when the work is done, in standard deviations."""
     corrected: float = 0.3
     """Cross-entropy of what people corrected, where there is any."""
 
@@ -61,6 +63,10 @@ class CriticBatch:
     """f32 [q], the truth, 0 or 1."""
     own: Tensor
     """f32 [b], 0 where the instruction is foreign."""
+    goal: Tensor
+    """f32 [b, g], standardised state of the arm when most was done; NaN where that is unknown."""
+    aim: Tensor
+    """f32 [q], how much each query's foretelling of it counts: the work that is left."""
     pairs: Tensor
     """i64 [p, 2], queries a and b of the same episode."""
     shown: Tensor
@@ -131,18 +137,19 @@ def loss(critic: PairwiseCritic, batch: CriticBatch, weights: Losses) -> dict[st
         "done": focal(moment.done, batch.success),
         "match": F.binary_cross_entropy_with_logits(moment.match, batch.own[row]),
         "preference": preference(moment.value[batch.last], batch.better),
+        "goal": aimed(critic.goal(embedded), batch.goal[row], batch.aim),
     }
     return {name: getattr(weights, name) * value for name, value in found.items()}
 
 
 def remembered(kept: Tensor, row: Tensor, history: Tensor) -> Tensor:
-    """Return the maximum over all frames of an episode up to each of `history` [q, m]."""
+    """Return by how much the maximum up to each of `history` exceeds the first frame, [q, m]."""
     count = torch.bincount(row)
     begin = count.cumsum(0) - count
     place = torch.arange(len(row)) - begin[row]
     grid = kept.new_full((len(count), int(count.max()), kept.shape[1]), -torch.inf)
     grid = grid.index_put((row, place), kept)
-    return grid.cummax(1).values[row[history], place[history]]
+    return grid.cummax(1).values[row[history], place[history]] - kept[begin[row[history]]]
 
 
 def _references(embedded: Tensor, row: Tensor, batch: CriticBatch) -> Shown:
@@ -176,6 +183,18 @@ def focal(logit: Tensor, target: Tensor) -> Tensor:
     """Return the mean focal loss, scaled to that of cross-entropy at even odds."""
     cross = F.binary_cross_entropy_with_logits(logit, target, reduction="none")
     return ((1 - torch.exp(-cross)) ** FOCUS * cross).mean() * 2.0**FOCUS
+
+
+def aimed(said: Tensor, goal: Tensor, weight: Tensor) -> Tensor:
+    """Return the weighted mean Huber loss of goals [q, g] where they are known; 0 where none is.
+
+    What one of the two has more numbers than the other is left out.
+    """
+    width = min(said.shape[1], goal.shape[1])
+    said, goal = said[:, :width], goal[:, :width]
+    counted = torch.where(goal.isnan(), 0.0, weight[:, None])
+    error = F.huber_loss(said, goal.nan_to_num(), reduction="none")
+    return (counted * error).sum() / counted.sum().clamp(min=1.0)
 
 
 def preference(ends: Tensor, better: Tensor) -> Tensor:

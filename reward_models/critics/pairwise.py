@@ -1,12 +1,13 @@
 """The default critic: small, from scratch; frames are encoded once, judged alone and in pairs.
 
-The backbone is that of the small policy; what earlier frames showed is kept as a running maximum,
-so a cue that went out still tells which button is the right one. Losses are in
+The backbone is that of the small policy; what was ever seen and was not there at first is kept as a
+running maximum, so a cue that went out still tells which button is the right one. Losses are in
 `reward_models.pairs`, training is in `training.critic`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from tokenizers import Tokenizer
@@ -28,13 +29,15 @@ class Config(PluginConfig):
     backbone: PluginConfig = plugin("vla.backbones", "tiny")
     """Images and text to one vector per frame."""
     memory_width: int = 64
-    """Numbers kept of all earlier frames."""
+    """Numbers that memory steers vision with."""
     text_width: int = 32
     """Numbers that the instruction steers vision with."""
     width: int = 256
     """Width of the heads."""
     bins: int = 33
     """Bins of the distribution over progress, from 0 to 1."""
+    aims: int = 8
+    """Numbers of the arm's state at the goal that training lets every frame foretell."""
 
     def build(self, tokenizer: Tokenizer | None = None) -> "PairwiseCritic":
         """Return a critic with fresh weights.
@@ -57,18 +60,22 @@ class PairwiseCritic(nn.Module):
         super().__init__()
         self.config, self.cameras = config, config.cameras
         self.text = TextEncoder(tokenizer)
-        views, kept, width = len(config.cameras), config.memory_width, config.width
-        steer = kept + config.text_width
+        views, recalled, width = len(config.cameras), config.memory_width, config.width
+        steer = recalled + config.text_width
         self.backbone = config.backbone.build(views, 0, self.text.vocabulary, steer)
-        pooled, token, _ = self.backbone.sizes(steer)
+        pooled = self.backbone.sizes(steer)[0]
         # One word in eight names the colour: a mean would drown it, and what memory says is louder.
         self.words = nn.EmbeddingBag(
             self.text.vocabulary, config.text_width, mode="sum", padding_idx=0
         )
         self.standardize_text = nn.BatchNorm1d(config.text_width, affine=False)
-        self.keep = nn.Sequential(nn.LayerNorm(token), nn.Linear(token, kept))
+        # Each place of the picture keeps its own: what comes into view elsewhere hides no cue.
+        self.kept = prod(self.backbone.token_shape)
+        self.recall = nn.Sequential(
+            nn.Linear(self.kept, 2 * recalled), nn.ReLU(), nn.Linear(2 * recalled, recalled)
+        )
         # Contrast between memories is small beside what they share (see vla.memory.bank).
-        self.standardize = nn.BatchNorm1d(kept, affine=False)
+        self.standardize = nn.BatchNorm1d(recalled, affine=False)
         self.ask = nn.Linear(2 * pooled, width)
         self.offer = nn.Linear(pooled, width)
         self.tell = nn.Linear(pooled + 1, width)
@@ -81,6 +88,11 @@ class PairwiseCritic(nn.Module):
         self.verdict = nn.Linear(width, 2)
         self.potential = nn.Linear(width, 1)
         self.pair = nn.Sequential(nn.Linear(3 * width, width), nn.ReLU(), nn.Linear(width, 3))
+        # Only training asks it. Progress says little of which thing is meant; where the arm will be
+        # when the work is done says it all, as actions do when a policy learns.
+        self.goal = nn.Sequential(
+            nn.Linear(pooled, width), nn.ReLU(), nn.Linear(width, config.aims)
+        )
         self.register_buffer("levels", torch.linspace(0, 1, config.bins), persistent=False)
 
     @property
@@ -97,14 +109,14 @@ class PairwiseCritic(nn.Module):
 
     def remember(self, batch: int) -> Tensor:
         """Return the memory of episodes that have not begun: less than anything seen."""
-        return torch.full((batch, self.config.memory_width), -torch.inf, device=self.device)
+        return torch.full((batch, 2 * self.kept), -torch.inf, device=self.device)
 
     def embed(self, frames: Frames, task: Sequence[str], memory: Tensor) -> tuple[Tensor, Tensor]:
         """See `Critic.embed`."""
         row = torch.as_tensor(frames.row, device=self.device)
         kept, look = self.encode(frames, task)
         fresh = torch.as_tensor(frames.time_s, device=self.device) == 0
-        seen, after = running_maximum(kept, row, memory, fresh)
+        seen, after = news(kept, row, memory, fresh)
         return look(seen), after
 
     def judge(self, frames: Tensor, first: Tensor, shown: Shown | None) -> Moment:
@@ -123,9 +135,8 @@ class PairwiseCritic(nn.Module):
         row = torch.as_tensor(frames.row, device=self.device)
         words = self.text(tuple(task), self.device)[row]
         encoded = self.backbone.encode(images, images.new_zeros(len(images), 0).float(), words)
-        kept = self.keep(encoded.tokens).amax(1)
         told = self.standardize_text(self.words(words))
-        return kept, Look(self, encoded.tokens, (told, *encoded.cache))
+        return encoded.tokens.flatten(1), Look(self, encoded.tokens, (told, *encoded.cache))
 
     def read(self, frames: Tensor, first: Tensor, shown: Shown | None) -> Tensor:
         """Return what the heads see of embeddings [n, d]: [n, w].
@@ -153,7 +164,7 @@ class PairwiseCritic(nn.Module):
         forth = self.pair(torch.cat([a, b, b - a], 1))
         back = self.pair(torch.cat([b, a, a - b], 1))
         potential = (self.potential(b) - self.potential(a))[:, 0]
-        difference = torch.tanh(potential + forth[:, 0] - back[:, 0])
+        difference = torch.tanh(potential + (forth[:, 0] - back[:, 0]))  # mirrored to the bit
         still = forth[:, 2] + back[:, 2]
         return Change(difference, torch.stack([back[:, 1], still, forth[:, 1]], 1))
 
@@ -187,24 +198,25 @@ class Look:
     def __call__(self, seen: Tensor) -> Tensor:
         """Return embeddings [f, d] for memories [f, m]."""
         critic, (told, *cache) = self._critic, self._cache
-        vector = torch.cat([critic.standardize(seen), told], 1)
+        vector = torch.cat([critic.standardize(critic.recall(seen)), told], 1)
         return critic.backbone.refine(tuple(cache), Retrieved(self._tokens, vector)).pooled
 
 
-def running_maximum(
-    kept: Tensor, row: Tensor, memory: Tensor, fresh: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return the maximum over each frame and all earlier ones of its episode.
+def news(kept: Tensor, row: Tensor, memory: Tensor, fresh: Tensor) -> tuple[Tensor, Tensor]:
+    """Return by how much the maximum up to each frame exceeds its episode's first frame.
+
+    What was there from the beginning differs between episodes far more than a cue does.
 
     Args:
         kept: [f, m], frames of an episode in order of time.
         row: i64 [f], episode of each frame.
-        memory: [b, m], the maximum so far.
+        memory: [b, 2 m], the maximum so far and the first frame.
         fresh: bool [f], True where an episode begins: what came before is dropped.
 
     Returns:
-        [f, m] for every frame, and [b, m] after each episode's last one.
+        [f, m] for every frame, and [b, 2 m] after each episode's last one.
     """
+    memory, begun = memory.chunk(2, 1)
     rows, width = memory.shape
     place = torch.zeros_like(row)
     count = torch.bincount(row, minlength=rows)
@@ -214,9 +226,13 @@ def running_maximum(
     started = torch.zeros(rows, dtype=torch.bool, device=row.device)
     started[row[fresh]] = True
     memory = torch.where(started[:, None], -torch.inf, memory)
+    opening = place == 0
+    first = begun.index_put((row[opening],), kept[opening])
+    first = torch.where(started[:, None] | begun.isinf(), first, begun)
     steps = int(place.max()) + 1 if len(row) else 0
     grid = kept.new_full((rows, steps + 1, width), -torch.inf)
     grid[:, 0] = memory
     grid = grid.index_put((row, place + 1), kept)
     best = grid.cummax(1).values
-    return best[row, place + 1], best[torch.arange(rows, device=row.device), count]
+    after = best[torch.arange(rows, device=row.device), count]
+    return best[row, place + 1] - first[row], torch.cat([after, first], 1)

@@ -9,7 +9,7 @@ import torch
 from reward_models import checkpoint, pairs
 from reward_models.critic import Shown
 from reward_models.critics import pairwise
-from reward_models.critics.pairwise import running_maximum
+from reward_models.critics.pairwise import news
 from reward_models.scorer import Scorer
 from vla.backbones import tiny
 from vla.contracts.types import Frames
@@ -63,23 +63,24 @@ def test_values_lie_between_0_and_1_and_their_spread_is_that_of_the_bins(critic,
     assert ((moment.spread > 0) & (moment.spread <= 0.5)).all()
 
 
-def test_what_is_kept_is_the_maximum_of_the_episode_so_far():
+def test_memory_is_what_is_more_than_at_the_beginning_of_the_episode():
     kept = torch.tensor([[1.0], [5.0], [2.0], [3.0]])
     row = torch.tensor([0, 1, 0, 1])
-    memory = torch.tensor([[9.0], [4.0]])
-    seen, after = running_maximum(kept, row, memory, torch.tensor([True, False, False, False]))
-    # Row 0 starts afresh: 1, then 2. Row 1 goes on from 4: 5, then still 5.
-    assert seen.flatten().tolist() == [1.0, 5.0, 2.0, 5.0]
-    assert after.flatten().tolist() == [2.0, 5.0]
+    memory = torch.tensor([[9.0, 8.0], [4.0, 3.0]])
+    seen, after = news(kept, row, memory, torch.tensor([True, False, False, False]))
+    # Row 0 starts afresh: 1, then 2. Row 1 began with 3 and goes on from 4: 5, then still 5.
+    assert seen.flatten().tolist() == [0.0, 2.0, 1.0, 2.0]
+    assert after.tolist() == [[2.0, 1.0], [5.0, 3.0]]
 
 
-def test_a_row_without_frames_keeps_its_memory():
-    seen, after = running_maximum(
-        torch.tensor([[1.0]]), torch.tensor([1]), torch.tensor([[7.0], [0.0]]),
+def test_a_row_without_frames_keeps_its_memory_and_one_joined_late_begins_there():
+    empty = torch.full((1, 2), -torch.inf)
+    seen, after = news(
+        torch.tensor([[1.0]]), torch.tensor([1]), torch.cat([torch.tensor([[7.0, 6.0]]), empty]),
         torch.tensor([False]),
     )  # fmt: skip
-    assert after.flatten().tolist() == [7.0, 1.0]
-    assert seen.item() == 1.0
+    assert after.tolist() == [[7.0, 6.0], [1.0, 1.0]]
+    assert seen.item() == 0.0
 
 
 def test_what_was_seen_before_changes_how_the_present_looks(critic):
@@ -169,7 +170,18 @@ def test_memory_in_training_reaches_to_the_history_of_each_query():
     kept = torch.tensor([[1.0], [4.0], [2.0], [3.0], [0.0]])
     row = torch.tensor([0, 0, 1, 1, 1])
     found = pairs.remembered(kept, row, torch.tensor([0, 1, 2, 4]))
-    assert found.flatten().tolist() == [1.0, 4.0, 2.0, 3.0]
+    assert found.flatten().tolist() == [0.0, 3.0, 0.0, 1.0]
+
+
+def test_goals_are_weighed_by_the_work_left_and_unknown_ones_left_out():
+    said = torch.tensor([[0.0, 9.0], [0.5, 9.0], [7.0, 9.0]], requires_grad=True)
+    goal = torch.tensor([[1.0], [1.0], [torch.nan]])
+    found = pairs.aimed(said, goal, torch.tensor([1.0, 0.5, 1.0]))
+    # Huber: 0.5 * 1^2 and 0.5 * 0.5^2, weights 1 and 0.5.
+    assert found.item() == pytest.approx((0.5 + 0.5 * 0.125) / 1.5)
+    found.backward()
+    assert said.grad[2].tolist() == [0.0, 0.0]
+    assert pairs.aimed(said, torch.full((3, 1), torch.nan), torch.ones(3)).item() == 0.0
 
 
 def test_a_critic_without_words_or_cameras_is_refused():

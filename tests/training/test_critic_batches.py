@@ -39,10 +39,47 @@ def seen(batch, frames):
 def test_the_first_and_the_last_frame_of_every_episode_are_judged_in_order():
     batch = draw(clips(), PLAIN, np.random.default_rng(0))
     steps = seen(batch, batch.query).reshape(6, -1)
-    assert steps.shape[1] == 1 + PLAIN.spots + PLAIN.mates + 1
+    assert steps.shape[1] == 2 + PLAIN.spots + PLAIN.mates + 1
     assert (steps[:, 0] == 0).all()
     assert (steps[:, -1] == STEPS - 1).all()
     assert (np.diff(steps, axis=1) >= 0).all()
+
+
+def test_the_last_frame_before_anything_is_done_is_always_judged():
+    source = clips(ends=(1.0,))
+    source = replace(source, progress=np.where(np.arange(STEPS) < 7, 0.0, 1.0).astype(np.float32))
+    for seed in range(5):
+        batch = draw(source, replace(PLAIN, spots=2, mates=0), np.random.default_rng(seed))
+        assert (seen(batch, batch.query).reshape(6, -1) == 6).any(1).all()
+
+
+def test_goals_are_where_the_arm_was_when_most_was_done_and_unknown_where_little_was():
+    source = clips(ends=(1.0, 0.6, 0.4))
+    state = np.stack([np.arange(3 * STEPS), np.zeros(3 * STEPS)], 1).astype(np.float32)
+    progress = source.progress.copy()
+    progress[STEPS - 1] = 0.1  # undone in the last step: the one before is the goal
+    source = replace(source, progress=progress, proprio=state)
+    first, last = STEPS - 2, 2 * STEPS - 1
+    mean, half = (first + last) / 2, (last - first) / 2
+    assert np.allclose(source.goal[:2], [[(first - mean) / half, 0], [(last - mean) / half, 0]])
+    assert np.isnan(source.goal[2]).all()
+
+
+def test_goals_count_from_where_work_begins_by_what_is_left_of_it():
+    source = clips(ends=(1.0,))
+    rising = np.where(np.arange(STEPS) < 7, 0.0, (np.arange(STEPS) - 6) / 5).astype(np.float32)
+    batch = draw(replace(source, progress=rising), PLAIN, np.random.default_rng(9))
+    steps = seen(batch, batch.query).astype(int)
+    assert np.allclose(batch.aim, np.where(steps < 6, 0.0, 1.0 - rising[steps]))
+
+
+def test_no_goal_is_taught_under_an_instruction_that_is_not_the_episodes_own():
+    source = clips(ends=(1.0, 1.0))
+    batch = draw(source, replace(PLAIN, foreign=0.5, shown=0.0), np.random.default_rng(8))
+    own = np.asarray(batch.own) == 1
+    assert own.any()
+    assert not own.all()
+    assert np.array_equal(np.isnan(np.asarray(batch.goal)).any(1), ~own)
 
 
 def test_labels_are_those_of_the_frames():

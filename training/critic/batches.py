@@ -3,6 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+import cv2
 import numpy as np
 import torch
 
@@ -12,24 +13,27 @@ from training.critic.clips import COLOUR, Clips, colour_of
 from vla.contracts.config import check_least
 from vla.contracts.types import Frames
 
+BEGUN = 0.01
+"""Progress from which something was done."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
     """How batches are drawn; setting a share to 0 is the ablation of what it does."""
 
-    episodes: int = 20
+    episodes: int = 36
     """Episodes per batch, spread over the tasks."""
-    past: int = 6
+    past: int = 9
     """Frames of each episode that are only remembered, one from each stretch of it."""
-    spots: int = 6
+    spots: int = 2
     """Frames of each episode that are judged: one from each stretch in which as much happens."""
-    mates: int = 4
+    mates: int = 2
     """Further judged frames, each shortly after one of those."""
     idle: float = 0.1
     """Weight of a stretch in which nothing happens, where the average is 1."""
     mate_s: float = 1.2
     """How much later at most."""
-    pairs: int = 24
+    pairs: int = 14
     """Pairs of frames per episode, in either order."""
     foreign: float = 0.1
     """Share of episodes with an instruction that is not theirs."""
@@ -85,6 +89,8 @@ def draw(clips: Clips, drawing: Drawing, rng: np.random.Generator) -> CriticBatc
         progress=torch.from_numpy(clips.progress[flat] * truth),
         success=torch.from_numpy(clips.success[flat].astype(np.float32) * truth),
         own=torch.from_numpy(own.astype(np.float32)),
+        goal=torch.from_numpy(_goals(clips, chosen, task)),
+        aim=torch.from_numpy(_left(clips, chosen, spots)[judged]),
         pairs=torch.from_numpy(_pairs(begin, asked, drawing.pairs, rng)),
         shown=torch.from_numpy(shown),
         better=torch.from_numpy(_better(clips.task[chosen], level, own)),
@@ -92,8 +98,9 @@ def draw(clips: Clips, drawing: Drawing, rng: np.random.Generator) -> CriticBatc
 
 
 def _episodes(clips: Clips, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw episodes; a task's share grows as the root of how many it has, and none is left out."""
-    names, owned = np.unique(clips.task, return_counts=True)
+    """Draw episodes; a task's share grows as the root of its frames, and none is left out."""
+    names, which = np.unique(clips.task, return_inverse=True)
+    owned = np.bincount(which, np.diff(clips.offsets))
     share = np.sqrt(owned) / np.sqrt(owned).sum()
     # Systematic sampling: shares are met as closely as whole numbers can.
     spots = (rng.random() + np.arange(count)) / count
@@ -108,7 +115,8 @@ def _spots(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw frames of an episode, in order, and say which are judged.
 
-    Judged are the first, the last, one from each of some stretches, and their mates. Stretches are
+    Judged are the first, the last, the last before anything is done (from there on, how the arm
+    moves betrays where it goes), one from each of some stretches, and their mates. Stretches are
     long where nothing happens: frames that tell the same teach the same.
     """
     begin, end = int(clips.offsets[episode]), int(clips.offsets[episode + 1])
@@ -121,7 +129,9 @@ def _spots(
     later_s = later_s + drawing.mate_s * rng.random(drawing.mates)
     mates = begin + np.searchsorted(clips.time_s[begin:end], later_s)
     past = np.floor(_one_of_each(begin, end, drawing.past, rng))
-    frames = np.concatenate([[begin], spots, mates, [end - 1], past]).astype(np.int64)
+    frames = np.concatenate(
+        [[begin, _start(clips, episode)], spots, mates, [end - 1], past]
+    ).astype(np.int64)
     frames = np.minimum(frames, end - 1)
     order = np.argsort(frames, kind="stable")
     judged = np.arange(len(frames)) < len(frames) - drawing.past
@@ -165,6 +175,27 @@ def _references(
         if good.any() and own[e] and rng.random() < share:
             shown[e] = rng.choice(np.flatnonzero(good))
     return shown
+
+
+def _goals(clips: Clips, chosen: np.ndarray, task: Sequence[str]) -> np.ndarray:
+    """Return the goals [b, s] of episodes; NaN where not their own instruction is given."""
+    told = clips.instruction[chosen] == np.array(task)
+    return np.where(told[:, None], clips.goal[chosen], np.float32(np.nan))
+
+
+def _start(clips: Clips, episode: int) -> int:
+    """Return the last frame before anything is done; the first if nothing ever is."""
+    begin, end = int(clips.offsets[episode]), int(clips.offsets[episode + 1])
+    return begin + max(0, int((clips.progress[begin:end] > BEGUN).argmax()) - 1)
+
+
+def _left(clips: Clips, chosen: np.ndarray, spots: np.ndarray) -> np.ndarray:
+    """Return the work left f32 [b, t] at frames [b, t] of episodes; 0 before it can begin.
+
+    Before that the goal may not be in sight, and an arm that has arrived tells nothing.
+    """
+    start = np.array([_start(clips, int(e)) for e in chosen])
+    return np.where(spots >= start[:, None], 1.0 - clips.progress[spots], 0.0).astype(np.float32)
 
 
 def _better(task: np.ndarray, level: np.ndarray, own: np.ndarray) -> np.ndarray:
@@ -230,16 +261,15 @@ def augmented(images: np.ndarray, drawing: Drawing, rng: np.random.Generator) ->
             dy, dx = rng.integers(-drawing.shift_px, drawing.shift_px + 1, size=2)
             gain = 1.0 + rng.uniform(-drawing.gain, drawing.gain)
             table = np.clip(np.arange(256) * gain, 0, 255).astype(np.uint8)
-            out[e, :, v] = 0 if dark[e, v] else table[_shifted(seen, int(dy), int(dx))]
+            move = np.array([[1.0, 0.0, -dx], [0.0, 1.0, -dy]])
+            size = (seen.shape[2], seen.shape[1])
+            for t in range(len(seen)):
+                cv2.warpAffine(
+                    cv2.LUT(seen[t], table), move, size, dst=out[e, t, v],
+                    flags=cv2.INTER_NEAREST, borderMode=cv2.BORDER_REPLICATE,
+                )  # fmt: skip
+    out[np.broadcast_to(dark[:, None], out.shape[:3])] = 0
     return out
-
-
-def _shifted(images: np.ndarray, dy: int, dx: int) -> np.ndarray:
-    """Shift images [t, h, w, 3], repeating their edge."""
-    height, width = images.shape[1:3]
-    rows = np.clip(np.arange(height) + dy, 0, height - 1)
-    columns = np.clip(np.arange(width) + dx, 0, width - 1)
-    return images[:, rows][:, :, columns]
 
 
 def instructions(clips: Clips) -> Sequence[str]:

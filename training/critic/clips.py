@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,7 @@ class Clips:
     success: np.ndarray
     """bool [f], simulator truth."""
     proprio: np.ndarray
-    """f32 [f, s]; only the control that sees nothing else looks at it."""
+    """f32 [f, s]; no critic sees it: it is foretold in training, and a control sees only it."""
     offsets: np.ndarray
     """i64 [n + 1]: frames of episode e are offsets[e] to offsets[e + 1]."""
     instruction: np.ndarray
@@ -57,6 +58,22 @@ class Clips:
         """How each episode ended, i64 [n]: 2 success, 1 partial, 0 failure."""
         last = self.offsets[1:] - 1
         return level_of(self.success[last], self.progress[last])
+
+    @cached_property
+    def goal(self) -> np.ndarray:
+        """State of the arm where most was done, f32 [n, s], standardised over those of its task.
+
+        NaN in episodes in which too little was ever done: they do not show where it leads.
+        """
+        ends = zip(self.offsets[:-1], self.offsets[1:], strict=True)
+        best = np.array([b + self.progress[b:e].argmax() for b, e in ends])
+        goal = np.full((self.episodes, self.proprio.shape[1]), np.nan, np.float32)
+        for task in np.unique(self.task):
+            known = np.flatnonzero((self.task == task) & (self.progress[best] >= MOSTLY))
+            state = self.proprio[best[known]]
+            if len(known):
+                goal[known] = (state - state.mean(0)) / np.maximum(state.std(0), STILL)
+        return goal
 
     def frames(self) -> Frames:
         """Return everything a critic (and the controls) may see."""
@@ -87,6 +104,10 @@ class Clips:
         return Example(frames=one.frames(), progress=one.progress, task=str(one.instruction[0]))
 
 
+MOSTLY = 0.6
+"""Progress from which an episode shows where the work leads."""
+STILL = 1e-3
+"""Least standard deviation of the arm's state that is scaled by: an idle joint tells nothing."""
 PER_FRAME = ("images", "time_s", "progress", "success", "proprio")
 PER_EPISODE = ("instruction", "task", "behaviour")
 

@@ -46,8 +46,8 @@ class Sizes:
 
     train: int = 600
     """To learn from."""
-    instead: tuple[str, ...] = ("reach:1500",)
-    """Tasks of which other numbers are learned from: reach's episodes are short."""
+    instead: tuple[str, ...] = ("reach:1500", "cue_colour:1500")
+    """Tasks of which other numbers are learned from: short ones, and what is to be remembered."""
     validation: int = 60
     """To choose weights and calibrate with."""
     test: int = 80
