@@ -7,7 +7,7 @@ import pytest
 
 from training.critic import sets
 from training.critic.batches import Drawing, draw, foreign, instructions, recolour
-from training.critic.clips import Clips, colour_of, composed, join
+from training.critic.clips import PER_EPISODE, PER_FRAME, Clips, colour_of, composed
 
 STEPS = 12
 RED, BLUE = "push the red cube", "push the blue cube"
@@ -26,6 +26,13 @@ def clips(ends: tuple[float, ...] = (1.0, 0.5, 0.0), task: str = "push") -> Clip
         instruction=np.array([(RED, BLUE)[i % 2] for i in range(count)]),
         task=np.full(count, task), behaviour=np.full(count, "expert"),
     )  # fmt: skip
+
+
+def join(parts: list[Clips]) -> Clips:
+    """The episodes of several sets, one after the other."""
+    lengths = np.concatenate([np.diff(part.offsets) for part in parts])
+    both = {n: np.concatenate([getattr(p, n) for p in parts]) for n in (*PER_FRAME, *PER_EPISODE)}
+    return Clips(offsets=np.concatenate([[0], np.cumsum(lengths)]), **both)
 
 
 PLAIN = Drawing(episodes=6, foreign=0.0, dark=0.0, shift_px=0, gain=0.0, rewound=0.0)
@@ -186,7 +193,8 @@ def test_a_composition_that_is_held_out_is_not_learned_as_foreign_either():
 
 def test_compositions_are_told_apart_by_task_and_colour():
     source = join([clips(), clips(task="reach")])
-    assert composed(source, ("push:blue",)).tolist() == [False, True, False] + [False] * 3
+    found = composed(source.task, source.instruction, ("push:blue",))
+    assert found.tolist() == [False, True, False] + [False] * 3
 
 
 def test_picked_episodes_keep_their_frames():
@@ -215,6 +223,10 @@ def test_splits_share_no_seed_and_hold_out_what_they_say():
         (lambda: sets.Tasks(train=("reach",), test=("reach",)), "none twice"),
         (lambda: sets.Tasks(train=("fly",)), "fly"),
         (lambda: sets.Sizes(instead=("reach",)), "expected a task and a number"),
+        (lambda: sets.Sizes(instead=("reach:0",)), "expected a task and a number"),
+        (lambda: sets.Sizes(instead=("fly:10",)), "fly"),
+        (lambda: sets.Tasks(composition=("reach:mauve",)), "expected a task and one of red"),
+        (lambda: sets.Tasks(composition=("fly:red",)), "fly"),
         (lambda: sets.Sizes(train=0), "train: got 0"),
     ],
 )

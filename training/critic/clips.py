@@ -1,10 +1,11 @@
 """Recorded episodes as a critic sees them: frames at a stride in seconds, and the truth."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -110,14 +111,66 @@ STILL = 1e-3
 """Least standard deviation of the arm's state that is scaled by: an idle joint tells nothing."""
 PER_FRAME = ("images", "time_s", "progress", "success", "proprio")
 PER_EPISODE = ("instruction", "task", "behaviour")
+Wanted = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""Tasks and instructions of episodes to which of them are kept."""
 
 
-def load_clips(path: Path, cameras: Sequence[str], stride_s: float, side_px: int) -> Clips:
-    """Read a data set that `vla demos` recorded; the last frame of each episode is always there.
+def load_clips(
+    paths: Sequence[Path], cameras: Sequence[str], stride_s: float, side_px: int,
+    wanted: Wanted | None = None,
+) -> Clips:  # fmt: skip
+    """Read data sets that `vla demos` recorded; the last frame of each episode is always there.
+
+    Pictures are the largest thing there is: one array holds those of all sets, and they are
+    decoded into it.
+
+    Args:
+        paths: Data sets.
+        cameras: Names, in view order.
+        stride_s: Time between frames.
+        side_px: Side of the square pictures.
+        wanted: Returns, for tasks and instructions (str [n] each), which episodes to keep, bool
+            [n]; all if not given.
 
     Raises:
-        ValueError: it is damaged, lacks a camera, or lacks the simulator's truth.
+        ValueError: a set is damaged, lacks a camera, or lacks the simulator's truth.
     """
+    sets = [_choose(path, stride_s, wanted) for path in paths]
+    ends = np.cumsum([len(chosen.frames.step) for chosen in sets])
+    images = np.zeros((ends[-1], len(cameras), side_px, side_px, 3), np.uint8)
+    parts = []
+    for chosen, end in zip(sets, ends, strict=True):
+        info, frames = chosen.info, chosen.frames
+        views = tuple(info.camera(name) for name in cameras)
+        own = images[end - len(frames.step) : end]
+        decode_views(info, views, frames, (side_px, side_px), out=own)
+        columns = read_columns(info)
+        rows = info.offsets[frames.episode] + frames.step
+        parts.append({
+            "time_s": frames.step / info.fps,
+            "progress": columns.scalars["progress"][rows],
+            "success": columns.scalars["success"][rows] > 0,
+            "proprio": columns.state[rows],
+            "instruction": np.array(info.tasks)[chosen.episodes],
+            "task": chosen.task,
+            "behaviour": _behaviours(info)[chosen.episodes],
+        })  # fmt: skip
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    lengths = np.concatenate([chosen.lengths for chosen in sets])
+    return Clips(images=images, offsets=np.concatenate([[0], np.cumsum(lengths)]), **joined)
+
+
+class _Chosen(NamedTuple):
+    """What is read of a data set."""
+
+    info: DatasetInfo
+    episodes: np.ndarray
+    lengths: np.ndarray
+    frames: FrameChoice
+    task: np.ndarray
+
+
+def _choose(path: Path, stride_s: float, wanted: Wanted | None) -> _Chosen:
     info = open_dataset(path)
     if info.recording is None or not {"progress", "success"} <= set(info.scalars):
         raise ValueError(
@@ -125,33 +178,15 @@ def load_clips(path: Path, cameras: Sequence[str], stride_s: float, side_px: int
             "record it with `vla demos`"
         )
     stride = max(1, round(stride_s * info.fps))
-    steps = [_steps(length, stride) for length in info.lengths.tolist()]
-    counts = np.array([len(s) for s in steps])
-    choice = FrameChoice(
-        episode=np.repeat(np.arange(info.num_episodes), counts), step=np.concatenate(steps)
+    task = np.full(info.num_episodes, info.recording["task"]["type"])
+    kept = np.ones(len(task), np.bool_) if wanted is None else wanted(task, np.array(info.tasks))
+    episodes = np.flatnonzero(kept)
+    steps = [_steps(length, stride) for length in info.lengths[episodes].tolist()]
+    counts = np.array([len(s) for s in steps], np.int64)
+    frames = FrameChoice(
+        episode=np.repeat(episodes, counts), step=np.concatenate(steps or [np.zeros(0, np.int64)])
     )
-    chosen = tuple(info.camera(name) for name in cameras)
-    columns = read_columns(info)
-    rows = info.offsets[choice.episode] + choice.step
-    return Clips(
-        images=decode_views(info, chosen, choice, (side_px, side_px)),
-        time_s=choice.step / info.fps,
-        progress=columns.scalars["progress"][rows],
-        success=columns.scalars["success"][rows] > 0,
-        proprio=columns.state[rows],
-        offsets=np.concatenate([[0], np.cumsum(counts)]),
-        instruction=np.array(info.tasks),
-        task=np.full(info.num_episodes, info.recording["task"]["type"]),
-        behaviour=_behaviours(info),
-    )
-
-
-def join(parts: Sequence[Clips]) -> Clips:
-    """Return the episodes of several sets, one after the other."""
-    lengths = np.concatenate([np.diff(part.offsets) for part in parts])
-    names = [f.name for f in fields(Clips) if f.name != "offsets"]
-    joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
-    return Clips(offsets=np.concatenate([[0], np.cumsum(lengths)]), **joined)
+    return _Chosen(info, episodes, counts, frames, task[episodes])
 
 
 def colour_of(instruction: str) -> str | None:
@@ -160,14 +195,15 @@ def colour_of(instruction: str) -> str | None:
     return found.group(1) if found else None
 
 
-def composed(clips: Clips, held_out: Sequence[str]) -> np.ndarray:
+def composed(task: np.ndarray, instruction: np.ndarray, held_out: Sequence[str]) -> np.ndarray:
     """Return, bool [n], which episodes combine a task and a colour that `held_out` lists.
 
     Args:
-        clips: Episodes.
+        task: str [n].
+        instruction: str [n].
         held_out: Pairs such as "reach:blue".
     """
-    pairs = [f"{t}:{colour_of(i)}" for t, i in zip(clips.task, clips.instruction, strict=True)]
+    pairs = [f"{t}:{colour_of(str(i))}" for t, i in zip(task, instruction, strict=True)]
     return np.isin(pairs, list(held_out))
 
 

@@ -3,9 +3,12 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
+from sim.layout import COLOURS
 from sim.vec_env import load_task
 from training import demos
-from training.critic.clips import Clips, composed, join, load_clips
+from training.critic.clips import Clips, composed, load_clips
 from vla.contracts.config import check_least
 
 TRAIN_SEED = 10
@@ -38,6 +41,14 @@ class Tasks:
             raise ValueError(f"tasks: got {names}, expected some to train on and none twice")
         for name in names:
             load_task(name)
+        for pair in self.composition:
+            task, _, colour = pair.partition(":")
+            load_task(task)
+            if colour not in COLOURS:
+                raise ValueError(
+                    f"composition: got {pair!r}, expected a task and one of "
+                    f"{', '.join(COLOURS)}, such as reach:blue"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +68,10 @@ class Sizes:
         """Refuse numbers out of range."""
         check_least(self, train=1, validation=1, test=1)
         for pair in self.instead:
-            if not pair.partition(":")[2].isdigit():
+            task, _, number = pair.partition(":")
+            if not number.isdigit() or not int(number):
                 raise ValueError(f"instead: got {pair!r}, expected a task and a number, reach:1500")
+            load_task(task)
 
     def to_train(self, task: str) -> int:
         """Return how many episodes of a task are learned from."""
@@ -145,14 +158,16 @@ def load(
     Raises:
         ValueError: no episode is left.
     """
-    found = [load_clips(place, cameras, stride_s, px) for place in record(split, folder)]
-    clips = found[0] if len(found) == 1 else join(found)
-    if split.composition is None:
-        return clips
-    kept = (composed(clips, tasks.composition) == split.composition).nonzero()[0]
-    if not len(kept):
+
+    def wanted(task: np.ndarray, instruction: np.ndarray) -> np.ndarray:
+        if split.composition is None:
+            return np.ones(len(task), np.bool_)
+        return composed(task, instruction, tasks.composition) == split.composition
+
+    clips = load_clips(record(split, folder), cameras, stride_s, px, wanted)
+    if not clips.episodes:
         raise ValueError(
             f"{split.name}: no episode of {sum(split.episodes)} is left for compositions "
             f"{', '.join(tasks.composition)}; record more episodes"
         )
-    return clips if len(kept) == clips.episodes else clips.pick(kept)
+    return clips

@@ -35,16 +35,25 @@ class FrameChoice:
 
 
 def decode_views(
-    info: DatasetInfo, cameras: tuple[Camera, ...], choice: FrameChoice, image_hw: tuple[int, int]
-) -> np.ndarray:
+    info: DatasetInfo, cameras: tuple[Camera, ...], choice: FrameChoice,
+    image_hw: tuple[int, int], out: np.ndarray | None = None,
+) -> np.ndarray:  # fmt: skip
     """Return the chosen frames of some cameras as u8 `f v h w 3` RGB.
 
     Images of another size are stretched to `image_hw` (area average).
 
+    Args:
+        info: The data set.
+        cameras: Which cameras, in view order.
+        choice: Which frames.
+        image_hw: Height and width of the result.
+        out: Zeros of the result's shape to write into, where one array is to hold several sets.
+
     Raises:
         ValueError: a file cannot be decoded or lacks a frame.
     """
-    frames = np.zeros((len(choice.step), len(cameras), *image_hw, 3), np.uint8)
+    shape = (len(choice.step), len(cameras), *image_hw, 3)
+    frames = np.zeros(shape, np.uint8) if out is None else out
     jobs = []
     for view, camera in enumerate(cameras):
         fill = _fill_from_videos_ if camera.video else _fill_from_tables_
@@ -93,7 +102,8 @@ def _decode_file_(
             f"{path}: has no frame {min(missing)} ({len(missing)} wanted ones are missing); copy "
             "the data set again or record it again"
         )
-    out[rows] = out[[row_of[int(p)] for p in position]]
+    again = first != np.arange(len(position))
+    out[rows[again]] = out[rows[first[again]]]
 
 
 def _to_rgb(frame: av.VideoFrame, height: int, width: int) -> np.ndarray:
