@@ -142,6 +142,16 @@ def loss(critic: PairwiseCritic, batch: CriticBatch, weights: Losses) -> dict[st
     return {name: getattr(weights, name) * value for name, value in found.items()}
 
 
+def aim_loss(critic: PairwiseCritic, batch: CriticBatch) -> Tensor:
+    """Return the loss of foretelling goals alone, at the frames from which they can be told."""
+    kept, look = critic.encode(batch.frames, batch.task)
+    row = torch.as_tensor(batch.frames.row)[batch.query]
+    tells = (batch.aim > 0) & ~batch.goal[row].isnan().all(1)
+    query = batch.query[tells]
+    seen = remembered(kept, torch.as_tensor(batch.frames.row), query)
+    return aimed(critic.goal(look.only(query)(seen)), batch.goal[row[tells]], batch.aim[tells])
+
+
 def remembered(kept: Tensor, row: Tensor, history: Tensor) -> Tensor:
     """Return by how much the maximum up to each of `history` exceeds the first frame, [q, m]."""
     count = torch.bincount(row)

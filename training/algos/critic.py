@@ -24,7 +24,7 @@ from training.critic.corrections import draw_corrections
 from training.optimiser import Optimiser
 from vla import checkpoint as policies
 from vla.contracts import config as configs
-from vla.contracts.config import PluginConfig
+from vla.contracts.config import PluginConfig, check_least
 from vla.nn.text import train_tokenizer
 
 Weights = dict[str, torch.Tensor]
@@ -43,6 +43,15 @@ class Config(PluginConfig):
     """How batches are drawn."""
     losses: Losses = field(default_factory=Losses)
     """Weights of the losses; 0 is the ablation of one."""
+    aiming: float = 0.25
+    """Share of the updates, the first ones, that only teach where the work leads: what is meant,
+    before how far it is. Many episodes, few frames of each; 0 is the ablation."""
+    aimed: int = 96
+    """Episodes per batch there."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range."""
+        check_least(self, aiming=0, aimed=2)
 
     def start(self, train: RunConfig, data: Any) -> "CriticLearning":
         """Make a critic for the data.
@@ -108,9 +117,18 @@ class CriticLearning:
             self.module = train.critic.build(self.tokenizer).to(train.device)
         self.rng = np.random.default_rng(train.seed)
         self.scorer, self.calibration = train.scorer, calibrate.Calibration()
+        self.leads = ~np.isnan(data.train.goal).all(1)
+        self.collected = 0
 
     def collect(self) -> tuple[CriticBatch, CorrectionBatch | None]:
         """Return the next batch, and some of what people corrected, if anything."""
+        self.collected += 1
+        if self._aims():
+            few = dataclasses.replace(
+                self.config.drawing, episodes=self.config.aimed, spots=1, mates=0,
+                foreign=0.0, shown=0.0,
+            )  # fmt: skip
+            return draw(self.data.train, few, self.rng, self.leads), None
         batch, known = draw(self.data.train, self.config.drawing, self.rng), self.data.corrections
         if known is None:
             return batch, None
@@ -122,7 +140,10 @@ class CriticLearning:
     ) -> dict[str, float]:  # fmt: skip
         """Descend the sum of the losses once."""
         batch, corrections = data
-        losses = pairs.loss(self.module, batch, self.config.losses)
+        if self._aims():
+            losses = {"goal": self.config.losses.goal * pairs.aim_loss(self.module, batch)}
+        else:
+            losses = pairs.loss(self.module, batch, self.config.losses)
         if corrections is not None:
             losses["corrected"] = pairs.correction_loss(
                 self.module, corrections, self.config.losses
@@ -130,6 +151,10 @@ class CriticLearning:
         figures = optimiser.step_(torch.stack(list(losses.values())).sum())
         values = {name: float(value.detach()) for name, value in losses.items()}
         return {**values, **figures, "samples": float(len(batch.history))}
+
+    def _aims(self) -> bool:
+        """Whether the batch collected last is one of the first, that teach goals alone."""
+        return self.collected <= self.config.aiming * self.run.steps and bool(self.leads.any())
 
     def evaluate(self, weights: Weights, *, episodes: int, seed: int) -> Validation:
         """Judge weights on `episodes` of each validation task; fuse and calibrate by them."""
@@ -165,6 +190,7 @@ class CriticLearning:
         """Return where the stream of data is, and the calibration."""
         return {
             "rng": self.rng.bit_generator.state,
+            "collected": self.collected,
             "scorer": configs.to_json(self.scorer),
             "calibration": configs.to_json(self.calibration),
         }
@@ -172,6 +198,7 @@ class CriticLearning:
     def restore_(self, state: dict[str, Any]) -> None:
         """Continue the stream of data."""
         self.rng.bit_generator.state = state["rng"]
+        self.collected = state["collected"]
         self.scorer = configs.from_json(ScorerConfig, state["scorer"], "scorer")
         self.calibration = configs.from_json(
             calibrate.Calibration, state["calibration"], "calibration"

@@ -52,12 +52,21 @@ class Drawing:
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
-        check_least(self, episodes=2, spots=2, mates=0, pairs=1, shift_px=0)
+        check_least(self, episodes=2, spots=1, mates=0, pairs=1, shift_px=0)
 
 
-def draw(clips: Clips, drawing: Drawing, rng: np.random.Generator) -> CriticBatch:
-    """Return one batch."""
-    chosen = _episodes(clips, drawing.episodes, rng)
+def draw(
+    clips: Clips, drawing: Drawing, rng: np.random.Generator, among: np.ndarray | None = None
+) -> CriticBatch:
+    """Return one batch.
+
+    Args:
+        clips: Episodes.
+        drawing: How many, and what of them.
+        rng: Source of randomness.
+        among: Episodes to draw from, bool [n]; all if not given.
+    """
+    chosen = _episodes(clips, drawing.episodes, rng, among)
     drawn = [_spots(clips, int(e), drawing, rng) for e in chosen]
     spots, judged = np.stack([d[0] for d in drawn]), np.stack([d[1] for d in drawn])
     episodes, size = spots.shape
@@ -97,17 +106,20 @@ def draw(clips: Clips, drawing: Drawing, rng: np.random.Generator) -> CriticBatc
     )
 
 
-def _episodes(clips: Clips, count: int, rng: np.random.Generator) -> np.ndarray:
+def _episodes(
+    clips: Clips, count: int, rng: np.random.Generator, among: np.ndarray | None
+) -> np.ndarray:
     """Draw episodes; a task's share grows as the root of its frames, and none is left out."""
-    names, which = np.unique(clips.task, return_inverse=True)
-    owned = np.bincount(which, np.diff(clips.offsets))
+    pool = np.arange(clips.episodes) if among is None else np.flatnonzero(among)
+    names, which = np.unique(clips.task[pool], return_inverse=True)
+    owned = np.bincount(which, np.diff(clips.offsets)[pool])
     share = np.sqrt(owned) / np.sqrt(owned).sum()
     # Systematic sampling: shares are met as closely as whole numbers can.
     spots = (rng.random() + np.arange(count)) / count
     drawn = rng.permutation(
         names[np.searchsorted(np.cumsum(share), spots).clip(max=len(names) - 1)]
     )
-    return np.array([rng.choice(np.flatnonzero(clips.task == name)) for name in drawn])
+    return np.array([rng.choice(pool[clips.task[pool] == name]) for name in drawn])
 
 
 def _spots(

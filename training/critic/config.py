@@ -29,13 +29,13 @@ class CriticConfig(RunConfig):
     """Labelled data sets that people went over with `vla label --review`: learned from as well."""
     eval: EvalConfig = field(
         default_factory=lambda: EvalConfig(
-            every=425, episodes=60, final_episodes=60, keep_best=True
+            every=300, episodes=60, final_episodes=60, keep_best=True
         )
     )
     """Validation; the best weights are kept in OUT/best."""
     optimiser: OptimiserConfig = field(default_factory=lambda: OptimiserConfig(lr=2e-3, ema=0.99))
     """Optimiser."""
-    steps: int = 1700
+    steps: int = 1200
     """Updates."""
     save_every: int = 200
     """Updates between checkpoints."""
