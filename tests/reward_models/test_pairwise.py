@@ -173,6 +173,30 @@ def test_memory_in_training_reaches_to_the_history_of_each_query():
     assert found.flatten().tolist() == [0.0, 3.0, 0.0, 1.0]
 
 
+def test_only_frames_from_which_a_goal_can_be_told_teach_it(critic):
+    seen = frames([0, 0, 0, 1, 1, 1], [0.0, 0.2, 0.4] * 2)
+    query = torch.tensor([0, 1, 2, 3, 4, 5])
+    batch = pairs.CriticBatch(
+        frames=replace(seen, images=torch.from_numpy(seen.images), row=torch.from_numpy(seen.row)),
+        task=("push it", "open it"), query=query, history=query,
+        first=torch.tensor([0, 0, 0, 3, 3, 3]), last=torch.tensor([2, 5]),
+        progress=torch.zeros(6), success=torch.zeros(6), own=torch.ones(2),
+        goal=torch.tensor([[1.0, -1.0], [torch.nan, torch.nan]]),
+        aim=torch.tensor([0.0, 1.0, 0.5, 1.0, 1.0, 1.0]),
+        pairs=torch.zeros(0, 2, dtype=torch.long), shown=torch.tensor([-1, -1]),
+        better=torch.zeros(0, 2, dtype=torch.long),
+    )  # fmt: skip
+    with torch.no_grad():
+        embedded, _ = critic.embed(seen, batch.task, critic.remember(2))
+    # Frame 0 lies before the work, episode 1 has no known goal: frames 1 and 2 are left.
+    found = pairs.aim_loss(critic, batch)
+    expected = pairs.aimed(
+        critic.goal(embedded[1:3]), batch.goal[:1].expand(2, -1), torch.tensor([1.0, 0.5])
+    )
+    assert found.item() == pytest.approx(expected.item(), rel=1e-4)
+    assert found.item() > 0
+
+
 def test_goals_are_weighed_by_the_work_left_and_unknown_ones_left_out():
     said = torch.tensor([[0.0, 9.0], [0.5, 9.0], [7.0, 9.0]], requires_grad=True)
     goal = torch.tensor([[1.0], [1.0], [torch.nan]])

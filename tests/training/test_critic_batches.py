@@ -80,6 +80,14 @@ def test_goals_count_from_where_work_begins_by_what_is_left_of_it():
     assert np.allclose(batch.aim, np.where(steps < 6, 0.0, 1.0 - rising[steps]))
 
 
+def test_episodes_may_be_drawn_from_some_alone():
+    source = join([clips(), clips(task="reach")])
+    among = np.array([False, True, False, False, False, True])
+    batch = draw(source, replace(PLAIN, episodes=8), np.random.default_rng(10), among)
+    ends = np.asarray(batch.progress[batch.last]).round(3)
+    assert set(ends.tolist()) == {0.5, 0.0}
+
+
 def test_no_goal_is_taught_under_an_instruction_that_is_not_the_episodes_own():
     source = clips(ends=(1.0, 1.0))
     batch = draw(source, replace(PLAIN, foreign=0.5, shown=0.0), np.random.default_rng(8))

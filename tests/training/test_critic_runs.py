@@ -30,7 +30,9 @@ def config(**changes) -> CriticConfig:
     small = pairwise.Config(backbone=tiny.Config(image_px=32), memory_width=8, width=16, bins=5)
     run = CriticConfig(
         critic=small,
-        algo=algo.Config(drawing=Drawing(episodes=3, past=2, spots=2, mates=1, pairs=4)),
+        algo=algo.Config(
+            drawing=Drawing(episodes=3, past=2, spots=2, mates=1, pairs=4), aiming=0.34, aimed=4
+        ),
         tasks=Tasks(train=("reach",), validation=("drawer",), test=("push",),
                     composition=("reach:blue",)),
         sizes=Sizes(train=8, validation=4, test=6, instead=()),
@@ -60,6 +62,13 @@ def test_a_run_leaves_a_critic_that_knows_where_it_comes_from(run):
     assert told.provenance["data"] == ["train: reach", "validation: reach, drawer"]
     assert told.calibration.confidence != CriticConfig().scorer  # fitted, not the default
     assert checkpoint.load(run).critic.cameras == ("front", "wrist")
+
+
+def test_the_first_third_of_the_updates_only_teaches_where_the_work_leads(run):
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    updates = [line for line in lines if "grad_norm" in line]
+    assert ["value" in line for line in updates] == [False] * 2 + [True] * 4
+    assert all("goal" in line for line in updates)
 
 
 def test_the_best_weights_on_validation_are_kept_and_found_first(run):
