@@ -127,16 +127,17 @@ def loss(critic: PairwiseCritic, batch: CriticBatch, weights: Losses) -> dict[st
     row = row[batch.query]
     first = embedded[batch.first]
     seen = critic.read(embedded, first, _references(embedded, row, batch))
-    moment = critic.judgement(seen)
+    moment, logits = critic.judgement(seen), critic.value_logits(seen)
+    mean = logits.softmax(1) @ critic.levels
     change = critic.change(seen[batch.pairs[:, 0]], seen[batch.pairs[:, 1]])
     true = batch.progress[batch.pairs[:, 1]] - batch.progress[batch.pairs[:, 0]]
     found = {
-        "value": F.cross_entropy(critic.value_logits(seen), two_hot(batch.progress, critic.levels)),
+        "value": F.cross_entropy(logits, two_hot(batch.progress, critic.levels)),
         "difference": (change.difference - true).square().mean(),
         "trend": F.cross_entropy(change.trend, trend_of(true), ignore_index=-1),
         "done": focal(moment.done, batch.success),
         "match": F.binary_cross_entropy_with_logits(moment.match, batch.own[row]),
-        "preference": preference(moment.value[batch.last], batch.better),
+        "preference": preference(mean[batch.last], batch.better),
         "goal": aimed(critic.goal(embedded), batch.goal[row], batch.aim),
     }
     return {name: getattr(weights, name) * value for name, value in found.items()}

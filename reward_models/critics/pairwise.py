@@ -154,9 +154,10 @@ class PairwiseCritic(nn.Module):
     def judgement(self, seen: Tensor) -> Moment:
         """Return what the heads say of single moments."""
         probability = self.value(seen).softmax(1)
-        value = probability @ self.levels
-        variance = (probability * (self.levels - value[:, None]) ** 2).sum(1)
+        mean = probability @ self.levels
+        variance = (probability * (self.levels - mean[:, None]) ** 2).sum(1)
         done, match = self.verdict(seen).unbind(1)
+        value = middle(probability) @ self.levels
         return Moment(value, variance.clamp(min=0).sqrt(), done, match)
 
     def change(self, a: Tensor, b: Tensor) -> Change:
@@ -183,6 +184,19 @@ class PairwiseCritic(nn.Module):
         told = (weight * self.tell(torch.cat([keys, progress], 2))).sum(1)
         found = torch.cat([told, (weight * progress).sum(1)], 1)
         return torch.where(none, self.nothing_shown, found)
+
+
+def middle(probability: Tensor) -> Tensor:
+    """Return what is left of distributions over bins [n, bins] around their median, scaled to 1.
+
+    The median bin and its neighbours: `pairs.two_hot` spreads one value over two bins, so the mean
+    of these is the median to a fraction of a bin. The mean of all bins lies between "all is done"
+    and "nothing is" where the critic wavers, which is never true, and above 0 wherever 0 is likely.
+    """
+    bins = torch.arange(probability.shape[1], device=probability.device)
+    median = (probability.cumsum(1) < 0.5).sum(1).clamp(max=len(bins) - 1)
+    kept = torch.where((bins - median[:, None]).abs() <= 1, probability, 0.0)
+    return kept / kept.sum(1, keepdim=True)
 
 
 class Look:

@@ -9,7 +9,7 @@ import torch
 from reward_models import checkpoint, pairs
 from reward_models.critic import Shown
 from reward_models.critics import pairwise
-from reward_models.critics.pairwise import news
+from reward_models.critics.pairwise import middle, news
 from reward_models.scorer import Scorer
 from vla.backbones import tiny
 from vla.contracts.types import Frames
@@ -61,6 +61,15 @@ def test_values_lie_between_0_and_1_and_their_spread_is_that_of_the_bins(critic,
     assert ((moment.value > 0) & (moment.value < 1)).all()
     # Nothing on [0, 1] varies by more than half.
     assert ((moment.spread > 0) & (moment.spread <= 0.5)).all()
+
+
+def test_progress_is_the_median_to_a_fraction_of_a_bin():
+    levels = torch.linspace(0, 1, 11)
+    one = pairs.two_hot(torch.tensor([0.0, 0.42, 0.97, 1.0]), levels)
+    assert torch.allclose(middle(one) @ levels, torch.tensor([0.0, 0.42, 0.97, 1.0]))
+    # Nothing is done, or all of it: never half of it.
+    torn = 0.6 * one[:1] + 0.4 * one[3:]
+    assert (middle(torn) @ levels).item() == 0.0
 
 
 def test_memory_is_what_is_more_than_at_the_beginning_of_the_episode():

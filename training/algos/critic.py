@@ -43,7 +43,7 @@ class Config(PluginConfig):
     """How batches are drawn."""
     losses: Losses = field(default_factory=Losses)
     """Weights of the losses; 0 is the ablation of one."""
-    aiming: float = 0.25
+    aiming: float = 0.15
     """Share of the updates, the first ones, that only teach where the work leads: what is meant,
     before how far it is. Many episodes, few frames of each; 0 is the ablation."""
     aimed: int = 96

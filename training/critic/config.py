@@ -35,7 +35,7 @@ class CriticConfig(RunConfig):
     """Validation; the best weights are kept in OUT/best."""
     optimiser: OptimiserConfig = field(default_factory=lambda: OptimiserConfig(lr=2e-3, ema=0.99))
     """Optimiser."""
-    steps: int = 1200
+    steps: int = 2000
     """Updates."""
     save_every: int = 200
     """Updates between checkpoints."""
