@@ -165,7 +165,8 @@ def _train(
             samples, since = 0.0, time.perf_counter()
             log.write(step, {**metrics, "samples_per_s": rate, "seconds": seconds})
             bar.update(line, completed=step, rate=rate)
-        if config.eval.every and step % config.eval.every == 0 and not last:
+        # The last weights may be the best; otherwise the final evaluation judges them.
+        if config.eval.every and (config.eval.keep_best if last else step % config.eval.every == 0):
             result = _evaluate(this, config.eval.episodes, config.eval.seed)
             log.write(step, {f"eval/{result.figure}": result.rate, "eval/seconds": result.seconds})
             results.append(result)

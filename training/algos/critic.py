@@ -72,6 +72,8 @@ class Validation:
     """Spearman against the truth, task by task."""
     done: dict[str, float]
     """AUROC of the done head, task by task."""
+    outcome: dict[str, float]
+    """AUROC of success against failure by the progress at the end, task by task."""
     learned: tuple[str, ...]
     """Tasks of those that are learned: their held-out layouts choose the weights."""
     error: float
@@ -86,12 +88,13 @@ class Validation:
 
     @property
     def rate(self) -> float:
-        """Mean over learned tasks of Spearman and done AUROC, both.
+        """Mean over learned tasks of Spearman, done and outcome AUROC.
 
         A task that is not learned is reported and calibrated with, but chooses nothing: the better
         a critic knows its tasks, the surer it is that an unknown one is foreign.
         """
-        return float(np.nanmean([[self.order[t], self.done[t]] for t in self.learned]))
+        told = [[self.order[t], self.done[t], self.outcome[t]] for t in self.learned]
+        return float(np.nanmean(told))
 
     def sentence(self) -> str:
         """Return the result for people."""
@@ -101,8 +104,9 @@ class Validation:
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON types."""
         return {
-            "order": self.order, "done": self.done, "learned": list(self.learned),
-            "error": self.error, "rate": self.rate, "seconds": self.seconds,
+            "order": self.order, "done": self.done, "outcome": self.outcome,
+            "learned": list(self.learned), "error": self.error, "rate": self.rate,
+            "seconds": self.seconds,
         }  # fmt: skip
 
 
@@ -162,14 +166,18 @@ class CriticLearning:
         scorer, clips = self._scorer(weights), first_of_each(self.data.validation, episodes)
         self.scorer, curves = best_fusion(scorer, clips)
         self.calibration = calibrated(self.scorer, curves, clips)
-        order, done = order_of(curves, clips), {}
+        order, done, outcome = order_of(curves, clips), {}, {}
+        ends = clips.offsets[1:] - 1
         for task in order:
-            here = (clips.task == task)[clips.episode]
-            done[task] = _auroc(curves.done[here], clips.success[here])
+            here = clips.task == task
+            frames, last = here[clips.episode], ends[here]
+            done[task] = _auroc(curves.done[frames], clips.success[frames])
+            outcome[task] = _auroc(curves.value[last], clips.success[last])
         error = float(np.abs(curves.value - clips.progress).mean())
         return Validation(
-            order=order, done=done, learned=tuple(t for t in order if t in self.run.tasks.train),
-            error=error, seconds=time.perf_counter() - begin,
+            order=order, done=done, outcome=outcome,
+            learned=tuple(t for t in order if t in self.run.tasks.train), error=error,
+            seconds=time.perf_counter() - begin,
         )  # fmt: skip
 
     def save(self, weights: Weights, step: int, folder: Path, also: Callable[[Path], None]) -> None:
