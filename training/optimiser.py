@@ -8,6 +8,9 @@ from torch import Tensor, nn
 
 from vla.contracts.config import check_least
 
+BESIDE = "beside."
+"""Prefix of parameters that are learned beside a policy."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class OptimiserConfig:
@@ -23,12 +26,14 @@ class OptimiserConfig:
     """Learning rate at the end, as a share of the peak (cosine in between)."""
     clip: float = 1.0
     """Largest norm of the gradient."""
+    beside: float = 10.0
+    """Learning rate of what is learned beside a policy (value baselines), times `lr`."""
     ema: float = 0.995
     """Decay of the averaged weights, which evaluation and the checkpoint use; rises from 0."""
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
-        check_least(self, lr=0, weight_decay=0, warmup=0, final_share=0, clip=0, ema=0)
+        check_least(self, lr=0, weight_decay=0, warmup=0, final_share=0, clip=0, ema=0, beside=0)
 
 
 def learning_rate(config: OptimiserConfig, step: int, steps: int) -> float:
@@ -45,12 +50,18 @@ class Optimiser:
 
     def __init__(self, config: OptimiserConfig, module: nn.Module, steps: int) -> None:
         self.config, self.module, self.steps, self.count = config, module, steps, 0
-        decay = [p for p in module.parameters() if p.dim() >= 2]
-        rest = [p for p in module.parameters() if p.dim() < 2]
-        groups = [
-            {"params": decay, "weight_decay": config.weight_decay},
-            {"params": rest, "weight_decay": 0.0},
-        ]
+        named = list(module.named_parameters())
+        groups = []
+        for beside in (False, True):
+            own = [p for name, p in named if name.startswith(BESIDE) == beside]
+            factor = config.beside if beside else 1.0
+            parts = (([p for p in own if p.dim() >= 2], config.weight_decay),
+                     ([p for p in own if p.dim() < 2], 0.0))  # fmt: skip
+            groups += [
+                {"params": part, "weight_decay": decay, "factor": factor}
+                for part, decay in parts
+                if part
+            ]
         self.adam = torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.95), fused=True)
         self.average = {name: value.detach().clone() for name, value in module.state_dict().items()}
 
@@ -69,7 +80,7 @@ class Optimiser:
             )
         rate = learning_rate(self.config, self.count, self.steps)
         for group in self.adam.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["factor"]
         self.adam.step()
         self.count += 1
         self._average()

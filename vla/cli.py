@@ -12,6 +12,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "tasks": ("sim.catalogue:main", "list the tasks and what each one asks for"),
     "demos": ("training.demos:main", "record demonstrations of a task as a LeRobot data set"),
     "train": ("training.train:main", "train a policy from demonstrations by a recipe"),
+    "train rl": ("training.rl.train:main", "lift a cloned policy by practice in simulation"),
     "eval": ("training.eval_cli:main", "run a checkpoint on a task: success with its interval"),
     "critic train": ("training.critic.train:main", "train a process-reward critic"),
     "critic tune": ("training.critic.tune:main", "tune a vision-language critic's adapter"),
@@ -54,7 +55,9 @@ def main(argv: list[str] | None = None) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         print(usage(VERBS))
         return 0 if words else 2
-    verb = " ".join(words[:2]) if _is_group(words[0]) else words[0]
+    verb = " ".join(words[:2])
+    if verb not in VERBS and (words[0] in VERBS or not _is_group(words[0])):
+        verb = words[0]
     rest = words[len(verb.split()) :]
     if verb not in VERBS:
         return _wrong_verb(words)

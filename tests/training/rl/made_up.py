@@ -1,0 +1,24 @@
+"""A made-up practised episode."""
+
+import numpy as np
+
+from training.rl.experience import Episode
+
+
+def episode(
+    decisions: int, *, success: bool = False, progress: tuple[float, ...] | None = None,
+    number: int = 0,
+) -> Episode:  # fmt: skip
+    """Return an episode of so many decisions of two actions each, for two channels."""
+    rng = np.random.default_rng(number)
+    t = decisions
+    reward = np.zeros(t, np.float32)
+    reward[-1] = success
+    return Episode(
+        images=rng.integers(0, 255, (t + 1, 2, 8, 8, 3), np.uint8),
+        proprio=rng.random((t + 1, 2), np.float32), time_s=np.arange(t + 1) * 0.2,
+        actions=rng.random((t, 2, 2), np.float32), executed=np.full(t, 2),
+        latents=rng.random((t, 3, 4, 2), np.float32), log_prob=rng.random((t, 2), np.float32),
+        progress=np.array(progress or np.linspace(0, 0.5, t + 1), np.float32), reward=reward,
+        terminated=success, success=success, task="push it", number=number, seed=3, version=1,
+    )  # fmt: skip

@@ -1,0 +1,30 @@
+"""Runs of practice that take seconds."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from tests.training.rl.conftest import TASK
+from training.algos import dppo, filtered_bc
+from training.config import EvalConfig
+from training.rl.config import PracticeConfig, Start
+
+ALGOS = {
+    "filtered_bc": filtered_bc.Config(batch=4, queries=2),
+    "dppo": dppo.Config(episodes=1, cloned=2, warmup=0),
+}
+
+
+def start(place: Path, out: Path) -> Start:
+    """Return what a run in `out` starts from."""
+    return Start(
+        policy=place / "start", demos=place / "demos", critic=None, experience=out / "experience"
+    )
+
+
+def config(algo: str = "filtered_bc", **changes) -> PracticeConfig:
+    """Return a run of two rounds of two episodes, each followed by two updates."""
+    run = PracticeConfig(
+        task=TASK, algo=ALGOS[algo], reward="oracle", rounds=2, episodes=2, environments=2,
+        steps=4, save_every=1, log_every=1, threads=1, eval=EvalConfig(every=0, final_episodes=2),
+    )  # fmt: skip
+    return replace(run, **changes)

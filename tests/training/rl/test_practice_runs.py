@@ -1,0 +1,77 @@
+"""Practice end to end in seconds: rounds, what is learned from, stopping and going on."""
+
+import json
+
+import pytest
+import torch
+from rich.console import Console
+
+from tests.training.rl.runs import ALGOS, config, start
+from tests.training.tiny_run import tiny_config
+from training import loop
+from training.optimiser import Optimiser
+from training.rl import store
+from vla import checkpoint
+
+
+@pytest.mark.parametrize("algo", ALGOS)
+def test_every_round_practises_and_is_kept_and_told(algo, begun, tmp_path) -> None:
+    (result,) = loop.run(
+        config(algo), start(begun, tmp_path), tmp_path / "run", Console(quiet=True)
+    )
+    assert len(result.success) == 2
+    assert store.rounds(tmp_path / "experience") == ["round-000000", "round-000001"]
+    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    told = {row["step"]: row["practice/episodes"] for row in rows if "practice/episodes" in row}
+    assert told == {1: 2.0, 2: 2.0, 3: 4.0, 4: 4.0}
+    later = store.read_round(tmp_path / "experience", "round-000001")
+    assert [e.version for e in later] == [2, 2]
+    assert later[0].seed == 20_001
+
+
+@pytest.mark.parametrize("algo", ALGOS)
+def test_a_run_that_stopped_ends_with_the_same_weights(algo, begun, tmp_path) -> None:
+    def weights(out):
+        return torch.cat([
+            p.flatten() for p in checkpoint.load(out)[0].state_dict().values() if p.dim()
+        ])  # fmt: skip
+
+    run, place = config(algo), start(begun, tmp_path / "b")
+    loop.run(run, start(begun, tmp_path / "a"), tmp_path / "a/run", Console(quiet=True))
+    step = Optimiser.step_
+
+    def stops(self, loss):
+        if self.count == 3:
+            raise KeyboardInterrupt
+        return step(self, loss)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Optimiser, "step_", stops)
+        with pytest.raises(KeyboardInterrupt):
+            loop.run(run, place, tmp_path / "b/run", Console(quiet=True))
+    loop.run(run, place, tmp_path / "b/run", Console(quiet=True))
+    assert torch.equal(weights(tmp_path / "a/run"), weights(tmp_path / "b/run"))
+
+
+def test_only_what_the_reward_takes_for_success_is_cloned(begun, tmp_path) -> None:
+    learner = config().algo.start(config(), start(begun, tmp_path))
+    learner.collect()
+    for one in learner.rounds.worth:
+        object.__setattr__(one, "success", False)
+    assert len(learner.collect().task) == 4
+    good = learner.rounds.episodes[1]
+    object.__setattr__(learner.rounds.worth[1], "success", True)
+    drawn = learner.collect()
+    assert len(drawn.task) == 4
+    assert torch.equal(drawn.images[-len(good) :], torch.from_numpy(good.images[:-1]))
+
+
+@pytest.mark.parametrize("algo", ALGOS)
+def test_what_makes_no_sense_is_refused(algo, begun, tmp_path) -> None:
+    run = config(algo, reward="critic")
+    with pytest.raises(ValueError, match="reward 'critic' needs a critic; give one with --critic"):
+        run.algo.start(run, start(begun, tmp_path))
+    with pytest.raises(ValueError, match="use `vla train rl`"):
+        ALGOS[algo].start(tiny_config(), begun / "demos")
+    with pytest.raises(ValueError, match="as many steps in every round"):
+        config(steps=5)

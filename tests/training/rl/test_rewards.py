@@ -1,0 +1,89 @@
+"""Rewards and returns of practice, by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.training.rl.made_up import episode
+from training.rl.returns import advantages, discounted
+from training.rl.rewards import worth
+from vla.contracts.types import Progress
+
+
+class Says:
+    """A critic that says what it is told to."""
+
+    def __init__(self, value, done) -> None:
+        self.value, self.done = value, done
+
+    def start(self, batch, example=None, task=""):
+        raise NotImplementedError
+
+    def step(self, state, frames, task):
+        raise NotImplementedError
+
+    def score(self, frames, task, example=None) -> Progress:
+        self.task = task
+        n = len(frames.time_s)
+        assert n == len(self.value)
+        zero = np.zeros(n, np.float32)
+        return Progress(
+            value=np.array(self.value, np.float32), delta=zero, trend=np.zeros((n, 3), np.float32),
+            done_prob=np.array(self.done, np.float32), match=zero, confidence=zero,
+        )  # fmt: skip
+
+
+def test_a_truncated_episode_goes_on_by_its_last_value_and_a_terminated_one_does_not() -> None:
+    reward, value = np.array([0.0, 1.0]), np.array([0.5, 0.25, 2.0], np.float32)
+    # delta_1 = 1 + 0.9 * 2 - 0.25 = 2.55, delta_0 = 0 + 0.9 * 0.25 - 0.5 = -0.275
+    cut = advantages(reward, value, terminated=False, gamma=0.9, trace=0.5)
+    np.testing.assert_allclose(cut, [-0.275 + 0.45 * 2.55, 2.55], rtol=1e-6)
+    # Here delta_1 = 1 - 0.25 = 0.75.
+    over = advantages(reward, value, terminated=True, gamma=0.9, trace=0.5)
+    np.testing.assert_allclose(over, [-0.275 + 0.45 * 0.75, 0.75], rtol=1e-6)
+
+
+def test_discounted_sums() -> None:
+    np.testing.assert_allclose(discounted(np.array([1.0, 0.0, 4.0]), 0.5), [2.0, 2.0, 4.0])
+
+
+def test_the_sparse_reward_is_the_simulators() -> None:
+    (found,) = worth([episode(2, success=True)], "sparse", gamma=0.9)
+    assert found.reward.tolist() == [0.0, 1.0]
+    assert found.success
+
+
+def test_the_oracle_pays_progress_and_success_so_that_the_sum_is_the_discounted_success() -> None:
+    (found,) = worth([episode(2, success=True, progress=(0.0, 0.5, 1.0))], "oracle", gamma=0.9)
+    # 0.9 * 0.5 - 0, then 0 - 0.5 + 1: the potential of an end counts as 0.
+    np.testing.assert_allclose(found.reward, [0.45, 0.5], rtol=1e-6)
+    assert discounted(found.reward, 0.9)[0] == pytest.approx(0.9)
+
+
+def test_the_critic_alone_says_what_succeeded_and_the_simulator_is_not_asked() -> None:
+    liked = replace(episode(2, success=False), terminated=True)
+    (found,) = worth([liked], "critic", gamma=1.0, scorer=Says([0, 0.4, 1], [0, 0, 0.9]))
+    assert found.success
+    np.testing.assert_allclose(found.reward, [0.4, 0.6], rtol=1e-6)
+    (found,) = worth([liked], "critic+sparse", gamma=1.0, scorer=Says([0, 0.4, 1], [0, 0, 0.9]))
+    assert not found.success
+    np.testing.assert_allclose(found.reward, [0.4, -0.4], rtol=1e-6)
+
+
+def test_silence_earns_nothing_and_is_settled_when_the_critic_speaks_again() -> None:
+    cut = replace(episode(3, success=False), terminated=False)
+    critic = Says([0.2, np.nan, 0.6, np.nan], [0, 0, 0, 0])
+    (found,) = worth([cut], "critic", gamma=1.0, scorer=critic)
+    np.testing.assert_allclose(found.reward, [0.0, 0.4, 0.0], atol=1e-6)
+
+
+def test_other_instructions_may_be_judged_by() -> None:
+    critic = Says([0, 0, 0], [0, 0, 0])
+    worth([episode(2)], "critic", gamma=1.0, scorer=critic, task=["open the drawer"])
+    assert critic.task == ("open the drawer",)
+
+
+def test_a_critics_reward_without_a_critic_is_refused() -> None:
+    with pytest.raises(ValueError, match="reward 'critic' needs a critic; give one with --critic"):
+        worth([episode(2)], "critic", gamma=0.9)

@@ -1,0 +1,37 @@
+"""The experience store: rounds come back as written; damage is told, kills leave nothing."""
+
+import dataclasses
+import shutil
+
+import numpy as np
+import pytest
+
+from tests.training.rl.made_up import episode
+from training.rl import store
+
+
+def test_a_round_comes_back_as_it_was(tmp_path) -> None:
+    kept = [episode(3, number=1), episode(1, success=True, number=2)]
+    store.write_round(tmp_path / "x", "round-0", kept)
+    for a, b in zip(kept, store.read_round(tmp_path / "x", "round-0"), strict=True):
+        for field in dataclasses.fields(a):
+            one, other = getattr(a, field.name), getattr(b, field.name)
+            assert np.array_equal(one, other)
+            assert type(one) is type(other)
+    assert store.rounds(tmp_path / "x") == ["round-0"]
+
+
+def test_a_round_begun_and_not_finished_is_no_round(tmp_path) -> None:
+    store.write_round(tmp_path, "round-0", [episode(2)])
+    shutil.copytree(tmp_path / "round-0", tmp_path / ".round-1.new-77")
+    assert store.rounds(tmp_path) == ["round-0"]
+    assert store.rounds(tmp_path / "nowhere") == []
+
+
+def test_damage_is_told(tmp_path) -> None:
+    store.write_round(tmp_path, "round-0", [episode(2)])
+    shutil.rmtree(tmp_path / "round-0" / "latents")
+    with pytest.raises(ValueError, match="round-0: damaged experience .*delete this round"):
+        store.read_round(tmp_path, "round-0")
+    with pytest.raises(ValueError, match="nothing to keep, got 0 episodes"):
+        store.write_round(tmp_path, "round-1", [])

@@ -1,0 +1,1 @@
+"""Practice in simulation: episodes, rewards, returns, and where experience is kept."""

@@ -1,0 +1,74 @@
+"""What a run of practice is: a training run that makes its own data, round by round."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from training.config import EvalConfig, RunConfig
+from training.optimiser import OptimiserConfig
+from training.rl.rewards import Source
+from vla.contracts.config import PluginConfig, check_least, plugin
+
+PRACTICE_SEED = 20_000
+"""Seeds of practised episodes lie from here on: far from those of demonstrations and tests."""
+SEEDS_APART = 1_000
+"""Seeds that one run may use."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PracticeConfig(RunConfig):
+    """One run of practice in simulation."""
+
+    algo: PluginConfig = plugin("training.algos", "filtered_bc")
+    """How it learns."""
+    task: PluginConfig = plugin("sim.tasks", "pick_place")
+    """What to practise."""
+    reward: Source = "critic"
+    """Where reward comes from; "oracle" and "sparse" read the simulator."""
+    rounds: int = 5
+    """Rounds of practice."""
+    episodes: int = 40
+    """Episodes per round."""
+    gamma: float = 0.98
+    """Discount per decision."""
+    environments: int = 40
+    """How many run side by side."""
+    optimiser: OptimiserConfig = field(
+        default_factory=lambda: OptimiserConfig(lr=3e-4, warmup=20, ema=0.99)
+    )
+    """Optimiser."""
+    eval: EvalConfig = field(
+        default_factory=lambda: EvalConfig(every=0, episodes=100, final_episodes=200)
+    )
+    """Evaluation."""
+    steps: int = 1000
+    """Updates in all; each round is followed by an equal share of them."""
+    save_every: int = 100
+    """Updates between checkpoints."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range."""
+        super().__post_init__()
+        check_least(self, rounds=1, episodes=1, environments=1, gamma=0)
+        if self.gamma > 1 or self.steps % self.rounds:
+            raise ValueError(
+                f"got gamma {self.gamma} and {self.steps} steps in {self.rounds} rounds, expected "
+                "gamma of at most 1 and as many steps in every round"
+            )
+
+    def seed_of(self, number: int) -> int:
+        """Return the seed of the episodes of a round."""
+        return PRACTICE_SEED + SEEDS_APART * self.seed + number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """Where practice starts from."""
+
+    policy: Path
+    """Checkpoint."""
+    demos: Path
+    """The data set it was cloned from: the cloning term keeps what it can do."""
+    critic: Path | None
+    """Folder of the critic, where reward comes from one."""
+    experience: Path
+    """Where practice is kept."""

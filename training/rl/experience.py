@@ -1,0 +1,157 @@
+"""One practised episode as it is kept, and batches of them to learn from.
+
+Features of memory are not kept but what they come from: at an update the memory is replayed from
+the start of the episode with the weights of that moment (`VLAPolicy.contexts`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Float64, Int64, UInt8
+
+from vla.contracts.types import EpisodeBatch, Frames
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Episode:
+    """T decisions of one episode, and the moment after the last."""
+
+    images: UInt8[np.ndarray, "t1 v h w 3"]
+    """At every decision and at the end, before any reset."""
+    proprio: Float32[np.ndarray, "t1 s"]
+    """Measured channel positions."""
+    time_s: Float64[np.ndarray, " t1"]
+    """Seconds since the episode began."""
+    actions: Float32[np.ndarray, "t x u"]
+    """Position targets handed to the arm, X for each decision."""
+    executed: Int64[np.ndarray, " t"]
+    """How many of them were executed: fewer than X where the episode ended."""
+    latents: Float32[np.ndarray, "t d1 k u"]
+    """The path of each decision through the denoising chain (`DenoiseTrace`)."""
+    log_prob: Float32[np.ndarray, "t d"]
+    """Log-probability of its transitions under the policy that acted."""
+    progress: Float32[np.ndarray, " t1"]
+    """The simulator's, 0 at the start: for the upper bound and the audit alone."""
+    reward: Float32[np.ndarray, " t"]
+    """The simulator's sparse reward."""
+    terminated: bool
+    """Ended by the task's rules; otherwise by the time limit."""
+    success: bool
+    """The simulator's word."""
+    task: str
+    """Instruction."""
+    number: int
+    """Number of the episode among those of its seed."""
+    seed: int
+    """Seed of the episode."""
+    version: int
+    """Updates that the policy which acted had seen."""
+
+    def __len__(self) -> int:
+        """T."""
+        return len(self.executed)
+
+    @property
+    def steps(self) -> int:
+        """Control steps."""
+        return int(self.executed.sum())
+
+    @property
+    def begins(self) -> np.ndarray:
+        """Control steps executed before each decision, i64 [t]."""
+        return np.cumsum(self.executed) - self.executed
+
+    def targets(self, decisions: np.ndarray, chunk: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the actions f32 [m, k, u] executed from decisions on, and what is padding [m, k].
+
+        Beyond the end the last action is repeated.
+        """
+        done = np.concatenate([a[:n] for a, n in zip(self.actions, self.executed, strict=True)])
+        wanted = self.begins[decisions][:, None] + np.arange(chunk)
+        return done[np.minimum(wanted, len(done) - 1)], wanted >= len(done)
+
+
+def frames(episodes: Sequence[Episode], views: Sequence[int]) -> Frames:
+    """Return every moment of episodes as a critic sees them, through some of the cameras."""
+    images = np.concatenate([e.images[:, list(views)] for e in episodes])
+    return Frames(
+        images=images,
+        image_ok=np.ones(images.shape[:2], np.bool_),
+        time_s=np.concatenate([e.time_s for e in episodes]),
+        row=np.repeat(np.arange(len(episodes)), [len(e) + 1 for e in episodes]),
+        truth=np.stack([
+            np.concatenate([e.progress for e in episodes]),
+            np.concatenate([np.append(np.zeros(len(e)), e.success) for e in episodes]),
+        ], 1).astype(np.float32),
+    )  # fmt: skip
+
+
+def gather(
+    episodes: Sequence[Episode], queries: Sequence[np.ndarray], chunk: int, views: Sequence[int]
+) -> EpisodeBatch:
+    """Return all decisions of episodes; some carry a loss towards what was executed there.
+
+    Args:
+        episodes: B of them.
+        queries: Decisions of each that carry a loss, i64 [m_b], ascending.
+        chunk: K, actions per decision.
+        views: The policy's cameras among those of the episodes.
+    """
+    lengths = np.array([len(e) for e in episodes])
+    begin = np.cumsum(lengths) - lengths
+    targets = [e.targets(q, chunk) for e, q in zip(episodes, queries, strict=True)]
+    query = np.concatenate([b + q for b, q in zip(begin, queries, strict=True)])
+    arrays = {
+        "images": np.concatenate([e.images[:-1, list(views)] for e in episodes]),
+        "proprio": np.concatenate([e.proprio[:-1] for e in episodes]),
+        "now": np.concatenate([e.begins for e in episodes]).astype(np.float32),
+        "row": np.repeat(np.arange(len(episodes)), lengths),
+        "decision": np.concatenate([np.arange(n) for n in lengths]),
+        "query": query,
+        "actions": np.concatenate([t[0] for t in targets]),
+        "pad": np.concatenate([t[1] for t in targets]),
+        "weight": np.ones(len(query), np.float32),
+    }
+    return EpisodeBatch(
+        task=tuple(e.task for e in episodes), **{k: torch.from_numpy(v) for k, v in arrays.items()}
+    )
+
+
+def join(batches: Sequence[EpisodeBatch]) -> EpisodeBatch:
+    """Return several batches as one."""
+    rows = np.cumsum([0] + [len(b.task) for b in batches])
+    begin = np.cumsum([0] + [len(b.row) for b in batches])
+
+    def joined(name: str, shift: np.ndarray | None = None) -> torch.Tensor:
+        parts = [torch.as_tensor(getattr(b, name)) for b in batches]
+        if shift is not None:
+            parts = [p + int(s) for p, s in zip(parts, shift, strict=False)]
+        return torch.cat(parts)
+
+    plain = ("images", "proprio", "now", "decision", "actions", "pad", "weight")
+    return EpisodeBatch(
+        task=tuple(t for b in batches for t in b.task), row=joined("row", rows),
+        query=joined("query", begin), **{name: joined(name) for name in plain},
+    )  # fmt: skip
+
+
+def moments(episodes: Sequence[Episode], views: Sequence[int]) -> EpisodeBatch:
+    """Return all moments of episodes, the last one too, as queries without actions."""
+    lengths = np.array([len(e) + 1 for e in episodes])
+    count = int(lengths.sum())
+    arrays = {
+        "images": np.concatenate([e.images[:, list(views)] for e in episodes]),
+        "proprio": np.concatenate([e.proprio for e in episodes]),
+        "now": np.concatenate([np.append(e.begins, e.steps) for e in episodes]).astype(np.float32),
+        "row": np.repeat(np.arange(len(episodes)), lengths),
+        "decision": np.concatenate([np.arange(n) for n in lengths]),
+        "query": np.arange(count),
+        "actions": np.zeros((count, 0, 0), np.float32),
+        "pad": np.zeros((count, 0), np.bool_),
+        "weight": np.ones(count, np.float32),
+    }
+    return EpisodeBatch(
+        task=tuple(e.task for e in episodes), **{k: torch.from_numpy(v) for k, v in arrays.items()}
+    )

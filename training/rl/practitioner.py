@@ -1,0 +1,202 @@
+"""What every algorithm of practice shares: rounds, judgement, demonstrations, checkpoints.
+
+An algorithm plug-in says how to draw a batch from what was practised and how to learn from it.
+"""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from reward_models import checkpoint as critics
+from reward_models.metrics import ranks
+from reward_models.scorer import Scorer
+from training.data import batches
+from training.evaluate import Evaluation, evaluate
+from training.rl import store
+from training.rl.config import PracticeConfig, Start
+from training.rl.experience import Episode
+from training.rl.practice import practise
+from training.rl.returns import discounted
+from training.rl.rewards import Worth, worth
+from vla import checkpoint
+from vla.contracts import config as configs
+from vla.contracts.specs import RobotSpec
+from vla.contracts.types import EpisodeBatch
+from vla.data.store import EpisodeStore, load_episodes
+from vla.policies.vla import VLAPolicy
+
+ALARM = 0.3
+"""Rank correlation of predicted and true returns below which the reward is not to be trusted."""
+
+
+class Rounds:
+    """The rounds of practice of one run, and what they are worth."""
+
+    def __init__(self, config: PracticeConfig, start: Start) -> None:
+        self.config, self.start = config, start
+        self.policy, self.origin = checkpoint.load(start.policy, device=config.device)
+        self.scorer, self.views = _critic(config, start, self.policy.robot)
+        self.demos = _demonstrations(self.policy, start.demos)
+        self.episodes: list[Episode] = []
+        self.worth: list[Worth] = []
+        self.count = 0
+
+    def due(self, updates: int) -> bool:
+        """Whether practice comes before update `updates` (from 0)."""
+        return updates * self.config.rounds >= self.count * self.config.steps
+
+    def practise(self, policy: VLAPolicy, updates: int) -> dict[str, float]:
+        """Practise one round, keep it, judge it; return figures of it."""
+        found = practise(
+            policy, self.config.task, episodes=self.config.episodes,
+            seed=self.config.seed_of(self.count), version=updates,
+            environments=self.config.environments,
+        )  # fmt: skip
+        store.write_round(self.start.experience, _name(self.count), found)
+        self._take_(found)
+        return self._audit(len(found))
+
+    def restore_(self, count: int) -> None:
+        """Read the first `count` rounds, and judge them as they were."""
+        for number in range(count):
+            self._take_(store.read_round(self.start.experience, _name(number)))
+
+    def _take_(self, episodes: list[Episode]) -> None:
+        self.worth += worth(
+            episodes, self.config.reward, gamma=self.config.gamma, scorer=self.scorer,
+            views=self.views,
+        )  # fmt: skip
+        self.episodes += episodes
+        self.count += 1
+
+    def _audit(self, latest: int) -> dict[str, float]:
+        """Compare what the reward says of the latest episodes with what the simulator says."""
+        episodes, worth = self.episodes[-latest:], self.worth[-latest:]
+        predicted = np.array([discounted(w.reward, self.config.gamma)[0] for w in worth])
+        true = np.array([float(e.success) for e in episodes])
+        claimed = np.array([w.success for w in worth])
+        agreement = ranks.spearman(predicted, true)
+        return {
+            "practice/episodes": float(len(self.episodes)),
+            "practice/success": float(true.mean()),
+            "practice/claimed": float(claimed.mean()),
+            "practice/right": float((claimed == (true > 0)).mean()),
+            "practice/return": float(predicted.mean()),
+            "practice/agreement": float(agreement),
+            "practice/alarm": float(agreement < ALARM),
+            "practice/control_steps": float(sum(e.steps for e in episodes)),
+        }
+
+
+class Lifted(nn.Module):
+    """A policy, and what is learned beside it."""
+
+    def __init__(self, policy: VLAPolicy, beside: nn.Module) -> None:
+        super().__init__()
+        self.policy, self.beside = policy, beside
+
+
+class Practitioner:
+    """What algorithms of practice have in common; satisfies the rest of `training.loop.Learner`."""
+
+    def __init__(
+        self, config: PracticeConfig, start: Start, beside: nn.Module | None = None
+    ) -> None:
+        self.run = config
+        self.rounds = Rounds(config, start)
+        self.policy = self.rounds.policy
+        self.module = Lifted(self.policy, beside or nn.Identity())
+        self.rng = np.random.default_rng(config.seed)
+        self.updates = 0
+        self.figures: dict[str, float] = {}
+
+    def practise_if_due_(self) -> bool:
+        """Practise before the first update of every round; `figures` tells of the latest."""
+        due = self.rounds.due(self.updates)
+        if due:
+            self.figures = self.rounds.practise(self.policy.eval(), self.updates)
+        self.updates += 1
+        return due
+
+    def demonstrated(self, count: int, queries: int) -> EpisodeBatch:
+        """Draw demonstrations, some decisions of which carry a loss."""
+        demos, chunk = self.rounds.demos, self.policy.config.chunk
+        chosen = self.rng.choice(len(demos.seq_episode), count)
+        even = np.ones(len(demos.frames), np.float32)
+        return batches.episode_batch(demos, chosen, chunk, queries, even, self.rng)
+
+    def evaluate(self, weights: dict[str, torch.Tensor], *, episodes: int, seed: int) -> Evaluation:
+        """Return the success of weights in simulation."""
+        averaged = copy.deepcopy(self.policy)
+        averaged.load_state_dict(_of_policy(weights))
+        return evaluate(averaged.eval(), self.run.task, episodes=episodes, seed=seed)
+
+    def save(
+        self, weights: dict[str, torch.Tensor], step: int, folder: Path,
+        also: Callable[[Path], None],
+    ) -> None:  # fmt: skip
+        """Write a policy checkpoint."""
+        words = tuple(sorted({*self.rounds.origin.instructions, *self.rounds.demos.tasks}))
+        origin = checkpoint.provenance(configs.to_json(self.run.task), words, step)
+        checkpoint.save(self.policy, origin, folder, _of_policy(weights), also)
+
+    def check_saved(self, folder: Path) -> None:
+        """Raise ValueError unless the checkpoint is whole."""
+        checkpoint.load(folder)
+
+    def state(self) -> dict[str, Any]:
+        """Return where practice and the stream of data are."""
+        return {
+            "rng": self.rng.bit_generator.state, "updates": self.updates,
+            "rounds": self.rounds.count,
+        }  # fmt: skip
+
+    def restore_(self, state: dict[str, Any]) -> None:
+        """Continue there."""
+        self.rng.bit_generator.state = state["rng"]
+        self.updates = state["updates"]
+        self.rounds.restore_(state["rounds"])
+
+
+def _of_policy(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {k.removeprefix("policy."): v for k, v in weights.items() if k.startswith("policy.")}
+
+
+def _name(number: int) -> str:
+    return f"round-{number:06d}"
+
+
+def _critic(
+    config: PracticeConfig, start: Start, robot: RobotSpec
+) -> tuple[Scorer | None, tuple[int, ...]]:
+    """Return the critic, if the reward names one, and its cameras among the robot's.
+
+    Raises:
+        ValueError: none is given, or it looks through cameras the robot does not have.
+    """
+    if "critic" not in config.reward:
+        return None, ()
+    if start.critic is None:
+        raise ValueError(f"reward {config.reward!r} needs a critic; give one with --critic")
+    scorer = critics.load(start.critic)
+    known = [camera.name for camera in robot.cameras]
+    missing = [name for name in scorer.critic.cameras if name not in known]
+    if missing:
+        raise ValueError(
+            f"{start.critic}: looks through {', '.join(missing)}; {robot.name} has only "
+            f"{', '.join(known)}"
+        )
+    return scorer, tuple(known.index(name) for name in scorer.critic.cameras)
+
+
+def _demonstrations(policy: VLAPolicy, demos: Path) -> EpisodeStore:
+    side = policy.config.backbone.image_px
+    return load_episodes(
+        demos, cameras=policy.config.cameras, image_hw=(side, side), stride=policy.config.execute,
+        phase_seed=0, phases=1, cache_dir=demos.parent / f"{demos.name}-cache",
+    )  # fmt: skip

@@ -1,0 +1,88 @@
+"""What practice is worth: by the simulator, by the learned critic, or by both.
+
+The critic sees cameras, clock and instruction, nothing else. Where it abstains there is no reward.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from reward_models.shaping import held, shaped
+from training.rl.experience import Episode, frames
+from vla.contracts.protocols import RewardModel
+
+Source = Literal["sparse", "critic", "critic+sparse", "oracle"]
+DONE = 0.5
+"""Probability from which the critic is taken to say that the work is done."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Worth:
+    """What one episode of T decisions is worth."""
+
+    reward: np.ndarray
+    """f32 [t]."""
+    potential: np.ndarray
+    """f32 [t + 1], progress; NaN where the critic abstained. The sparse reward knows none: 0."""
+    success: bool
+    """Whether the source of the reward takes it for a success."""
+
+
+def worth(
+    episodes: Sequence[Episode], source: Source, *, gamma: float, scorer: RewardModel | None = None,
+    views: Sequence[int] = (), task: Sequence[str] | None = None,
+) -> list[Worth]:  # fmt: skip
+    """Return what episodes are worth.
+
+    Args:
+        episodes: Practised episodes.
+        source: Where reward comes from.
+        gamma: Discount per decision, of the potential-based term.
+        scorer: The learned critic, where the source names it.
+        views: The critic's cameras among those of the episodes.
+        task: Instructions to judge by, if not the episodes' own.
+
+    Raises:
+        ValueError: a critic is needed and none is given.
+    """
+    if source == "sparse":
+        return [
+            Worth(reward=e.reward, potential=np.zeros(len(e) + 1, np.float32), success=e.success)
+            for e in episodes
+        ]
+    if source == "oracle":
+        potential = [e.progress for e in episodes]
+        success = [e.success for e in episodes]
+    else:
+        if scorer is None:
+            raise ValueError(f"reward {source!r} needs a critic; give one with --critic")
+        potential, done = _judged(episodes, scorer, views, task)
+        success = done if source == "critic" else [e.success for e in episodes]
+    return [
+        Worth(reward=_shaped(e, p, s, gamma), potential=p, success=bool(s))
+        for e, p, s in zip(episodes, potential, success, strict=True)
+    ]
+
+
+def _judged(
+    episodes: Sequence[Episode],
+    scorer: RewardModel,
+    views: Sequence[int],
+    task: Sequence[str] | None,
+) -> tuple[list[np.ndarray], list[bool]]:
+    """Return the critic's progress of every moment, and whether each end is taken for done."""
+    words = tuple(task) if task is not None else tuple(e.task for e in episodes)
+    said = scorer.score(frames(episodes, views), words)
+    ends = np.cumsum([len(e) + 1 for e in episodes])
+    potential = np.split(said.value, ends[:-1])
+    return potential, [bool(p > DONE) for p in said.done_prob[ends - 1]]
+
+
+def _shaped(episode: Episode, potential: np.ndarray, success: bool, gamma: float) -> np.ndarray:
+    known, gaps = held(potential)
+    ended = (np.arange(len(episode)) == len(episode) - 1) & episode.terminated
+    reward = shaped(known[:-1], known[1:], gamma=gamma, ended=ended, done_bonus=float(success))
+    # What is held is settled when the critic speaks again; the step itself earns nothing.
+    return np.where(gaps[1:] & ~ended, 0.0, reward).astype(np.float32)

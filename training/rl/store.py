@@ -1,0 +1,80 @@
+"""Experience on disk: one zarr group per round of practice, written whole or not at all.
+
+Runs share a store: what was practised is kept with its policy version, instruction and outcome, and
+can be judged again by a later critic. The oldest rounds go when there is too much.
+"""
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from zarr.codecs import BloscCodec, Crc32cCodec
+
+from training.rl.experience import Episode
+
+MOMENTS = ("images", "proprio", "time_s", "progress")
+DECISIONS = ("actions", "executed", "latents", "log_prob", "reward")
+SINGLE = ("terminated", "success", "task", "number", "seed", "version")
+FORMAT = 1
+
+
+def write_round(folder: Path, name: str, episodes: Sequence[Episode]) -> None:
+    """Write episodes as round `name` of a store; a kill leaves the old round or the new one.
+
+    Raises:
+        ValueError: no episodes.
+    """
+    if not episodes:
+        raise ValueError(f"{folder}: nothing to keep, got 0 episodes")
+    folder.mkdir(parents=True, exist_ok=True)
+    fresh = folder / f".{name}.new-{os.getpid()}"
+    shutil.rmtree(fresh, ignore_errors=True)
+    group = zarr.create_group(store=fresh)
+    group.attrs["format"] = FORMAT
+    group.attrs["episodes"] = [
+        {"decisions": len(e), **{k: getattr(e, k) for k in SINGLE}} for e in episodes
+    ]
+    for key in MOMENTS + DECISIONS:
+        values = np.concatenate([getattr(e, key) for e in episodes])
+        group.create_array(
+            key, data=values, chunks=(min(256, len(values)), *values.shape[1:]),
+            compressors=[BloscCodec(cname="zstd", clevel=1), Crc32cCodec()],
+        )  # fmt: skip
+    shutil.rmtree(folder / name, ignore_errors=True)
+    fresh.rename(folder / name)
+
+
+def read_round(folder: Path, name: str) -> list[Episode]:
+    """Return the episodes of a round.
+
+    Raises:
+        ValueError: there is no such round, or it is damaged.
+    """
+    try:
+        group = zarr.open_group(folder / name, mode="r")
+        if group.attrs["format"] != FORMAT:
+            raise ValueError(f"format {group.attrs['format']}, expected {FORMAT}")
+        told: Any = group.attrs["episodes"]
+        counts = np.array([one["decisions"] for one in told])
+        moments, decisions = np.cumsum(counts + 1), np.cumsum(counts)
+        columns: dict[str, Any] = {k: np.split(np.asarray(group[k]), moments[:-1]) for k in MOMENTS}
+        columns |= {k: np.split(np.asarray(group[k]), decisions[:-1]) for k in DECISIONS}
+        return [
+            Episode(**{k: columns[k][e] for k in columns}, **{k: one[k] for k in SINGLE})
+            for e, one in enumerate(told)
+        ]
+    except (OSError, LookupError, TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"{folder / name}: damaged experience ({error}); delete this round to go on without it"
+        ) from error
+
+
+def rounds(folder: Path) -> list[str]:
+    """Return the names of the rounds of a store, oldest first."""
+    if not folder.is_dir():
+        return []
+    return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))

@@ -1,0 +1,68 @@
+"""`vla train rl`: practice in simulation lifts a cloned policy, with the critic as its reward."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from training import flags, loop
+from training.rl.config import PracticeConfig, Start
+from vla import arguments
+
+
+@dataclass(frozen=True, kw_only=True)
+class Args:
+    """What `vla train rl` was told."""
+
+    out: Path
+    """Folder of the run."""
+    start: Start
+    """What practice starts from."""
+    train: PracticeConfig
+    """The run."""
+
+
+def parse(argv: list[str]) -> Args:
+    """Return the arguments of `vla train rl`.
+
+    Raises:
+        ValueError: an unknown plug-in or flag.
+    """
+    name, rest = flags.take(argv, "--task", "")
+    words = ["--task.type", name, *rest] if name else rest
+    config, rest = flags.choose_plugins(PracticeConfig(), words)
+
+    def told(
+        out: Path, policy: Annotated[Path, tyro.conf.arg(name="from")], demos: Path,
+        critic: Path | None = None, experience: Path | None = None,
+        train: Annotated[PracticeConfig, tyro.conf.arg(name="")] = config,
+    ) -> Args:  # fmt: skip
+        """Practise in simulation: --task NAME chooses a task, --algo.type NAME an algorithm.
+
+        Args:
+            out: Folder of the run; the same command continues what is there.
+            policy: Checkpoint to start from.
+            demos: Data set it was cloned from; its cloning term keeps what the policy can do.
+            critic: Folder of the critic that gives reward.
+            experience: Where practised episodes are kept; OUT/experience if not given.
+            train: The run; every setting is a flag.
+        """
+        kept = experience or out / "experience"
+        start = Start(policy=policy, demos=demos, critic=critic, experience=kept)
+        return Args(out=out, start=start, train=train)
+
+    return arguments.read(told, rest, "vla train rl")
+
+
+def main(argv: list[str]) -> int:
+    """Run the verb."""
+    args = parse(argv)
+    try:
+        loop.run(args.train, args.start, args.out, Console())
+    except loop.Interrupted as stop:
+        print(f"interrupted: {stop}; the same command goes on from there", file=sys.stderr)
+        return 130
+    return 0
