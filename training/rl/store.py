@@ -78,3 +78,29 @@ def rounds(folder: Path) -> list[str]:
     if not folder.is_dir():
         return []
     return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def write_chunks(folder: Path, count: int, chunks: np.ndarray) -> None:
+    """Keep chunks drawn after `count` rounds, beside them; those of the round before stay, too."""
+    fresh = folder / f".chunks.new-{os.getpid()}"
+    with fresh.open("wb") as file:
+        np.save(file, chunks, allow_pickle=False)
+    fresh.replace(_chunks(folder, count))
+    _chunks(folder, count - 2).unlink(missing_ok=True)
+
+
+def read_chunks(folder: Path, count: int) -> np.ndarray:
+    """Return what `write_chunks` kept.
+
+    Raises:
+        ValueError: it is not there, or damaged.
+    """
+    path = _chunks(folder, count)
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise ValueError(f"{path}: missing or damaged ({error}); start the run afresh") from error
+
+
+def _chunks(folder: Path, count: int) -> Path:
+    return folder / f"chunks-{count:06d}.npy"

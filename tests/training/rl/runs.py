@@ -4,12 +4,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.training.rl.conftest import TASK
-from training.algos import dppo, filtered_bc
+from training.algos import dppo, filtered_bc, ogpo
 from training.config import EvalConfig
 from training.rl.config import PracticeConfig, Start
 
 ALGOS = {
     "filtered_bc": filtered_bc.Config(batch=4, queries=2),
+    "ogpo": ogpo.Config(
+        episodes=1, queries=2, group=3, critics=2, width=16, critic_batch=8, warmup=3, cloned=2
+    ),
     "dppo": dppo.Config(episodes=1, cloned=2, warmup=0),
 }
 

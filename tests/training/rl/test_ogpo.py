@@ -1,0 +1,75 @@
+"""OGPO: values of chunks that learn, advantages within groups, and what becomes likelier."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.training.rl.runs import config, start
+from training.algos.ogpo import agreed
+from training.optimiser import Optimiser, OptimiserConfig
+from training.rl.chunk_critics import ChunkCritics
+
+
+def test_values_learn_what_their_targets_say_and_differ_where_nothing_was_said() -> None:
+    critics = ChunkCritics(5, count=3, width=32, seed=0)
+    generator = torch.Generator().manual_seed(0)
+    features, chunk = (torch.randn((64, n), generator=generator) for n in (3, 2))
+    chunk = chunk.unflatten(1, (1, 2))
+    target = features[:, 0] - chunk[:, 0, 1].abs()
+    first = critics.learn_(features, chunk, target, rate=3e-3, follow=0.1)
+    for _ in range(300):
+        last = critics.learn_(features, chunk, target, rate=3e-3, follow=0.1)
+    assert last < 0.05 * first
+    with torch.no_grad():
+        known, far = critics(features, chunk), critics(10 * features, 10 * chunk)
+    assert known.std(0).mean() < 0.3 * far.std(0).mean()
+    assert not torch.equal(critics(features, chunk, slow=True), known)
+
+
+def test_a_copy_of_its_state_goes_on_to_the_same_numbers() -> None:
+    a, b = (ChunkCritics(3, count=2, width=8, seed=s) for s in (0, 1))
+    features, chunk, target = torch.ones(4, 1), torch.ones(4, 1, 2), torch.arange(4.0)
+    a.learn_(features, chunk, target, rate=1e-2, follow=0.1)
+    b.load_state_dict(a.state_dict())
+    for critics in (a, b):
+        critics.learn_(features, chunk, target, rate=1e-2, follow=0.1)
+    assert torch.equal(a(features, chunk), b(features, chunk))
+
+
+def test_advantages_are_trusted_only_where_all_values_agree() -> None:
+    better = torch.tensor([[0.3, -0.1, 0.2, 0.0], [0.1, -0.4, -0.2, 0.5]])
+    assert agreed(better).tolist() == pytest.approx([0.1, -0.1, 0.0, 0.0])
+
+
+@pytest.mark.parametrize("conservative", [False, True])
+def test_chunks_that_values_like_become_likelier(conservative, begun, tmp_path) -> None:
+    run = config("ogpo")
+    settings = replace(
+        run.algo, group=8, queries=8, clone=0.0, follow=0.0, conservative=conservative, clip=0.5
+    )
+    learner = replace(run, algo=settings).algo.start(
+        replace(run, algo=settings), start(begun, tmp_path)
+    )
+    data = learner.collect()
+    critics = learner.module.beside["critics"]
+
+    def likes_high_first_joints(features, chunk, slow=False):
+        return chunk[:, :, 0].mean(1).expand(2, -1)
+
+    critics.forward = likes_high_first_joints
+
+    def mean_first_joint():
+        generator = torch.Generator().manual_seed(7)
+        with torch.no_grad():
+            context = learner.policy.contexts(data.decisions)
+            noise = torch.randn(
+                (len(context.pooled), *learner.policy.noise_shape), generator=generator
+            )
+            return learner.policy.head.sample(context, noise, True)[0][:, -1, :, 0].mean()
+
+    before = mean_first_joint()
+    optimiser = Optimiser(OptimiserConfig(lr=1e-4, warmup=0), learner.module, 20)
+    for _ in range(8):
+        learner.update(data, optimiser, torch.Generator().manual_seed(0))
+    assert mean_first_joint() > before + 0.005
