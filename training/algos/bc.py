@@ -15,14 +15,13 @@ import torch
 from torch import Tensor
 
 from training.config import TrainConfig
-from training.data import batches, sampler
+from training.data import batches, check, sampler
 from training.evaluate import Evaluation, evaluate
 from training.optimiser import Optimiser
 from vla import checkpoint
 from vla.contracts import config as configs
 from vla.contracts import registry
 from vla.contracts.config import PluginConfig, check_least
-from vla.contracts.specs import RobotSpec
 from vla.data.store import EpisodeStore, load_episodes
 from vla.nn.text import train_tokenizer
 from vla.normalize import Statistics
@@ -55,12 +54,15 @@ class Config(PluginConfig):
         """Refuse numbers out of range."""
         check_least(self, batch=1, queries=1, phases=1, still_weight=0, short_decisions=0)
 
-    def start(self, train: TrainConfig, data: Path) -> "BehaviourCloning":
+    def start(self, train: Any, data: Any) -> "BehaviourCloning":
         """Load the data and make a policy for it.
 
         Raises:
-            ValueError: the data are damaged, empty or of another robot.
+            ValueError: the data are damaged, empty or of another robot, or the run is not one of
+                cloning.
         """
+        if not (isinstance(train, TrainConfig) and isinstance(data, Path)):
+            raise ValueError("algo bc learns from demonstrations: use `vla train`")
         return BehaviourCloning(self, train, data)
 
 
@@ -78,7 +80,7 @@ class BehaviourCloning:
             stride=1 if windows else train.policy.execute, phase_seed=train.seed,
             phases=1 if windows else config.phases, cache_dir=data.parent / f"{data.name}-cache",
         )  # fmt: skip
-        check_robot(self.store, robot, data)
+        check.fits_robot(self.store, robot, data)
         self.instructions = tuple(sorted(set(self.store.tasks)))
         torch.manual_seed(train.seed)  # noqa: TID251  torch's initialisers know no other source
         self.train = train
@@ -151,21 +153,6 @@ class BehaviourCloning:
         self.stream.restore_(state["stream"])
         if self.short is not None:
             self.short.restore_(state["short"])
-
-
-def check_robot(store: EpisodeStore, robot: RobotSpec, data: Path) -> None:
-    """Raise ValueError unless the data set's channels and rate are those of the robot."""
-    found, names = store.info.action_names, robot.names
-    if len(found) != len(names) or store.info.state_dim != len(names):
-        raise ValueError(
-            f"{data}: {store.info.state_dim} states and {len(found)} actions ({', '.join(found)}), "
-            f"the robot has {len(names)} channels ({', '.join(names)}); give its own with --robot"
-        )
-    if store.info.fps != robot.control_hz:
-        raise ValueError(
-            f"{data}: recorded at {store.info.fps:g} Hz, {robot.name} acts at {robot.control_hz:g} "
-            "Hz; record at that rate, or add a robot with the rate of the data to vla/robots"
-        )
 
 
 def normalisation(store: EpisodeStore) -> Statistics:

@@ -15,7 +15,7 @@ from torch import nn
 from reward_models import checkpoint as critics
 from reward_models.metrics import ranks
 from reward_models.scorer import Scorer
-from training.data import batches
+from training.data import batches, check
 from training.evaluate import Evaluation, evaluate
 from training.rl import store
 from training.rl.config import PracticeConfig, Start
@@ -196,7 +196,9 @@ def _critic(
 
 def _demonstrations(policy: VLAPolicy, demos: Path) -> EpisodeStore:
     side = policy.config.backbone.image_px
-    return load_episodes(
+    found = load_episodes(
         demos, cameras=policy.config.cameras, image_hw=(side, side), stride=policy.config.execute,
         phase_seed=0, phases=1, cache_dir=demos.parent / f"{demos.name}-cache",
     )  # fmt: skip
+    check.fits_robot(found, policy.robot, demos)
+    return found

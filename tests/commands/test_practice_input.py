@@ -1,0 +1,33 @@
+"""What a user of `vla train rl` can get wrong: one sentence, an exit code, nothing written."""
+
+import pytest
+
+from tests.commands.lines import only_sentence
+from vla import cli
+
+LINE = "train rl --out {new} --from {start} --demos {demos}"
+WRONG_WORDS = {
+    "nothing": ("train rl --out {new}", "--from"),
+    "task": (LINE + " --task fly", "fly"),
+    "algorithm": (LINE + " --algo.type reinforce", "reinforce"),
+    "cloning": (LINE + " --algo.type bc --reward sparse", "use `vla train`"),
+    "reward": (LINE + " --reward praise", "--reward"),
+    "no critic": (LINE, "reward 'critic' needs a critic; give one with --critic"),
+    "critic nowhere": (LINE + " --critic {new}x", "no critic there"),
+    "policy nowhere": ("train rl --out {new} --from {new}x --demos {demos}", "no checkpoint there"),
+    "demos nowhere": (
+        "train rl --out {new} --from {start} --demos {new}x --reward sparse",
+        "{new}x",
+    ),
+    "rounds": (LINE + " --rounds 3", "as many steps in every round"),
+    "gamma": (LINE + " --gamma 1.1", "gamma of at most 1"),
+    "episodes": (LINE + " --episodes 0", "episodes: got 0, expected at least 1"),
+}
+
+
+@pytest.mark.parametrize(("line", "said"), WRONG_WORDS.values(), ids=list(WRONG_WORDS))
+def test_it_is_told_in_one_sentence_and_nothing_is_written(line, said, run, data, tmp_path, capsys):
+    paths = {"new": tmp_path / "new", "start": run, "demos": data}
+    assert cli.main(line.format(**paths).split()) == 1
+    assert said.format(**paths) in only_sentence(capsys.readouterr().err)
+    assert not paths["new"].exists()
