@@ -1,7 +1,6 @@
 """Practice: a policy acts in simulation, and whole episodes with all that led to them come back."""
 
 import contextlib
-from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from vla.policies.vla import VLAPolicy
 
 def practise(
     policy: VLAPolicy, task: PluginConfig, *, episodes: int, seed: int, version: int,
-    environments: int = 32, advance: Callable[[int], None] = lambda done: None,
+    environments: int = 32,
 ) -> list[Episode]:  # fmt: skip
     """Return episodes 0 to `episodes` - 1 of `seed`, sampled stochastically.
 
@@ -30,7 +29,6 @@ def practise(
         seed: Of episodes and of the policy's noise.
         version: Kept with the episodes.
         environments: How many run side by side.
-        advance: Told how many episodes have ended.
     """
     width = min(environments, episodes)
     env = vec_env.make(configs.type_name(task), width, robot=policy.robot, task_config=task)
@@ -52,7 +50,6 @@ def practise(
                 if step.terminated[row] or step.truncated[row]:
                     if one.number < episodes:
                         done[one.number] = one.episode(step, row)
-                        advance(len(done))
                     running[row] = _Running(one.number + width, seed, version)
             obs = step.obs
     return [done[k] for k in range(episodes)]

@@ -76,10 +76,10 @@ class Rounds:
 
     def _audit(self, latest: int) -> dict[str, float]:
         """Compare what the reward says of the latest episodes with what the simulator says."""
-        episodes, worth = self.episodes[-latest:], self.worth[-latest:]
-        predicted = np.array([discounted(w.reward, self.config.gamma)[0] for w in worth])
+        episodes, told = self.episodes[-latest:], self.worth[-latest:]
+        predicted = np.array([discounted(w.reward, self.config.gamma)[0] for w in told])
         true = np.array([float(e.success) for e in episodes])
-        claimed = np.array([w.success for w in worth])
+        claimed = np.array([w.success for w in told])
         agreement = ranks.spearman(predicted, true)
         return {
             "practice/episodes": float(len(self.episodes)),

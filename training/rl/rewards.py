@@ -32,7 +32,7 @@ class Worth:
 
 def worth(
     episodes: Sequence[Episode], source: Source, *, gamma: float, scorer: RewardModel | None = None,
-    views: Sequence[int] = (), task: Sequence[str] | None = None,
+    views: Sequence[int] = (),
 ) -> list[Worth]:  # fmt: skip
     """Return what episodes are worth.
 
@@ -42,7 +42,6 @@ def worth(
         gamma: Discount per decision, of the potential-based term.
         scorer: The learned critic, where the source names it.
         views: The critic's cameras among those of the episodes.
-        task: Instructions to judge by, if not the episodes' own.
 
     Raises:
         ValueError: a critic is needed and none is given.
@@ -58,7 +57,7 @@ def worth(
     else:
         if scorer is None:
             raise ValueError(f"reward {source!r} needs a critic; give one with --critic")
-        potential, done = _judged(episodes, scorer, views, task)
+        potential, done = _judged(episodes, scorer, views)
         success = done if source == "critic" else [e.success for e in episodes]
     return [
         Worth(reward=_shaped(e, p, s, gamma), potential=p, success=bool(s))
@@ -70,11 +69,9 @@ def _judged(
     episodes: Sequence[Episode],
     scorer: RewardModel,
     views: Sequence[int],
-    task: Sequence[str] | None,
 ) -> tuple[list[np.ndarray], list[bool]]:
     """Return the critic's progress of every moment, and whether each end is taken for done."""
-    words = tuple(task) if task is not None else tuple(e.task for e in episodes)
-    said = scorer.score(frames(episodes, views), words)
+    said = scorer.score(frames(episodes, views), tuple(e.task for e in episodes))
     ends = np.cumsum([len(e) + 1 for e in episodes])
     potential = np.split(said.value, ends[:-1])
     return potential, [bool(p > DONE) for p in said.done_prob[ends - 1]]

@@ -78,10 +78,10 @@ def test_silence_earns_nothing_and_is_settled_when_the_critic_speaks_again() -> 
     np.testing.assert_allclose(found.reward, [0.0, 0.4, 0.0], atol=1e-6)
 
 
-def test_other_instructions_may_be_judged_by() -> None:
+def test_an_episode_is_judged_by_its_own_instruction() -> None:
     critic = Says([0, 0, 0], [0, 0, 0])
-    worth([episode(2)], "critic", gamma=1.0, scorer=critic, task=["open the drawer"])
-    assert critic.task == ("open the drawer",)
+    worth([episode(2)], "critic", gamma=1.0, scorer=critic)
+    assert critic.task == ("push it",)
 
 
 def test_a_critics_reward_without_a_critic_is_refused() -> None:
