@@ -139,7 +139,7 @@ def run(config: RunConfig, data: Any, out: Path, console: Console) -> list[Outco
         if stopped.is_set():
             raise Interrupted(f"saved after update {optimiser.count} of {config.steps}")
         if config.eval.final_episodes and not (out / "evaluation.json").exists():
-            result = _evaluate(this, config.eval.final_episodes, config.eval.seed + 1)
+            result = _judge(this, config.eval.final_episodes, config.eval.seed + 1)
             files.write_json(out / "evaluation.json", result.to_json())
             log.write(optimiser.count, {f"eval/final_{result.figure}": result.rate})
             console.print(result.sentence())
@@ -179,10 +179,15 @@ def _train(
     return results
 
 
+def _judge(this: _Run, episodes: int, seed: int) -> Outcome:
+    """Judge the averaged weights; that chooses nothing."""
+    return this.learner.evaluate(this.optimiser.average, episodes=episodes, seed=seed)
+
+
 def _evaluate(this: _Run, episodes: int, seed: int) -> Outcome:
     """Judge the averaged weights and keep them in OUT/best if none before were better."""
     learner, weights, step = this.learner, this.optimiser.average, this.optimiser.count
-    result = learner.evaluate(weights, episodes=episodes, seed=seed)
+    result = _judge(this, episodes, seed)
     if this.config.eval.keep_best and result.rate > _best(this.out):
         score = json.dumps({"step": step, result.figure: result.rate, "rate": result.rate})
 

@@ -216,3 +216,22 @@ def test_evaluations_use_the_averaged_weights_on_seeds_of_their_own_and_change_n
     assert json.loads((out / "evaluation.json").read_text())["success"] == [True, False]
     run(tiny_config(eval=plan), arm_dataset, out)
     assert len(calls) == 2  # a finished run is not evaluated again
+
+
+def test_the_last_weights_may_be_the_best_and_the_final_evaluation_chooses_nothing(
+    arm_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fake_evaluate(policy, task, *, episodes: int, seed: int) -> Evaluation:
+        good = next(rates) if seed == 40 else 4
+        return Evaluation(
+            task=configs.to_json(task), seed=seed, success=[k < good for k in range(4)],
+            progress=[1.0] * 4, steps=[3] * 4, seconds=0.1,
+        )  # fmt: skip
+
+    monkeypatch.setattr(bc, "evaluate", fake_evaluate)
+    plan = EvalConfig(every=4, episodes=2, final_episodes=3, seed=40, keep_best=True)
+    for name, good, best in (("falls", (3, 2), 4), ("rises", (2, 3), 8)):
+        rates = iter(good)
+        out = run(tiny_config(eval=plan), arm_dataset, tmp_path / name)
+        kept = json.loads((out / "best" / "score.json").read_text())
+        assert (kept["step"], kept["rate"]) == (best, 0.75)
