@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from training.critic import sets
-from training.critic.batches import Drawing, draw, foreign, instructions, recolour
+from training.critic.batches import ORDERS, Drawing, _turn, draw, foreign, instructions, recolour
 from training.critic.clips import PER_EPISODE, PER_FRAME, Clips, colour_of, composed
 
 STEPS = 12
@@ -35,7 +35,9 @@ def join(parts: list[Clips]) -> Clips:
     return Clips(offsets=np.concatenate([[0], np.cumsum(lengths)]), **both)
 
 
-PLAIN = Drawing(episodes=6, foreign=0.0, dark=0.0, shift_px=0, gain=0.0, rewound=0.0)
+PLAIN = Drawing(
+    episodes=6, foreign=0.0, dark=0.0, shift_px=0, gain=0.0, rewound=0.0, recoloured=0.0
+)
 
 
 def seen(batch, frames):
@@ -165,8 +167,37 @@ def test_references_are_other_successful_episodes_of_the_same_task():
     assert (shown != np.arange(16)).all()
 
 
+def test_recoloured_episodes_are_told_in_the_colours_that_their_pictures_have():
+    rng = np.random.default_rng(0)
+    drawn = {_turn("reach the red ball", 1.0, rng) for _ in range(200)}
+    # Where red is the second channel of the new picture, the ball is green; third, blue.
+    name = {0: "red", 1: "green", 2: "blue"}
+    assert {(o, f"reach the {name[o.index(0)]} ball") for o in ORDERS[1:]} == drawn
+    # Yellow would become cyan or magenta, which have no name.
+    assert {o for o, _ in (_turn("the yellow ball", 1.0, rng) for _ in range(200))} == {
+        (0, 1, 2), (1, 0, 2),
+    }  # fmt: skip
+    assert _turn("reach the red ball", 0.0, rng) == ((0, 1, 2), "reach the red ball")
+
+
+def test_channels_change_places_in_whole_episodes_and_words_follow():
+    grey = clips()
+    source = replace(grey, images=grey.images * np.array([1, 0, 0], np.uint8))
+    plan = replace(PLAIN, episodes=12, recoloured=1.0, shown=0.0)
+    place = {"push the red cube": 0, "push the green cube": 1, "push the blue cube": 2}
+    # A red cube is what the lit channel says it is.
+    only = source.pick(np.flatnonzero(source.instruction == RED))
+    batch = draw(only, plan, np.random.default_rng(0))
+    size = len(batch.frames.row) // 12
+    lit = np.asarray(batch.frames.images).reshape(12, size, -1, 3).any((1, 2))
+    assert [place[task] for task in batch.task] == lit.argmax(1).tolist()
+    assert (lit.sum(1) == 1).all()
+    assert len(set(batch.task)) == 3
+    assert not np.isnan(np.asarray(batch.goal)).all()
+
+
 def test_a_dark_view_is_dark_for_the_whole_episode_and_never_the_only_one():
-    batch = draw(clips(), replace(PLAIN, dark=0.9), np.random.default_rng(8))
+    batch = draw(clips(), replace(PLAIN, dark=0.5), np.random.default_rng(8))
     images = np.asarray(batch.frames.images).reshape(6, -1, 2, 32 * 32 * 3)
     dark = ~images.any(3)
     later = dark[:, 4:]  # the first frames of these episodes are nearly black themselves

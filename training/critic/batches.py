@@ -1,5 +1,6 @@
 """Draws what a critic learns from: irregular frames, pairs, foreign instructions, references."""
 
+import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,10 @@ from training.critic.clips import COLOUR, Clips, colour_of
 from vla.contracts.config import check_least
 from vla.contracts.types import Frames
 
+ORDERS = tuple(itertools.permutations(range(3)))
+"""Orders of the colour channels, the usual one first."""
+ALIKE = 0.3
+"""Distance in RGB up to which a colour is taken for one that has a name."""
 BEGUN = 0.01
 """Progress from which something was done."""
 
@@ -43,6 +48,9 @@ class Drawing:
     """Share of episodes judged beside a reference episode."""
     untold: float = 0.2
     """Share of those that are not told the instruction."""
+    recoloured: float = 0.3
+    """Share of episodes whose colour channels change places, in pictures and in words: what is
+    learned of one colour then holds of the others."""
     dark: float = 0.1
     """Share of views that are dark for a whole episode."""
     shift_px: int = 4
@@ -77,7 +85,10 @@ def draw(
         _instruction(clips, int(e), bool(o), bool(s >= 0 and rng.random() < drawing.untold), rng)
         for e, o, s in zip(chosen, own, shown, strict=True)
     )
+    own_words = task
+    turns, task = zip(*(_turn(text, drawing.recoloured, rng) for text in task), strict=True)
     images = augmented(clips.images[spots], drawing, rng)
+    images = np.take_along_axis(images, np.array(turns)[:, None, None, None, None], -1)
     frames = Frames(
         images=torch.from_numpy(images.reshape(-1, *images.shape[2:])),
         image_ok=torch.ones(images.shape[0] * size, images.shape[2], dtype=torch.bool),
@@ -98,7 +109,7 @@ def draw(
         progress=torch.from_numpy(clips.progress[flat] * truth),
         success=torch.from_numpy(clips.success[flat].astype(np.float32) * truth),
         own=torch.from_numpy(own.astype(np.float32)),
-        goal=torch.from_numpy(_goals(clips, chosen, task)),
+        goal=torch.from_numpy(_goals(clips, chosen, own_words)),
         aim=torch.from_numpy(_left(clips, chosen, spots)[judged]),
         pairs=torch.from_numpy(_pairs(begin, asked, drawing.pairs, rng)),
         shown=torch.from_numpy(shown),
@@ -259,6 +270,23 @@ def recolour(
     found = COLOUR.search(instruction)
     others = [c for c in COLOURS if found and c != found.group(1) and c in among]
     return COLOUR.sub(str(rng.choice(others)), instruction)
+
+
+def _turn(instruction: str, share: float, rng: np.random.Generator) -> tuple[tuple[int, ...], str]:
+    """Draw an order of the colour channels, and say the instruction in the colours it makes.
+
+    Where a named colour would become one that has no name, the order stays as it is.
+    """
+    order = ORDERS[rng.integers(1, len(ORDERS)) if rng.random() < share else 0]
+    found = COLOUR.search(instruction)
+    if not found:
+        return order, instruction
+    become = np.array(COLOURS[found.group(1)])[list(order)]
+    distance = {name: float(np.linalg.norm(become - rgb)) for name, rgb in COLOURS.items()}
+    nearest = min(distance, key=distance.__getitem__)
+    if distance[nearest] > ALIKE:
+        return ORDERS[0], instruction
+    return order, COLOUR.sub(nearest, instruction)
 
 
 def augmented(images: np.ndarray, drawing: Drawing, rng: np.random.Generator) -> np.ndarray:
