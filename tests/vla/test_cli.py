@@ -39,7 +39,7 @@ def test_help_has_one_line_per_verb_and_imports_nothing_heavy():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     for name in cli.VERBS:
-        assert sum(line.startswith(f"  {name} ") for line in done.stdout.splitlines()) == 1
+        assert sum(line.startswith(f"  {name}  ") for line in done.stdout.splitlines()) == 1
 
 
 @pytest.mark.parametrize(("outcome", "code"), [(None, 0), (0, 0), (3, 3)])
