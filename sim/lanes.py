@@ -1,12 +1,17 @@
 """Steps a set of environments and writes what they show into arrays, which may be shared memory."""
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from sim import behaviours
 from sim.render import Camera, shared_renderer, shoot_
 from sim.scene import Scene
 from sim.world import MujocoWorld
+
+LONGEST_CHUNK = 256
+"""Actions that one step may execute."""
 
 Buffers = dict[str, np.ndarray]
 Layout = dict[str, tuple[tuple[int, ...], type]]
@@ -33,6 +38,7 @@ def layout(scene: Scene, num_envs: int) -> Layout:
         "progress": ((num_envs,), np.float32),
         "steps": ((num_envs,), np.int32),
         "episode": ((num_envs,), np.int64),
+        "actions": ((num_envs, LONGEST_CHUNK, len(scene.robot.channels)), np.float32),
     }
 
 
@@ -62,28 +68,40 @@ class Lanes:
         renderer = shared_renderer(scene)
         self._cameras = [Camera(renderer, world) for world in self._worlds]
         self._instruction_ids = {text: i for i, text in enumerate(scene.task.instructions)}
+        self._experts: dict[int, Iterator[np.ndarray]] = {}
+        self.render_s = 0.0
+        """Seconds spent on pictures so far."""
         self._seed = 0
 
     def reset(self, seed: int) -> None:
         """Start episode i in row i."""
         self._seed = seed
+        self._experts.clear()
         for row, world in zip(self._rows, self._worlds, strict=True):
             world.reset(seed, row)
         self._observe("", range(len(self._worlds)))
 
-    def step(self, actions: np.ndarray) -> None:
-        """Apply actions, float32 of shape (num_envs, h, u); reset the rows whose episode ends."""
+    def step(self, actions: np.ndarray, helped: np.ndarray | None = None) -> None:
+        """Apply actions, float32 of shape (num_envs, h, u); reset the rows whose episode ends.
+
+        In rows that are `helped`, bool of shape (num_envs,), the task's expert acts instead.
+        """
         buffers = self._buffers
         ended = []
         for lane, (row, world) in enumerate(zip(self._rows, self._worlds, strict=True)):
             reward, steps, terminated, truncated = 0.0, 0, False, False
-            for action in actions[row]:
-                gain, terminated, truncated = world.step(action)
+            buffers["actions"][row, : actions.shape[1]] = actions[row]
+            asked = helped is not None and bool(helped[row])
+            for wanted in self._expert(lane, actions[row]) if asked else actions[row]:
+                buffers["actions"][row, steps] = wanted
+                gain, terminated, truncated = world.step(wanted)
                 reward += gain
                 steps += 1
                 if terminated or truncated:
                     ended.append(lane)
                     break
+            if not asked or terminated or truncated:
+                self._experts.pop(lane, None)  # the arm moves without it: later it looks anew
             buffers["reward"][row] = reward
             buffers["terminated"][row] = terminated
             buffers["truncated"][row] = truncated
@@ -98,8 +116,24 @@ class Lanes:
                 world.reset(self._seed, world.index + self._num_envs)
         self._observe("", range(len(self._worlds)))
 
+    def _expert(self, lane: int, actions: np.ndarray) -> Iterator[np.ndarray]:
+        """Yield as many actions of the expert, which goes on where it was in the step before.
+
+        It begins anew where it thought that it had done: the episode is not over.
+        """
+        world = self._worlds[lane]
+        for _ in actions:
+            action = next(self._experts[lane], None) if lane in self._experts else None
+            if action is None:
+                rng = np.random.default_rng([self._seed, world.index, world.steps])
+                self._experts[lane] = behaviours.act_stream(world, world.task, "expert", rng)
+                action = next(self._experts[lane], world.proprio)
+            yield np.asarray(action, np.float32)
+
     def _observe(self, prefix: str, lanes: Sequence[int]) -> None:
+        begin = time.perf_counter()
         shoot_([self._cameras[lane] for lane in lanes])
+        self.render_s += time.perf_counter() - begin
         buffers = self._buffers
         for lane in lanes:
             row, world = self._rows[lane], self._worlds[lane]

@@ -63,10 +63,10 @@ class Pool:
             pipe.send(("reset", seed))
         self._wait()
 
-    def step(self, actions: np.ndarray) -> None:
-        """Apply actions, float32 of shape (num_envs, h, u)."""
+    def step(self, actions: np.ndarray, helped: np.ndarray | None = None) -> None:
+        """Apply actions, float32 of shape (num_envs, h, u); an expert acts in `helped` rows."""
         for pipe in self._pipes:
-            pipe.send(("step", actions))
+            pipe.send(("step", (actions, helped)))
         self._wait()
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ def _serve(pipe: Connection, lanes: Lanes) -> None:
         if command == "reset":
             lanes.reset(argument)
         else:
-            lanes.step(argument)
+            lanes.step(*argument)
         pipe.send("")
 
 

@@ -25,7 +25,7 @@ def motor_skill(task: PluginConfig, *, episodes: int, steps: int) -> TrainConfig
         task=task,
         demos=Demonstrations(episodes=episodes),
         policy=vla.Config(memory=none.Config(), execute=4),
-        algo=bc.Config(unit="windows", batch=64),
+        algo=bc.Config(unit="windows", batch=64, shift_px=3, gain=0.2),
         optimiser=OptimiserConfig(ema=0.999),
         eval=EvalConfig(every=2000, episodes=50),
         steps=steps,

@@ -25,6 +25,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "report": ("training.report:main", "write one HTML page about a run"),
     "bench sim": ("sim.bench:main", "measure simulation and rendering speed"),
     "bench train": ("training.bench:main", "measure training speed against LeRobot"),
+    "bench rl": ("training.rl.bench:main", "measure practice: where each second goes"),
     "bench label": ("reward_models.label.bench:main", "measure labelling speed against prefixes"),
     "bench policy": ("deploy.bench:main", "measure the time of one decision"),
 }

@@ -2,8 +2,7 @@
 
 To add one, write `sim/backends/NAME.py` with a frozen `Config(PluginConfig)` that has
 `workers: int` and `randomize: bool` and a method `build(task, robot, num_envs)`. It returns a
-`vla.contracts.protocols.VecEnv` with two more methods: `step_chunk(actions)`, float32 (e, h, u),
-and `close()`. Episodes follow from (seed, index) alone: row i of E plays i, i + E, i + 2E.
-Refuse what the simulator cannot do with a `ValueError`. Then
+`vla.contracts.protocols.VecEnv`. Episodes follow from (seed, index) alone: row i of E plays i,
+i + E, i + 2E. Refuse what the simulator cannot do with a `ValueError`. Then
 `sim.vec_env.make(task, num_envs, backend=NAME)` finds it.
 """

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from sim import workers
-from sim.lanes import Lanes, allocate, layout
+from sim.lanes import LONGEST_CHUNK, Lanes, allocate, layout
 from sim.scene import Scene, compile_scene
 from vla.contracts.config import PluginConfig, type_name
 from vla.contracts.specs import EnvSpec, RobotSpec
@@ -56,6 +56,11 @@ class MujocoVecEnv:
             self._buffers = self._lanes.buffers
         self._started = False
 
+    @property
+    def render_s(self) -> float:
+        """Seconds spent on pictures so far, by environments of this process."""
+        return self._lanes.render_s if isinstance(self._lanes, Lanes) else 0.0
+
     def reset(self, seed: int) -> Observation:
         """Start episodes 0 to E-1 of a seed (>= 0)."""
         if seed < 0:
@@ -68,30 +73,38 @@ class MujocoVecEnv:
         """Apply one action (position targets, float32, shape (e, u)) for one control step."""
         return self.step_chunk(np.asarray(action)[:, None])
 
-    def step_chunk(self, actions: np.ndarray) -> EnvStep:
+    def step_chunk(self, actions: np.ndarray, helped: np.ndarray | None = None) -> EnvStep:
         """Apply up to h actions one after the other and observe after the last.
 
         An environment whose episode ends stops there, is reset, and idles for the rest.
 
         Args:
-            actions: Position targets in physical units, float32, shape (e, h, u), h >= 1.
+            actions: Position targets in physical units, float32, shape (e, h, u), 1 <= h <= 256.
+            helped: Rows in which the task's scripted expert acts instead, bool, shape (e,).
 
         Returns:
-            The step; `reward` is the sum, `info["steps"]` the number of actions executed.
+            The step; `reward` is the sum, `info["steps"]` the number of actions executed and
+            `info["actions"]` which ones, float32, shape (e, h, u).
 
         Raises:
-            ValueError: the shape is wrong or a value is not finite.
+            ValueError: a shape is wrong or a value is not finite.
         """
         if not self._started:
             raise ValueError("step before reset: call reset(seed) first")
         channels = len(self.spec.robot.channels)
         got = np.shape(actions)
-        if len(got) != 3 or got[0] != self.num_envs or got[1] < 1 or got[2] != channels:
-            raise ValueError(f"actions: got shape {got}, expected ({self.num_envs}, h, {channels})")
+        fits = len(got) == 3 and 1 <= got[1] <= LONGEST_CHUNK
+        if not fits or got[0] != self.num_envs or got[2] != channels:
+            raise ValueError(
+                f"actions: got shape {got}, expected ({self.num_envs}, h, {channels}) with h from "
+                f"1 to {LONGEST_CHUNK}"
+            )
+        if helped is not None and np.shape(helped) != got[:1]:
+            raise ValueError(f"helped: got shape {np.shape(helped)}, expected ({self.num_envs},)")
         if not np.isfinite(actions).all():
             raise ValueError("actions: got NaN or infinity, expected finite position targets")
-        self._lanes.step(np.asarray(actions, np.float32))
-        return self._env_step()
+        self._lanes.step(np.asarray(actions, np.float32), helped)
+        return self._env_step(got[1])
 
     def close(self) -> None:
         """End worker processes, if any; the environments cannot be used afterwards."""
@@ -110,7 +123,7 @@ class MujocoVecEnv:
             time_s=buffers[prefix + "time_s"].copy(),
         )
 
-    def _env_step(self) -> EnvStep:
+    def _env_step(self, length: int) -> EnvStep:
         buffers = self._buffers
         obs = self._observation("")
         ended = buffers["terminated"] | buffers["truncated"]
@@ -125,7 +138,10 @@ class MujocoVecEnv:
             terminated=buffers["terminated"].copy(),
             truncated=buffers["truncated"].copy(),
             final_obs=final_obs,
-            info={k: buffers[k].copy() for k in ("success", "progress", "steps", "episode")},
+            info={
+                **{k: buffers[k].copy() for k in ("success", "progress", "steps", "episode")},
+                "actions": buffers["actions"][:, :length].copy(),
+            },
         )
 
 

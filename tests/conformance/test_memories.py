@@ -84,3 +84,11 @@ def test_no_memory_is_changed_in_place(memory) -> None:
     memory.write(slots, draw(6, 2), torch.full((2,), 24.0), torch.ones(2))
     for part, copy in zip(slots, before, strict=True):
         assert torch.equal(part, copy)
+
+
+def test_what_it_says_of_remembering_is_true(memory) -> None:
+    x, now = draw(1, 2), torch.full((2,), 8.0 * STEPS)
+    full = memory.read(walk(memory, draw(0, 2, STEPS)), x, now)
+    empty = memory.read(memory.initial(2, CPU), x, now)
+    same = all(torch.equal(a, b) for a, b in zip(full, empty, strict=True))
+    assert same != memory.remembers

@@ -146,6 +146,37 @@ def test_a_chunk_equals_its_steps():
     np.testing.assert_array_equal(step.obs.proprio, last.obs.proprio)
 
 
+def assisted(workers=1):
+    """Return which of three episodes of push succeeded, and what was done at first, row 1 helped.
+
+    The expert takes over late: the arm has been moved elsewhere before.
+    """
+    env = vec_env.make("push", 3, workers=workers)
+    env.reset(5)
+    away = np.tile(np.array(env.spec.robot.home, np.float32), (3, 4, 1))
+    away[:, :, 0] = 0.4
+    helped, succeeded = np.array([False, True, False]), np.zeros(3, np.bool_)
+    steps = [env.step_chunk(away)]
+    for _ in range(18):
+        steps.append(env.step_chunk(away, helped))
+        succeeded |= steps[-1].info["success"]
+    env.close()
+    return succeeded, [step.info["actions"] for step in steps], away
+
+
+def test_in_helped_rows_the_expert_acts_from_wherever_the_arm_is():
+    succeeded, actions, away = assisted()
+    assert succeeded.tolist() == [False, True, False]
+    np.testing.assert_array_equal(actions[0], away)
+    np.testing.assert_array_equal(actions[1][[0, 2]], away[[0, 2]])
+    assert np.abs(actions[1][1] - away[1]).max() > 0.05
+
+
+def test_the_expert_acts_alike_in_worker_processes():
+    for a, b in zip(assisted()[1], assisted(workers=2)[1], strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 def test_observations_are_not_overwritten_by_later_steps():
     env = make(1)
     obs = env.reset(0)
@@ -179,6 +210,7 @@ def test_mistakes_get_a_sentence(call, message):
     [
         (np.zeros((1, 1, 5), np.float32), r"got shape \(1, 1, 5\), expected \(1, h, 6\)"),
         (np.zeros((1, 0, 6), np.float32), r"got shape \(1, 0, 6\)"),
+        (np.zeros((1, 257, 6), np.float32), "with h from 1 to 256"),
         (np.full((1, 1, 6), np.nan, np.float32), "NaN or infinity"),
     ],
 )

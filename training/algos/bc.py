@@ -22,6 +22,7 @@ from vla import checkpoint
 from vla.contracts import config as configs
 from vla.contracts import registry
 from vla.contracts.config import PluginConfig, check_least
+from vla.contracts.types import EpisodeBatch
 from vla.data.store import EpisodeStore, load_episodes
 from vla.nn.text import train_tokenizer
 from vla.normalize import Statistics
@@ -49,10 +50,15 @@ class Config(PluginConfig):
     """Part of each batch is drawn from episodes of at most so many decisions; 0 for none."""
     short_share: float = 0.5
     """Size of that part."""
+    shift_px: int = 0
+    """Largest shift of the pictures of an episode, or of a decision, drawn anew every time."""
+    gain: float = 0.0
+    """Largest change of their brightness, as a share."""
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
-        check_least(self, batch=1, queries=1, phases=1, still_weight=0, short_decisions=0)
+        check_least(self, batch=1, queries=1, phases=1, still_weight=0, short_decisions=0,
+                    shift_px=0, gain=0)  # fmt: skip
 
     def start(self, train: Any, data: Any) -> "BehaviourCloning":
         """Load the data and make a policy for it.
@@ -103,7 +109,11 @@ class BehaviourCloning:
             self.short = stream(short, few, train.seed + 1)
 
     def collect(self) -> Any:
-        """Return the next batch."""
+        """Return the next batch, its pictures shaken."""
+        batch, config = self._batch(), self.config
+        return batches.shaken(batch, config.shift_px, config.gain, self.rng)
+
+    def _batch(self) -> EpisodeBatch:
         chunk = self.policy_config.chunk
         chosen = self.stream.next()
         if self.config.unit == "windows":

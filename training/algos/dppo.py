@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from training.optimiser import Optimiser
 from training.rl.config import PracticeConfig, Start
-from training.rl.experience import Episode, gather, moments
+from training.rl.experience import Episode
 from training.rl.practitioner import Practitioner
 from training.rl.returns import advantages
 from vla.contracts.config import PluginConfig, check_least
@@ -84,6 +84,8 @@ class Prepared(NamedTuple):
     """f32 [t], what the value should be."""
     score: np.ndarray
     """f32 [t, tuned], log-probability per number under the policy that practised."""
+    own: np.ndarray
+    """f32 [t], 1 where the policy acted and 0 where somebody else did."""
 
 
 class Batch(NamedTuple):
@@ -133,7 +135,7 @@ class Dppo(Practitioner):
         return Batch(
             decisions=self._decisions(episodes), latents=_latents(episodes),
             prepared=Prepared(*(np.concatenate(part) for part in zip(*told, strict=True))),
-            demos=self.demonstrated(self.config.cloned, 4),
+            demos=self.shaken(self.demonstrated(self.config.cloned, 4)),
         )  # fmt: skip
 
     def update(
@@ -145,9 +147,11 @@ class Dppo(Practitioner):
         context = self.policy.contexts(data.decisions)
         score = self.scores(context, data.latents)
         change = score - torch.from_numpy(told.score)
-        advantage = torch.from_numpy(standardized(told.advantage))
+        own = torch.from_numpy(told.own)
+        advantage = torch.from_numpy(standardized(told.advantage)) * own
         surrogate = clipped(change, advantage, self._clips(), self._discounts())
-        kl = (change.exp() - 1 - change).mean()  # Schulman's estimator: never below 0
+        # Schulman's estimator: never below 0.
+        kl = ((change.exp() - 1 - change) * own[:, None]).mean()
         learns = self.rounds.count > config.warmup and float(kl.detach()) <= config.target_kl
         value = self.module.beside(context.pooled.detach())[:, 0]
         losses = {
@@ -183,18 +187,19 @@ class Dppo(Practitioner):
             score = self.scores(
                 self.policy.contexts(self._decisions([episode])), _latents([episode])
             )
-            seen = self.policy.contexts(moments([episode], self.policy.views))
+            seen = self.policy.contexts(self.moments(episode))
             value = self.module.beside(seen.pooled)[:, 0].numpy()
             advantage = advantages(
                 one.reward, value, terminated=episode.terminated, gamma=self.run.gamma,
                 trace=self.config.trace,
             )  # fmt: skip
-            found.append(Prepared(advantage, advantage + value[:-1], score.numpy()))
+            own = 1 - episode.helped.astype(np.float32)
+            found.append(Prepared(advantage, advantage + value[:-1], score.numpy(), own))
         return found
 
     def _decisions(self, episodes: list[Episode]) -> EpisodeBatch:
         every = [np.arange(len(e)) for e in episodes]
-        return gather(episodes, every, self.policy.config.chunk, self.policy.views)
+        return self.gather(episodes, every)
 
     def _latest_(self) -> None:
         self.latest = self.rounds.episodes[-self.run.episodes :]

@@ -7,12 +7,11 @@ counts as success is what the reward's source says.
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from training.optimiser import Optimiser
 from training.rl.config import PracticeConfig, Start
-from training.rl.experience import Episode, gather, join
+from training.rl.experience import join
 from training.rl.practitioner import Practitioner
 from vla.contracts.config import PluginConfig, check_least
 from vla.contracts.types import EpisodeBatch
@@ -24,16 +23,12 @@ class Config(PluginConfig):
 
     batch: int = 16
     """Episodes per update."""
-    practised: float = 0.5
-    """Share of them from practice, where there are successes; the others are demonstrations."""
     queries: int = 8
     """Decisions per episode that carry a loss."""
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
-        check_least(self, batch=2, queries=1, practised=0)
-        if self.practised > 1:
-            raise ValueError(f"practised: got {self.practised}, expected at most 1")
+        check_least(self, batch=2, queries=1)
 
     def start(self, train: Any, data: Any) -> "FilteredCloning":
         """Load the policy to lift, its demonstrations and the critic.
@@ -56,23 +51,14 @@ class FilteredCloning(Practitioner):
     def collect(self) -> EpisodeBatch:
         """Practise if it is time; return demonstrations and successes."""
         self.practise_if_due_()
-        own = self.rounds
-        good = [e for e, w in zip(own.episodes, own.worth, strict=True) if w.success]
-        few = round(self.config.batch * self.config.practised) if good else 0
-        parts = []
-        if few < self.config.batch:
-            parts.append(self.demonstrated(self.config.batch - few, self.config.queries))
+        lessons, queries, batch = self.lessons(), self.config.queries, self.config.batch
+        own, shown = sum(len(moments) for _, moments in lessons), len(self.rounds.demos.frames)
+        # Every moment counts alike, but some are always demonstrations.
+        few = min(self.rng.binomial(batch, own / (own + shown)), batch - 1) if own else 0
+        parts = [self.demonstrated(batch - few, queries)]
         if few:
-            parts.append(self._practised(good, few))
-        return join(parts)
-
-    def _practised(self, good: list[Episode], count: int) -> EpisodeBatch:
-        chosen = [good[i] for i in self.rng.choice(len(good), count)]
-        queries = [
-            np.sort(self.rng.choice(len(e), min(self.config.queries, len(e)), replace=False))
-            for e in chosen
-        ]
-        return gather(chosen, queries, self.policy.config.chunk, self.policy.views)
+            parts.append(self.practised(lessons, few, queries))
+        return self.shaken(join(parts))
 
     def update(
         self, data: EpisodeBatch, optimiser: Optimiser, generator: torch.Generator

@@ -19,8 +19,8 @@ from training.optimiser import Optimiser
 from training.rl import store
 from training.rl.chunk_critics import ChunkCritics
 from training.rl.config import PracticeConfig, Start
-from training.rl.experience import Episode, gather, join, moments
-from training.rl.practitioner import Practitioner
+from training.rl.experience import Episode, join
+from training.rl.practitioner import Practitioner, some
 from vla.contracts.config import PluginConfig, check_least
 from vla.contracts.types import EpisodeBatch
 from vla.nn import diffusion
@@ -145,10 +145,8 @@ class Ogpo(Practitioner):
         self._learn_values_(self.config.warmup if begun and self.rounds.count == 1 else 0)
         episodes = self.rounds.episodes
         chosen = self.rng.choice(len(episodes), min(self.config.episodes, len(episodes)), False)
-        queries = [self._some(episodes[i]) for i in chosen]
-        decisions = gather(
-            [episodes[i] for i in chosen], queries, self.policy.config.chunk, self.policy.views
-        )
+        queries = [some(np.arange(len(episodes[i])), self.config.queries, self.rng) for i in chosen]
+        decisions = self.gather([episodes[i] for i in chosen], queries)
         features = [self.features[i][q] for i, q in zip(chosen, queries, strict=True)]
         return Batch(decisions, torch.cat(features), self._cloned())
 
@@ -206,21 +204,13 @@ class Ogpo(Practitioner):
         better = (value - value.mean(2, keepdim=True)).flatten(1)  # [n, m g]
         return agreed(better) if self.config.conservative else better.mean(0)
 
-    def _some(self, episode: Episode) -> np.ndarray:
-        count = min(self.config.queries, len(episode))
-        return np.sort(self.rng.choice(len(episode), count, replace=False))
-
     def _cloned(self) -> EpisodeBatch:
         """Draw demonstrations, and as many successes of practice, if there are any."""
-        pairs = zip(self.rounds.episodes, self.rounds.worth, strict=True)
-        good = [episode for episode, one in pairs if one.success]
-        half = self.config.cloned // 2
-        parts = [self.demonstrated(half if good else 2 * half, self.config.queries)]
-        if good:
-            chosen = [good[i] for i in self.rng.choice(len(good), half)]
-            queries = [self._some(e) for e in chosen]
-            parts.append(gather(chosen, queries, self.policy.config.chunk, self.policy.views))
-        return join(parts)
+        lessons, half = self.lessons(), self.config.cloned // 2
+        parts = [self.demonstrated(half if lessons else 2 * half, self.config.queries)]
+        if lessons:
+            parts.append(self.practised(lessons, half, self.config.queries))
+        return self.shaken(join(parts))
 
     @torch.no_grad()
     def _see_(self) -> None:
@@ -229,19 +219,25 @@ class Ogpo(Practitioner):
         if len(self.features) == len(episodes):
             return
         for episode in episodes[len(self.features) :]:
-            seen = self.eyes.contexts(moments([episode], self.policy.views))
+            seen = self.eyes.contexts(self.moments(episode))
             self.features.append(seen.pooled)
         counts = np.array([len(e) for e in episodes])
         begin = np.cumsum(counts + 1) - counts - 1
         goes_on = np.ones(counts.sum(), np.float32)
         goes_on[(np.cumsum(counts) - 1)[[e.terminated for e in episodes]]] = 0.0
         before = np.concatenate([b + np.arange(n) for b, n in zip(begin, counts, strict=True)])
-        chunks = np.concatenate([e.latents[:, -1, : self.acted] for e in episodes])
+        chunks = np.concatenate([self._chunks(e) for e in episodes])
         self.transitions = Transitions(
             features=torch.cat(self.features), before=torch.from_numpy(before),
             chunk=torch.from_numpy(chunks), goes_on=torch.from_numpy(goes_on),
             reward=torch.from_numpy(np.concatenate([w.reward for w in self.rounds.worth])),
         )  # fmt: skip
+
+    def _chunks(self, episode: Episode) -> np.ndarray:
+        """Return what was done at every decision, normalised: f32 [t, h, u]."""
+        done = self.policy.normalizer.action(torch.from_numpy(episode.actions)).numpy()
+        own = episode.latents[:, -1, : self.acted]  # without the limits that the arm put to it
+        return np.where(episode.helped[:, None, None], done, own)
 
     @torch.no_grad()
     def _look_ahead(self) -> np.ndarray:
@@ -249,7 +245,7 @@ class Ogpo(Practitioner):
         count, found = self.config.next_chunks, []
         generator = torch.Generator().manual_seed(self.run.seed * 1000 + self.rounds.count)
         for episode in self.rounds.episodes:
-            context = _wide(self.slow.contexts(moments([episode], self.policy.views)), count)
+            context = _wide(self.slow.contexts(self.moments(episode)), count)
             noise = torch.randn(
                 (len(context.pooled), *self.policy.head.noise_shape), generator=generator
             )

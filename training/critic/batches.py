@@ -4,13 +4,13 @@ import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-import cv2
 import numpy as np
 import torch
 
 from reward_models.pairs import CriticBatch
 from sim.layout import COLOURS
 from training.critic.clips import COLOUR, Clips, colour_of
+from training.data.augment import shaken
 from vla.contracts.config import check_least
 from vla.contracts.types import Frames
 
@@ -88,7 +88,9 @@ def draw(
     own_words = task
     turns, task = zip(*(_turn(text, drawing.recoloured, rng) for text in task), strict=True)
     images = augmented(clips.images[spots], drawing, rng)
-    images = np.take_along_axis(images, np.array(turns)[:, None, None, None, None], -1)
+    for e, order in enumerate(turns):
+        if order != ORDERS[0]:
+            images[e] = images[e][..., list(order)]
     frames = Frames(
         images=torch.from_numpy(images.reshape(-1, *images.shape[2:])),
         image_ok=torch.ones(images.shape[0] * size, images.shape[2], dtype=torch.bool),
@@ -291,23 +293,14 @@ def _turn(instruction: str, share: float, rng: np.random.Generator) -> tuple[tup
 
 def augmented(images: np.ndarray, drawing: Drawing, rng: np.random.Generator) -> np.ndarray:
     """Return images u8 [b, t, v, h, w, 3] shifted, brightened and darkened episode by episode."""
-    out = np.empty_like(images)
-    episodes, _, views = images.shape[:3]
+    episodes, frames, views = images.shape[:3]
     dark = rng.random((episodes, views)) < drawing.dark
     dark &= ~dark.all(1, keepdims=True)
-    for e in range(episodes):
-        for v in range(views):
-            seen = images[e, :, v]
-            dy, dx = rng.integers(-drawing.shift_px, drawing.shift_px + 1, size=2)
-            gain = 1.0 + rng.uniform(-drawing.gain, drawing.gain)
-            table = np.clip(np.arange(256) * gain, 0, 255).astype(np.uint8)
-            move = np.array([[1.0, 0.0, -dx], [0.0, 1.0, -dy]])
-            size = (seen.shape[2], seen.shape[1])
-            for t in range(len(seen)):
-                cv2.warpAffine(
-                    cv2.LUT(seen[t], table), move, size, dst=out[e, t, v],
-                    flags=cv2.INTER_NEAREST, borderMode=cv2.BORDER_REPLICATE,
-                )  # fmt: skip
+    row = np.repeat(np.arange(episodes), frames)
+    out = shaken(
+        images.reshape(-1, *images.shape[2:]), row, shift_px=drawing.shift_px, gain=drawing.gain,
+        rng=rng,
+    ).reshape(images.shape)  # fmt: skip
     out[np.broadcast_to(dark[:, None], out.shape[:3])] = 0
     return out
 

@@ -1,8 +1,11 @@
 """Makes `EpisodeBatch`es of an `EpisodeStore`: whole episodes, or single decisions."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
+from training.data import augment
 from training.data.sampler import draw_weighted
 from vla.contracts.types import EpisodeBatch
 from vla.data.store import EpisodeStore
@@ -43,6 +46,24 @@ def window_batch(store: EpisodeStore, frames: np.ndarray, chunk: int) -> Episode
     index = np.arange(len(frames))
     tasks = tuple(store.tasks[e] for e in episode)
     return _batch(store, frames, index, np.zeros_like(index), tasks, index, chunk)
+
+
+def shaken(
+    batch: EpisodeBatch, shift_px: int, gain: float, rng: np.random.Generator
+) -> EpisodeBatch:
+    """Return a batch with its pictures shifted and brightened, episode by episode.
+
+    Args:
+        batch: What to learn from.
+        shift_px: Largest shift.
+        gain: Largest change of brightness, as a share.
+        rng: Source of randomness.
+    """
+    if not (shift_px or gain):
+        return batch
+    images, row = batch.images.numpy(), batch.row.numpy()
+    moved = augment.shaken(images, row, shift_px=shift_px, gain=gain, rng=rng)
+    return replace(batch, images=torch.from_numpy(moved))
 
 
 def _batch(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from training.config import EvalConfig, RunConfig
 from training.optimiser import OptimiserConfig
+from training.rl.help import HelpConfig
 from training.rl.rewards import Source
 from vla.contracts.config import PluginConfig, check_least, plugin
 
@@ -28,6 +29,12 @@ class PracticeConfig(RunConfig):
     """Rounds of practice."""
     episodes: int = 40
     """Episodes per round."""
+    help: HelpConfig = field(default_factory=HelpConfig)
+    """Who else acts."""
+    shift_px: int = 3
+    """Largest shift of the pictures that are cloned."""
+    gain: float = 0.2
+    """Largest change of their brightness, as a share."""
     gamma: float = 0.98
     """Discount per decision."""
     environments: int = 40
@@ -48,7 +55,8 @@ class PracticeConfig(RunConfig):
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
         super().__post_init__()
-        check_least(self, rounds=1, episodes=1, environments=1, gamma=0)
+        check_least(self, rounds=1, episodes=1, environments=1, gamma=0,
+                    shift_px=0, gain=0)  # fmt: skip
         if self.gamma > 1 or self.steps % self.rounds:
             raise ValueError(
                 f"got gamma {self.gamma} and {self.steps} steps in {self.rounds} rounds, expected "

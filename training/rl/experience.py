@@ -9,31 +9,37 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float32, Float64, Int64, UInt8
+from jaxtyping import Bool, Float32, Float64, Int64, UInt8
 
 from vla.contracts.types import EpisodeBatch, Frames
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Episode:
-    """T decisions of one episode, and the moment after the last."""
+    """T decisions of one episode, and the M moments that were seen: those of all decisions and the
+    end, and where the policy remembers nothing every control step between them.
+    """
 
-    images: UInt8[np.ndarray, "t1 v h w 3"]
-    """At every decision and at the end, before any reset."""
-    proprio: Float32[np.ndarray, "t1 s"]
+    images: UInt8[np.ndarray, "m v h w 3"]
+    """At every moment; the last is the end, before any reset."""
+    proprio: Float32[np.ndarray, "m s"]
     """Measured channel positions."""
-    time_s: Float64[np.ndarray, " t1"]
+    time_s: Float64[np.ndarray, " m"]
     """Seconds since the episode began."""
+    progress: Float32[np.ndarray, " m"]
+    """The simulator's, 0 at the start: for the upper bound and the audit alone."""
+    step: Int64[np.ndarray, " m"]
+    """Control steps before each moment."""
+    at: Int64[np.ndarray, " t"]
+    """The moment of each decision."""
     actions: Float32[np.ndarray, "t x u"]
     """Position targets handed to the arm, X for each decision."""
-    executed: Int64[np.ndarray, " t"]
-    """How many of them were executed: fewer than X where the episode ended."""
+    helped: Bool[np.ndarray, " t"]
+    """Whether somebody else acted: then `latents` and `log_prob` are of what was not done."""
     latents: Float32[np.ndarray, "t d1 k u"]
     """The path of each decision through the denoising chain (`DenoiseTrace`)."""
     log_prob: Float32[np.ndarray, "t d"]
     """Log-probability of its transitions under the policy that acted."""
-    progress: Float32[np.ndarray, " t1"]
-    """The simulator's, 0 at the start: for the upper bound and the audit alone."""
     reward: Float32[np.ndarray, " t"]
     """The simulator's sparse reward."""
     terminated: bool
@@ -51,38 +57,54 @@ class Episode:
 
     def __len__(self) -> int:
         """T."""
-        return len(self.executed)
+        return len(self.at)
 
     @property
     def steps(self) -> int:
         """Control steps."""
-        return int(self.executed.sum())
+        return int(self.step[-1])
 
     @property
-    def begins(self) -> np.ndarray:
-        """Control steps executed before each decision, i64 [t]."""
-        return np.cumsum(self.executed) - self.executed
+    def decided(self) -> np.ndarray:
+        """The moments of the decisions, and the end: i64 [t + 1]."""
+        return np.append(self.at, len(self.step) - 1)
 
-    def targets(self, decisions: np.ndarray, chunk: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the actions f32 [m, k, u] executed from decisions on, and what is padding [m, k].
+    @property
+    def executed(self) -> np.ndarray:
+        """How many actions of each decision were executed, i64 [t]: fewer where it ended."""
+        return np.diff(self.step[self.decided])
+
+    def lessons(self, good: bool) -> np.ndarray:
+        """Return the moments that are worth cloning, i64 [n].
+
+        All of a success, but not what led to help; of a failure what somebody else did.
+        """
+        helped = np.flatnonzero(self.helped)
+        worthy = np.arange(helped[0] if len(helped) else 0, len(self)) if good else helped
+        moments = np.arange(len(self.step) - 1)
+        decision = np.searchsorted(self.at, moments, side="right") - 1
+        return moments[np.isin(decision, worthy)]
+
+    def targets(self, moments: np.ndarray, chunk: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the actions f32 [n, k, u] executed from moments on, and what is padding [n, k].
 
         Beyond the end the last action is repeated.
         """
         done = np.concatenate([a[:n] for a, n in zip(self.actions, self.executed, strict=True)])
-        wanted = self.begins[decisions][:, None] + np.arange(chunk)
+        wanted = self.step[moments][:, None] + np.arange(chunk)
         return done[np.minimum(wanted, len(done) - 1)], wanted >= len(done)
 
 
 def frames(episodes: Sequence[Episode], views: Sequence[int]) -> Frames:
-    """Return every moment of episodes as a critic sees them, through some of the cameras."""
-    images = np.concatenate([e.images[:, list(views)] for e in episodes])
+    """Return the decisions and ends of episodes as a critic sees them, through some cameras."""
+    images = np.concatenate([e.images[e.decided][:, list(views)] for e in episodes])
     return Frames(
         images=images,
         image_ok=np.ones(images.shape[:2], np.bool_),
-        time_s=np.concatenate([e.time_s for e in episodes]),
+        time_s=np.concatenate([e.time_s[e.decided] for e in episodes]),
         row=np.repeat(np.arange(len(episodes)), [len(e) + 1 for e in episodes]),
         truth=np.stack([
-            np.concatenate([e.progress for e in episodes]),
+            np.concatenate([e.progress[e.decided] for e in episodes]),
             np.concatenate([np.append(np.zeros(len(e)), e.success) for e in episodes]),
         ], 1).astype(np.float32),
     )  # fmt: skip
@@ -101,12 +123,12 @@ def gather(
     """
     lengths = np.array([len(e) for e in episodes])
     begin = np.cumsum(lengths) - lengths
-    targets = [e.targets(q, chunk) for e, q in zip(episodes, queries, strict=True)]
+    targets = [e.targets(e.at[q], chunk) for e, q in zip(episodes, queries, strict=True)]
     query = np.concatenate([b + q for b, q in zip(begin, queries, strict=True)])
     arrays = {
-        "images": np.concatenate([e.images[:-1, list(views)] for e in episodes]),
-        "proprio": np.concatenate([e.proprio[:-1] for e in episodes]),
-        "now": np.concatenate([e.begins for e in episodes]).astype(np.float32),
+        "images": np.concatenate([e.images[e.at][:, list(views)] for e in episodes]),
+        "proprio": np.concatenate([e.proprio[e.at] for e in episodes]),
+        "now": np.concatenate([e.step[e.at] for e in episodes]).astype(np.float32),
         "row": np.repeat(np.arange(len(episodes)), lengths),
         "decision": np.concatenate([np.arange(n) for n in lengths]),
         "query": query,
@@ -116,6 +138,38 @@ def gather(
     }
     return EpisodeBatch(
         task=tuple(e.task for e in episodes), **{k: torch.from_numpy(v) for k, v in arrays.items()}
+    )
+
+
+def windows(
+    episodes: Sequence[Episode], moments: Sequence[np.ndarray], chunk: int, views: Sequence[int]
+) -> EpisodeBatch:
+    """Return moments of episodes as episodes of one decision each, for a policy that remembers
+    nothing; targets are what was executed from there.
+
+    Args:
+        episodes: B of them.
+        moments: Of each, i64 [n_b]; the last moment of an episode has no target but padding.
+        chunk: K, actions per decision.
+        views: The policy's cameras among those of the episodes.
+    """
+    pairs = list(zip(episodes, moments, strict=True))
+    targets = [e.targets(m, chunk) for e, m in pairs]
+    count = sum(len(m) for m in moments)
+    arrays = {
+        "images": np.concatenate([e.images[m][:, list(views)] for e, m in pairs]),
+        "proprio": np.concatenate([e.proprio[m] for e, m in pairs]),
+        "now": np.concatenate([e.step[m] for e, m in pairs]).astype(np.float32),
+        "row": np.arange(count),
+        "decision": np.zeros(count, np.int64),
+        "query": np.arange(count),
+        "actions": np.concatenate([t[0] for t in targets]),
+        "pad": np.concatenate([t[1] for t in targets]),
+        "weight": np.ones(count, np.float32),
+    }
+    return EpisodeBatch(
+        task=tuple(e.task for e, m in pairs for _ in m),
+        **{k: torch.from_numpy(v) for k, v in arrays.items()},
     )
 
 
@@ -138,13 +192,13 @@ def join(batches: Sequence[EpisodeBatch]) -> EpisodeBatch:
 
 
 def moments(episodes: Sequence[Episode], views: Sequence[int]) -> EpisodeBatch:
-    """Return all moments of episodes, the last one too, as queries without actions."""
+    """Return all decisions of episodes and their ends, as queries without actions."""
     lengths = np.array([len(e) + 1 for e in episodes])
     count = int(lengths.sum())
     arrays = {
-        "images": np.concatenate([e.images[:, list(views)] for e in episodes]),
-        "proprio": np.concatenate([e.proprio for e in episodes]),
-        "now": np.concatenate([np.append(e.begins, e.steps) for e in episodes]).astype(np.float32),
+        "images": np.concatenate([e.images[e.decided][:, list(views)] for e in episodes]),
+        "proprio": np.concatenate([e.proprio[e.decided] for e in episodes]),
+        "now": np.concatenate([e.step[e.decided] for e in episodes]).astype(np.float32),
         "row": np.repeat(np.arange(len(episodes)), lengths),
         "decision": np.concatenate([np.arange(n) for n in lengths]),
         "query": np.arange(count),

@@ -4,7 +4,7 @@ An algorithm plug-in says how to draw a batch from what was practised and how to
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,10 @@ from reward_models.scorer import Scorer
 from training.data import batches, check
 from training.evaluate import Evaluation, evaluate
 from training.rl import store
+from training.rl.clock import Stopwatch
 from training.rl.config import PracticeConfig, Start
-from training.rl.experience import Episode
+from training.rl.experience import Episode, gather, moments, windows
+from training.rl.help import Helper
 from training.rl.practice import practise
 from training.rl.returns import discounted
 from training.rl.rewards import Worth, worth
@@ -45,6 +47,7 @@ class Rounds:
         self.episodes: list[Episode] = []
         self.worth: list[Worth] = []
         self.count = 0
+        self.clock = Stopwatch()
 
     def due(self, updates: int) -> bool:
         """Whether practice comes before update `updates` (from 0)."""
@@ -52,14 +55,20 @@ class Rounds:
 
     def practise(self, policy: VLAPolicy, updates: int) -> dict[str, float]:
         """Practise one round, keep it, judge it; return figures of it."""
-        found = practise(
-            policy, self.config.task, episodes=self.config.episodes,
-            seed=self.config.seed_of(self.count), version=updates,
-            environments=self.config.environments,
-        )  # fmt: skip
-        store.write_round(self.start.experience, _name(self.count), found)
-        self._take_(found)
+        with self.clock.on("practise"):
+            found = self._practise(policy, updates)
+            store.write_round(self.start.experience, _name(self.count), found)
+            self._take_(found)
         return self._audit(len(found))
+
+    def _practise(self, policy: VLAPolicy, updates: int) -> list[Episode]:
+        config, seed = self.config, self.config.seed_of(self.count)
+        left = 1 - self.count / max(1, config.rounds - 1)
+        helper = Helper(config.help, seed=seed, left=left, scorer=self.scorer, views=self.views)
+        return practise(
+            policy, config.task, episodes=config.episodes, seed=seed, version=updates,
+            environments=config.environments, helper=helper, clock=self.clock,
+        )  # fmt: skip
 
     def restore_(self, count: int) -> None:
         """Read the first `count` rounds, and judge them as they were."""
@@ -67,10 +76,11 @@ class Rounds:
             self._take_(store.read_round(self.start.experience, _name(number)))
 
     def _take_(self, episodes: list[Episode]) -> None:
-        self.worth += worth(
-            episodes, self.config.reward, gamma=self.config.gamma, scorer=self.scorer,
-            views=self.views,
-        )  # fmt: skip
+        with self.clock.on("score"):
+            self.worth += worth(
+                episodes, self.config.reward, gamma=self.config.gamma, scorer=self.scorer,
+                views=self.views,
+            )  # fmt: skip
         self.episodes += episodes
         self.count += 1
 
@@ -90,6 +100,7 @@ class Rounds:
             "practice/agreement": float(agreement),
             "practice/alarm": float(agreement < ALARM),
             "practice/control_steps": float(sum(e.steps for e in episodes)),
+            "practice/helped": float(np.mean(np.concatenate([e.helped for e in episodes]))),
         }
 
 
@@ -123,12 +134,50 @@ class Practitioner:
         self.updates += 1
         return due
 
+    def gather(self, episodes: Sequence[Episode], queries: Sequence[np.ndarray]) -> EpisodeBatch:
+        """Return decisions of episodes, with what the policy needs to have seen before them."""
+        chunk, views = self.policy.config.chunk, self.policy.views
+        if self.policy.remembers:
+            return gather(episodes, queries, chunk, views)
+        moments = [e.at[q] for e, q in zip(episodes, queries, strict=True)]
+        return windows(episodes, moments, chunk, views)
+
+    def moments(self, episode: Episode) -> EpisodeBatch:
+        """Return all decisions of an episode, and its end."""
+        if self.policy.remembers:
+            return moments([episode], self.policy.views)
+        return windows([episode], [episode.decided], self.policy.config.chunk, self.policy.views)
+
     def demonstrated(self, count: int, queries: int) -> EpisodeBatch:
         """Draw demonstrations, some decisions of which carry a loss."""
         demos, chunk = self.rounds.demos, self.policy.config.chunk
+        if not self.policy.remembers:
+            frames = self.rng.integers(len(demos.frames), size=count * queries)
+            return batches.window_batch(demos, frames, chunk)
         chosen = self.rng.choice(len(demos.seq_episode), count)
         even = np.ones(len(demos.frames), np.float32)
         return batches.episode_batch(demos, chosen, chunk, queries, even, self.rng)
+
+    def lessons(self) -> list[tuple[Episode, np.ndarray]]:
+        """Return practised episodes with something worth cloning, and its moments."""
+        pairs = zip(self.rounds.episodes, self.rounds.worth, strict=True)
+        found = [(episode, episode.lessons(one.success)) for episode, one in pairs]
+        return [(episode, moments) for episode, moments in found if len(moments)]
+
+    def practised(
+        self, lessons: list[tuple[Episode, np.ndarray]], count: int, queries: int
+    ) -> EpisodeBatch:
+        """Draw `count` of `lessons`, some moments of which carry a loss."""
+        chosen = [lessons[i] for i in self.rng.choice(len(lessons), count)]
+        drawn = [some(moments, queries, self.rng) for _, moments in chosen]
+        # A policy that remembers has seen its decisions alone: there moments are decisions.
+        made = gather if self.policy.remembers else windows
+        episodes = [episode for episode, _ in chosen]
+        return made(episodes, drawn, self.policy.config.chunk, self.policy.views)
+
+    def shaken(self, batch: EpisodeBatch) -> EpisodeBatch:
+        """Return what is to be cloned with its pictures shaken."""
+        return batches.shaken(batch, self.run.shift_px, self.run.gain, self.rng)
 
     def evaluate(self, weights: dict[str, torch.Tensor], *, episodes: int, seed: int) -> Evaluation:
         """Return the success of weights in simulation."""
@@ -161,6 +210,11 @@ class Practitioner:
         self.rng.bit_generator.state = state["rng"]
         self.updates = state["updates"]
         self.rounds.restore_(state["rounds"])
+
+
+def some(places: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Return at most `count` of places i64 [m], ascending."""
+    return np.sort(rng.choice(places, min(count, len(places)), replace=False))
 
 
 def _of_policy(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -197,8 +251,10 @@ def _critic(
 def _demonstrations(policy: VLAPolicy, demos: Path) -> EpisodeStore:
     side = policy.config.backbone.image_px
     found = load_episodes(
-        demos, cameras=policy.config.cameras, image_hw=(side, side), stride=policy.config.execute,
-        phase_seed=0, phases=1, cache_dir=demos.parent / f"{demos.name}-cache",
+        demos, cameras=policy.config.cameras, image_hw=(side, side),
+        # Without memory every step can stand for a decision; with one, only those of its cadence.
+        stride=policy.config.execute if policy.remembers else 1, phase_seed=0, phases=1,
+        cache_dir=demos.parent / f"{demos.name}-cache",
     )  # fmt: skip
     check.fits_robot(found, policy.robot, demos)
     return found

@@ -1,6 +1,9 @@
 """What practice is worth: by the simulator, by the learned critic, or by both.
 
 The critic sees cameras, clock and instruction, nothing else. Where it abstains there is no reward.
+Where it is the only source, being far on is what is worth something, (1 - gamma) Phi at every
+decision; with the potential-based term for the same Phi that makes Phi(s') - Phi(s). The potential
+alone would teach nothing: it leaves the best policy what it was, and without it all are best.
 """
 
 from collections.abc import Sequence
@@ -14,8 +17,11 @@ from training.rl.experience import Episode, frames
 from vla.contracts.protocols import RewardModel
 
 Source = Literal["sparse", "critic", "critic+sparse", "oracle"]
-DONE = 0.5
-"""Probability from which the critic is taken to say that the work is done."""
+DONE = 0.1
+"""Probability of done from which the critic is taken to say so at the end of an episode. It is
+calibrated on all moments, of which few are ends, and an end is seen only for a moment."""
+FAR = 0.75
+"""Progress without which it is not."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -52,15 +58,16 @@ def worth(
             for e in episodes
         ]
     if source == "oracle":
-        potential = [e.progress for e in episodes]
+        potential = [e.progress[e.decided] for e in episodes]
         success = [e.success for e in episodes]
     else:
         if scorer is None:
             raise ValueError(f"reward {source!r} needs a critic; give one with --critic")
         potential, done = _judged(episodes, scorer, views)
         success = done if source == "critic" else [e.success for e in episodes]
+    rewarded = _advanced if source == "critic" else _shaped
     return [
-        Worth(reward=_shaped(e, p, s, gamma), potential=p, success=bool(s))
+        Worth(reward=rewarded(e, p, s, gamma), potential=p, success=bool(s))
         for e, p, s in zip(episodes, potential, success, strict=True)
     ]
 
@@ -74,7 +81,10 @@ def _judged(
     said = scorer.score(frames(episodes, views), tuple(e.task for e in episodes))
     ends = np.cumsum([len(e) + 1 for e in episodes])
     potential = np.split(said.value, ends[:-1])
-    return potential, [bool(p > DONE) for p in said.done_prob[ends - 1]]
+    far = [held(one)[0][-1] >= FAR for one in potential]  # not a number is not far
+    return potential, [bool(p >= DONE) and bool(f) for p, f in zip(
+        said.done_prob[ends - 1], far, strict=True
+    )]  # fmt: skip
 
 
 def _shaped(episode: Episode, potential: np.ndarray, success: bool, gamma: float) -> np.ndarray:
@@ -83,3 +93,11 @@ def _shaped(episode: Episode, potential: np.ndarray, success: bool, gamma: float
     reward = shaped(known[:-1], known[1:], gamma=gamma, ended=ended, done_bonus=float(success))
     # What is held is settled when the critic speaks again; the step itself earns nothing.
     return np.where(gaps[1:] & ~ended, 0.0, reward).astype(np.float32)
+
+
+def _advanced(episode: Episode, potential: np.ndarray, success: bool, gamma: float) -> np.ndarray:
+    """Return what was gained at every decision, and 1 for an end that the critic takes for done."""
+    known, gaps = held(potential)
+    gained = np.where(gaps[1:] | np.isnan(known[:-1]), 0.0, known[1:] - known[:-1])
+    gained[-1] += float(success and episode.terminated)
+    return gained.astype(np.float32)

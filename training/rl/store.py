@@ -16,10 +16,10 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 
 from training.rl.experience import Episode
 
-MOMENTS = ("images", "proprio", "time_s", "progress")
-DECISIONS = ("actions", "executed", "latents", "log_prob", "reward")
+MOMENTS = ("images", "proprio", "time_s", "progress", "step")
+DECISIONS = ("actions", "helped", "at", "latents", "log_prob", "reward")
 SINGLE = ("terminated", "success", "task", "number", "seed", "version")
-FORMAT = 1
+FORMAT = 2
 
 
 def write_round(folder: Path, name: str, episodes: Sequence[Episode]) -> None:
@@ -36,7 +36,8 @@ def write_round(folder: Path, name: str, episodes: Sequence[Episode]) -> None:
     group = zarr.create_group(store=fresh)
     group.attrs["format"] = FORMAT
     group.attrs["episodes"] = [
-        {"decisions": len(e), **{k: getattr(e, k) for k in SINGLE}} for e in episodes
+        {"decisions": len(e), "moments": len(e.step), **{k: getattr(e, k) for k in SINGLE}}
+        for e in episodes
     ]
     for key in MOMENTS + DECISIONS:
         values = np.concatenate([getattr(e, key) for e in episodes])
@@ -59,8 +60,9 @@ def read_round(folder: Path, name: str) -> list[Episode]:
         if group.attrs["format"] != FORMAT:
             raise ValueError(f"format {group.attrs['format']}, expected {FORMAT}")
         told: Any = group.attrs["episodes"]
-        counts = np.array([one["decisions"] for one in told])
-        moments, decisions = np.cumsum(counts + 1), np.cumsum(counts)
+        moments, decisions = (
+            np.cumsum([one[name] for one in told]) for name in ("moments", "decisions")
+        )
         columns: dict[str, Any] = {k: np.split(np.asarray(group[k]), moments[:-1]) for k in MOMENTS}
         columns |= {k: np.split(np.asarray(group[k]), decisions[:-1]) for k in DECISIONS}
         return [

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from jaxtyping import Float32
+from jaxtyping import Bool, Float32
 
 from vla.contracts.specs import EnvSpec
 from vla.contracts.types import (
@@ -67,11 +67,14 @@ class VecEnv(Protocol):
     from (seed, index) alone: the number of workers, and E itself, change nothing else.
 
     `EnvStep.info` holds `success` (bool), `progress` (f32 in [0, 1], simulator truth, never shown
-    to policies or critics), `steps` (i32, control steps executed in this call) and
-    `episode` (i64, index of the episode the row belonged to before any reset).
+    to policies or critics), `steps` (i32, control steps executed in this call), `actions`
+    (f32 [e, h, u], the actions executed, valid up to `steps`) and `episode` (i64, index of the
+    episode the row belonged to before any reset).
     """
 
     spec: EnvSpec
+    render_s: float
+    """Seconds spent on pictures so far, by environments of this process."""
 
     def reset(self, seed: int) -> Observation:
         """Start episodes 0 to E-1."""
@@ -81,11 +84,14 @@ class VecEnv(Protocol):
         """Apply one action (position targets in physical units) for one control step."""
         ...
 
-    def step_chunk(self, actions: Float32[Array, "e h u"]) -> EnvStep:
+    def step_chunk(
+        self, actions: Float32[Array, "e h u"], helped: Bool[Array, " e"] | None = None
+    ) -> EnvStep:
         """Apply up to h actions, one per control step, and observe only at the end.
 
         An environment whose episode ends on the way is reset and waits for the others; `reward` is
-        the sum, `info["steps"]` what was executed.
+        the sum, `info["steps"]` what was executed. In `helped` rows somebody who knows how to do
+        the task acts instead, from whatever state the world is in: in simulation its expert.
         """
         ...
 

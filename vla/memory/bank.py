@@ -50,6 +50,9 @@ class Config(PluginConfig):
 class Bank(nn.Module):
     """See the module's sentence; shapes are those of `PolicyState`."""
 
+    remembers = True
+    """Whether a decision depends on what was seen before it."""
+
     def __init__(self, config: Config, tokens: int, width: int) -> None:
         super().__init__()
         self.config, self.tokens, self.width = config, tokens, width

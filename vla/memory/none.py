@@ -23,6 +23,9 @@ class Config(PluginConfig):
 class NoMemory(nn.Module):
     """Hands the present tokens through and a zero vector; the state is one slot, always empty."""
 
+    remembers = False
+    """A decision stands alone."""
+
     def __init__(self, tokens: int, width: int) -> None:
         super().__init__()
         self.tokens, self.width = tokens, width

@@ -90,6 +90,11 @@ class VLAPolicy(nn.Module):
         return self.normalizer.state_mean.device
 
     @property
+    def remembers(self) -> bool:
+        """Whether a decision depends on what was seen before it."""
+        return self.memory.remembers
+
+    @property
     def noise_shape(self) -> tuple[int, int, int]:
         """Shape of one row of `noise`: (denoising steps + 1, chunk, channels)."""
         return self.head.noise_shape

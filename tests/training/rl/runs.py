@@ -28,6 +28,7 @@ def config(algo: str = "filtered_bc", **changes) -> PracticeConfig:
     """Return a run of two rounds of two episodes, each followed by two updates."""
     run = PracticeConfig(
         task=TASK, algo=ALGOS[algo], reward="oracle", rounds=2, episodes=2, environments=2,
-        steps=4, save_every=1, log_every=1, threads=1, eval=EvalConfig(every=0, final_episodes=2),
+        steps=4, save_every=1, log_every=1, threads=1, shift_px=0, gain=0.0,
+        eval=EvalConfig(every=0, final_episodes=2),
     )  # fmt: skip
     return replace(run, **changes)

@@ -1,12 +1,16 @@
 """Practice: whole episodes, the same whatever runs beside them, replayed to the same numbers."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from tests.training.small_policy import TASK, small_policy
-from training.rl.experience import frames, gather, join
+from training.rl.experience import frames, gather, join, windows
+from training.rl.help import Helper
 from training.rl.practice import practise
+from vla.memory import none
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +25,7 @@ def test_episodes_are_whole_and_in_order_of_their_numbers(episodes) -> None:
         assert len(e.images) == len(e.proprio) == len(e.time_s) == len(e.progress) == decisions + 1
         assert e.time_s[0] == 0
         assert (np.diff(e.time_s) > 0).all()
-        assert e.begins[0] == 0
+        assert e.step[0] == 0
         assert e.steps == round(e.time_s[-1] * 10)
         assert e.version == 2
         assert e.seed == 5
@@ -55,7 +59,7 @@ def test_targets_are_what_was_executed_and_the_last_is_repeated_beyond_the_end(e
     values, pad = e.targets(np.array([0, last]), 16)
     assert np.array_equal(values[0], done[:16])
     assert not pad[0].any()
-    assert np.array_equal(values[1, : e.executed[last]], done[e.begins[last] :])
+    assert np.array_equal(values[1, : e.executed[last]], done[e.step[last] :])
     assert (values[1, e.executed[last] :] == done[-1]).all()
     assert pad[1].sum() == 16 - e.executed[last]
 
@@ -76,3 +80,79 @@ def test_a_critic_sees_every_moment_through_its_own_cameras(episodes) -> None:
     assert seen.images.shape[1] == 1
     assert np.array_equal(seen.images[0, 0], episodes[0].images[0, 1])
     assert (seen.time_s[seen.row == 1] == episodes[1].time_s).all()
+
+
+@pytest.fixture(scope="module")
+def forgetful():
+    """Return episodes of a policy that remembers nothing."""
+    policy = small_policy(none.Config())
+    return practise(policy, TASK, episodes=3, seed=5, version=2, environments=2), policy
+
+
+def test_without_memory_every_control_step_is_seen(forgetful) -> None:
+    found, policy = forgetful
+    for e in found:
+        assert e.step.tolist() == list(range(e.steps + 1))
+        np.testing.assert_allclose(e.time_s, e.step / 10)
+        assert e.at.tolist() == list(range(0, e.steps, policy.config.execute))
+        assert len(e) == len(e.latents) == len(e.actions) == len(e.reward) == len(e.helped)
+        assert e.executed.sum() == e.steps
+        assert len(e.images) == len(e.progress) == e.steps + 1
+
+
+def test_without_memory_a_decision_stands_alone(forgetful) -> None:
+    found, policy = forgetful
+    e = found[1]
+    batch = windows([e], [e.at], policy.config.chunk, policy.views)
+    assert batch.row.tolist() == list(range(len(e)))
+    with torch.no_grad():
+        scores = policy.head.log_prob(policy.contexts(batch), torch.from_numpy(e.latents)).numpy()
+    size = e.latents[0, 0].size
+    np.testing.assert_allclose(scores / size, e.log_prob / size, atol=1e-5)
+    # What was executed from the middle of a decision on is a lesson as well.
+    values, pad = e.targets(np.array([e.at[1] + 1]), 4)
+    done = np.concatenate([a[:n] for a, n in zip(e.actions, e.executed, strict=True)])
+    assert np.array_equal(values[0], done[e.at[1] + 1 :][:4])
+    assert not pad.any()
+
+
+class FirstTwo(Helper):
+    """Somebody else acts in the first two decisions of the episode with number 1."""
+
+    def __init__(self) -> None:
+        pass
+
+    def helped(self, obs, rows, number, decision):
+        return (number == 1) & (decision < 2)
+
+
+def test_what_somebody_else_did_is_kept_as_such(episodes) -> None:
+    found = practise(
+        small_policy(), TASK, episodes=3, seed=5, version=2, environments=3, helper=FirstTwo()
+    )
+    assert [e.helped.sum() for e in found] == [0, 2, 0]
+    assert np.array_equal(found[0].actions, episodes[0].actions)
+    # The policy was asked all the same; something else was done.
+    assert np.array_equal(found[1].latents[0], episodes[1].latents[0])
+    assert np.abs(found[1].actions[0] - episodes[1].actions[0]).max() > 0.01
+
+
+def test_lessons_are_successes_but_what_led_to_help_and_all_of_the_help(episodes) -> None:
+    def lessons(good, *helped):
+        marks = np.zeros(len(episodes[0]), np.bool_)
+        marks[list(helped)] = True
+        return replace(episodes[0], helped=marks).lessons(good).tolist()
+
+    every = list(range(len(episodes[0])))
+    assert lessons(True) == every
+    assert lessons(False) == []
+    assert lessons(True, 2, 3) == every[2:]
+    assert lessons(False, 2, 3) == [2, 3]
+
+
+def test_lessons_without_memory_are_all_control_steps_of_their_decisions(forgetful) -> None:
+    found, policy = forgetful
+    marks = np.zeros(len(found[0]), np.bool_)
+    marks[1] = True
+    span = policy.config.execute
+    assert replace(found[0], helped=marks).lessons(False).tolist() == list(range(span, 2 * span))

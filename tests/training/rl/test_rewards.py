@@ -65,7 +65,7 @@ def test_the_critic_alone_says_what_succeeded_and_the_simulator_is_not_asked() -
     liked = replace(episode(2, success=False), terminated=True)
     (found,) = worth([liked], "critic", gamma=1.0, scorer=Says([0, 0.4, 1], [0, 0, 0.9]))
     assert found.success
-    np.testing.assert_allclose(found.reward, [0.4, 0.6], rtol=1e-6)
+    np.testing.assert_allclose(found.reward, [0.4, 0.6 + 1], rtol=1e-6)
     (found,) = worth([liked], "critic+sparse", gamma=1.0, scorer=Says([0, 0.4, 1], [0, 0, 0.9]))
     assert not found.success
     np.testing.assert_allclose(found.reward, [0.4, -0.4], rtol=1e-6)

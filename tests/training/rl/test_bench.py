@@ -1,0 +1,20 @@
+"""The bench of practice: every second is accounted for."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from training.rl import bench
+
+
+def test_the_parts_are_the_whole(tmp_path) -> None:
+    args = bench.BenchArgs(out=tmp_path, task="reach", episodes=2, updates=2, threads=1)
+    found = bench.measure(args, bench.begin(args))
+    assert sum(found.seconds.values()) == pytest.approx(found.whole, rel=1e-6)
+    assert all(seconds > 0 for seconds in found.seconds.values())
+    assert found.steps > 0
+    text = io.StringIO()
+    Console(file=text, width=120).print(bench.table(args, found))
+    assert "steps/s of the whole loop" in text.getvalue()
+    assert "render" in text.getvalue()

@@ -1,0 +1,94 @@
+"""Help in practice: leads shrink, and who attends is asked where nothing moves on."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from training.rl.help import HelpConfig, Helper
+from vla.contracts.types import Observation
+
+
+class Says:
+    """A critic that says the given progress, one number per decision, in every row."""
+
+    def __init__(self, *values: float) -> None:
+        self.values = values
+
+    def start(self, batch, example=None, task=""):
+        return 0
+
+    def step(self, state, frames, task):
+        return SimpleNamespace(value=np.full(len(task), self.values[state], np.float32)), state + 1
+
+    def score(self, frames, task, example=None):
+        raise NotImplementedError
+
+
+def seen(rows: int) -> Observation:
+    return Observation(
+        images=np.zeros((rows, 2, 4, 4, 3), np.uint8), image_ok=np.ones((rows, 2), np.bool_),
+        proprio=np.zeros((rows, 6), np.float32), task=("go",) * rows, time_s=np.zeros(rows),
+    )  # fmt: skip
+
+
+def helper(config: HelpConfig, scorer=None, left: float = 1.0) -> Helper:
+    return Helper(config, seed=3, left=left, scorer=scorer, views=(0, 1))
+
+
+def helped(one: Helper, rows: int, decision: int) -> np.ndarray:
+    numbers = np.arange(rows)
+    return one.helped(seen(rows), numbers, numbers, np.full(rows, decision))
+
+
+def asked(config: HelpConfig, *values: float) -> list[bool]:
+    one = helper(config, Says(*values))
+    return [bool(helped(one, 1, t)[0]) for t in range(len(values))]
+
+
+def test_help_comes_once_progress_stands_still_and_stays() -> None:
+    watched = HelpConfig(attended=1.0, patience=2)
+    assert asked(watched, 0.1, 0.2, 0.22, 0.21, 0.5, 0.9) == [False] * 3 + [True] * 3
+    assert asked(watched, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6) == [False] * 6
+
+
+def test_where_the_critic_abstains_nothing_has_moved() -> None:
+    watched = HelpConfig(attended=1.0, patience=2)
+    assert asked(watched, 0.5, np.nan, np.nan, np.nan) == [False, False, True, True]
+
+
+def test_nobody_helps_where_nobody_attends() -> None:
+    assert asked(HelpConfig(attended=0.0), 0.1, 0.1, 0.1, 0.1, 0.1) == [False] * 5
+
+
+def test_the_budget_is_the_share_of_attended_episodes() -> None:
+    rows = 400
+    one = helper(HelpConfig(attended=0.25, patience=1), Says(0.1, 0.1, 0.1))
+    for t in range(3):
+        found = helped(one, rows, t)
+    assert 0.18 < found.mean() < 0.32
+
+
+def test_another_episode_in_the_same_place_is_another_matter() -> None:
+    one = helper(HelpConfig(attended=1.0, patience=1), Says(0.1, 0.1))
+    assert [helped(one, 1, t)[0] for t in (0, 1, 0)] == [False, True, False]
+
+
+def leads(left: float) -> np.ndarray:
+    rows = 200
+    one = helper(HelpConfig(led=0.5, lead=6), left=left)
+    return np.sum([helped(one, rows, t) for t in range(8)], axis=0)
+
+
+def test_leads_shrink_and_end() -> None:
+    assert leads(1.0).max() == 6
+    assert 0.3 < (leads(1.0) > 0).mean() < 0.55
+    assert leads(0.5).max() == 3
+    assert leads(0.0).max() == 0
+
+
+def test_mistakes_get_a_sentence() -> None:
+    with pytest.raises(ValueError, match="without a critic"):
+        helper(HelpConfig(attended=0.5))
+    with pytest.raises(ValueError, match="shares up to 1"):
+        HelpConfig(led=1.5)

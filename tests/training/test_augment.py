@@ -1,0 +1,39 @@
+"""Shaken pictures: alike over an episode, different between episodes and cameras."""
+
+import numpy as np
+
+from training.data.augment import shaken
+
+RNG = np.random.default_rng(0)
+IMAGES = RNG.integers(60, 190, (6, 2, 24, 24, 3), np.uint8)
+ROW = np.array([0, 1, 0, 1, 1, 0])
+
+
+def shake(images, **changes):
+    settings = {"shift_px": 3, "gain": 0.2, "rng": np.random.default_rng(1), **changes}
+    return shaken(images, ROW, **settings)
+
+
+def test_frames_of_an_episode_move_as_one_and_cameras_by_themselves() -> None:
+    same = np.repeat(IMAGES[:1], 6, 0)
+    same[:, 1] = same[:, 0]
+    found = shake(same)
+    for row in (0, 1):
+        members = found[row == ROW]
+        assert (members == members[0]).all()
+        assert not np.array_equal(members[0, 0], members[0, 1])
+    assert not np.array_equal(found[0], found[1])
+
+
+def test_nothing_is_asked_and_nothing_moves() -> None:
+    assert np.array_equal(shake(IMAGES, shift_px=0, gain=0.0), IMAGES)
+
+
+def test_a_shift_moves_the_inside_and_repeats_the_border() -> None:
+    found = shake(IMAGES, gain=0.0)
+    inside = found[0, 0, 8:16, 8:16]
+    offsets = [
+        (dy, dx) for dy in range(-3, 4) for dx in range(-3, 4)
+        if np.array_equal(inside, IMAGES[0, 0, 8 + dy : 16 + dy, 8 + dx : 16 + dx])
+    ]  # fmt: skip
+    assert len(offsets) == 1

@@ -1,0 +1,206 @@
+"""The study of practice: what it is worth beside its controls, over tasks, arms and seeds.
+
+`python -m training.rl.study --task pick_place --critic CRITIC --out runs/study`
+
+For every seed a policy is cloned from few demonstrations, and each arm lifts that same policy.
+Every line it runs is printed, continues what is there, and can be run by itself.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from sim.statistics import wilson
+from training.metrics import read_metrics
+
+BARS = (0.8, 0.9)
+"""Success rates to which episodes and control steps are counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clone:
+    """How the policy to lift is made: few demonstrations, so that it succeeds at about 30 %."""
+
+    demos: int
+    """Demonstrations."""
+    steps: int
+    """Updates."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One way to practise."""
+
+    algo: str
+    """Algorithm."""
+    reward: str
+    """Where reward comes from."""
+    rounds: int = 5
+    """Rounds of practice, each followed by as many updates."""
+    episodes: int = 40
+    """Episodes in each."""
+    more: tuple[str, ...] = ()
+    """Further words of the command."""
+
+
+CLONES = {
+    "pick_place": Clone(demos=20, steps=400),
+    "push": Clone(demos=12, steps=400),
+}
+CLONING = ("--algo.batch", "12", "--optimiser.lr", "1e-3")
+ARMS = {
+    "cloning, critic, helped": Arm(
+        algo="filtered_bc", reward="critic", episodes=20, more=(*CLONING, "--help.attended", "1")
+    ),
+    "cloning, no practice": Arm(algo="filtered_bc", reward="sparse", episodes=1, more=CLONING),
+    "cloning, critic": Arm(algo="filtered_bc", reward="critic", more=CLONING),
+    "cloning, sparse": Arm(algo="filtered_bc", reward="sparse", more=CLONING),
+    "ogpo, critic": Arm(algo="ogpo", reward="critic"),
+    "ogpo, sparse": Arm(algo="ogpo", reward="sparse"),
+    "dppo, sparse": Arm(algo="dppo", reward="sparse", rounds=15),
+}
+"""The second is the control of all: the same updates on the demonstrations, and one episode a
+round, which may succeed and be cloned."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What one run of one arm came to."""
+
+    before: float
+    """Success of the policy it started from."""
+    success: int
+    """Successes in the final test."""
+    trials: int
+    """Episodes of it."""
+    reached: dict[float, tuple[int, int] | None]
+    """Bar: episodes and control steps of practice before the first evaluation above it."""
+    last: dict[str, float]
+    """Figures of the last round of practice."""
+
+
+def begin(task: str, seed: int, out: Path) -> list[list[str]]:
+    """Return the lines, as words after `vla`, that make the policy to lift."""
+    clone, place = CLONES[task], _place(task, seed, out)
+    demos = str(place / "demos")
+    return [
+        ["demos", task, "--episodes", str(clone.demos), "--seed", str(seed), "--out", demos],
+        ["train", "--recipe", task, "--data", demos, "--out", str(place / "start"),
+         "--seed", str(seed), "--steps", str(clone.steps), "--eval.every", "0"],
+    ]  # fmt: skip
+
+
+def practice(task: str, seed: int, name: str, critic: Path, out: Path, steps: int) -> list[str]:
+    """Return the line of one arm: `steps` updates after each round, and then an evaluation."""
+    place, arm = _place(task, seed, out), ARMS[name]
+    return [
+        "train", "rl", "--task", task, "--from", str(place / "start"),
+        "--demos", str(place / "demos"), "--out", str(_run(task, seed, name, out)),
+        *(["--critic", str(critic)] if "critic" in arm.reward else []),
+        "--algo.type", arm.algo, "--reward", arm.reward, "--seed", str(seed),
+        "--rounds", str(arm.rounds), "--episodes", str(arm.episodes),
+        "--steps", str(steps * arm.rounds), "--eval.every", str(steps), "--eval.keep-best",
+        *arm.more,
+    ]  # fmt: skip
+
+
+def read(task: str, seed: int, name: str, out: Path) -> Found:
+    """Return what a finished run came to."""
+    run = _run(task, seed, name, out)
+    before = json.loads((_place(task, seed, out) / "start" / "evaluation.json").read_text())
+    after = json.loads((run / "evaluation.json").read_text())
+    practised: dict[str, float] = {}
+    curve: list[tuple[float, float, float]] = []
+    steps: dict[float, float] = {}  # episodes so far: control steps of the last round
+    for row in read_metrics(run):
+        if "practice/episodes" in row:
+            practised = {k: float(v) for k, v in row.items() if k.startswith("practice/")}
+            steps[practised["practice/episodes"]] = practised["practice/control_steps"]
+        if "eval/success" in row:
+            episodes, total = practised["practice/episodes"], sum(steps.values())
+            curve.append((float(row["eval/success"]), episodes, total))
+    return Found(
+        before=before["rate"], success=sum(after["success"]), trials=len(after["success"]),
+        reached={bar: first(curve, bar) for bar in BARS}, last=practised,
+    )  # fmt: skip
+
+
+def first(curve: list[tuple[float, float, float]], bar: float) -> tuple[int, int] | None:
+    """Return episodes and control steps of the first point (success, ...) that reaches a bar."""
+    for success, episodes, steps in curve:
+        if success >= bar:
+            return int(episodes), int(steps)
+    return None
+
+
+def table(task: str, found: dict[str, list[Found]]) -> Table:
+    """Return one line per arm, pooled over seeds."""
+    sheet = Table(title=f"{task}: practice from the same cloned policies")
+    for column in ("arm", "seeds", "before", "after", "95 %"):
+        sheet.add_column(column)
+    for bar in BARS:
+        sheet.add_column(f"episodes (steps) to {bar:.0%}")
+    sheet.add_column("reward agrees")
+    for name, runs in found.items():
+        good, trials = sum(r.success for r in runs), sum(r.trials for r in runs)
+        low, high = wilson(good, trials)
+        before = float(np.mean([r.before for r in runs]))
+        agree = float(np.nanmean([r.last["practice/agreement"] for r in runs]))
+        sheet.add_row(
+            name, str(len(runs)), f"{before:.1%}", f"{good / trials:.1%}",
+            f"{low:.1%} to {high:.1%}", *(_reached([r.reached[b] for r in runs]) for b in BARS),
+            f"{agree:.2f}",
+        )  # fmt: skip
+    return sheet
+
+
+def _reached(points: list[tuple[int, int] | None]) -> str:
+    return ", ".join("never" if p is None else f"{p[0]} ({p[1]})" for p in points)
+
+
+def _place(task: str, seed: int, out: Path) -> Path:
+    return out / task / f"seed-{seed}"
+
+
+def _run(task: str, seed: int, name: str, out: Path) -> Path:
+    return _place(task, seed, out) / name.replace(", ", "-")
+
+
+def _vla(words: list[str], console: Console) -> None:
+    console.print(f"\n$ vla {' '.join(words)}", highlight=False)
+    code = subprocess.run([sys.executable, "-m", "vla.cli", *words], check=False).returncode
+    if code:
+        raise SystemExit(code)  # the verb has said why
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run what is missing and print a table per task."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--task", nargs="+", choices=sorted(CLONES), default=sorted(CLONES))
+    parser.add_argument("--arm", nargs="+", choices=list(ARMS), default=list(ARMS))
+    parser.add_argument("--seed", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, default=200, help="updates after each round")
+    parser.add_argument("--critic", type=Path, required=True, help="the critic that gives reward")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the study")
+    args, console = parser.parse_args(argv), Console()
+    for task in args.task:
+        found: dict[str, list[Found]] = {name: [] for name in args.arm}
+        for seed in args.seed:
+            for words in begin(task, seed, args.out):
+                _vla(words, console)
+            for name in args.arm:
+                _vla(practice(task, seed, name, args.critic, args.out, args.steps), console)
+                found[name].append(read(task, seed, name, args.out))
+        console.print(table(task, found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
