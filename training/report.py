@@ -64,7 +64,7 @@ def read_run(folder: Path, name: str) -> Run:
     Raises:
         ValueError: it holds no run, or a file in it is damaged.
     """
-    config = _read_json(folder / "config.json", "task", "policy", "steps")
+    config = _read_json(folder / "config.json", "task", "steps")
     if config is None:
         raise ValueError(
             f"{folder}: no run there (no config.json); give the folder that `vla train --out` wrote"

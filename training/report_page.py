@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,10 @@ from vla.pages import NONE, dot, escape, figure, table
 
 MAX_VIDEO_BYTES, MAX_VIDEOS_BYTES = 6_000_000, 12_000_000
 """A video above the first, or that lifts all above the second, is named instead of shown."""
+
+
+SHARES = ("success", "claimed", "right", "helped")
+"""Figures of a round of practice that are shares."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +40,11 @@ class Run:
     """Outcomes of tests on other tasks or settings."""
     memory: dict[str, Any] | None
     """What the picture of the memory shows."""
+
+    @property
+    def policy(self) -> dict[str, Any]:
+        """Configuration of the policy; a run of practice has that of the one it started from."""
+        return self.config.get("policy") or self.checkpoint.get("policy") or {}
 
     @property
     def step(self) -> int:
@@ -63,8 +73,8 @@ def page(runs: Sequence[Run]) -> str:
     room = MAX_VIDEOS_BYTES
     for i, run in enumerate(runs):
         video, room = _video(run, room)
-        body += [f"<h2>{dot(i)}{escape(run.name)}</h2>", video, *_memory(run), *_others(run)]
-        body += _details(run)
+        body += [f"<h2>{dot(i)}{escape(run.name)}</h2>", video, *_practice(run), *_memory(run)]
+        body += [*_others(run), *_details(run)]
     return pages.document(title, body)
 
 
@@ -202,6 +212,38 @@ def _video(run: Run, room_bytes: int) -> tuple[str, int]:
     return f"<h3>Episodes</h3>{figure(film, caption)}", room_bytes - size
 
 
+def _practice(run: Run) -> Iterator[str]:
+    """Yield a table of the rounds of practice: what the reward claimed and what was true."""
+    rounds = {row["practice/episodes"]: row for row in run.metrics if "practice/episodes" in row}
+    if not rounds:
+        return
+    rows = [
+        [
+            f"{episodes:.0f}", *(_share(row.get(f"practice/{key}")) for key in SHARES),
+            _correlation(row.get("practice/agreement")),
+            "yes" if row.get("practice/alarm") else "no",
+        ]
+        for episodes, row in rounds.items()
+    ]  # fmt: skip
+    head = ["episodes so far", "success", "claimed by the reward", "claims that are right"]
+    head += ["decisions by a helper", "rank correlation of return and success", "alarm"]
+    yield "<h3>Rounds of practice</h3>"
+    yield table(head, rows, numbers=range(7), strong=1)
+    yield (
+        '<p class="soft">The policy acts with noise in practice, and helpers act in it: its '
+        "success is not that of the tests.</p>"
+    )
+
+
+def _share(value: float | None) -> str:
+    return NONE if value is None else f"{value:.1%}"
+
+
+def _correlation(value: float | None) -> str:
+    """Return it with two digits; there is none where all episodes ended alike."""
+    return NONE if value is None or math.isnan(value) else f"{value:.2f}"
+
+
 def _memory(run: Run) -> Iterator[str]:
     """Yield the picture of what the slots hold."""
     path = run.folder / "memory.svg"
@@ -273,7 +315,7 @@ def _task(run: Run) -> str:
 
 
 def _memory_type(run: Run) -> str:
-    kind = run.config["policy"].get("memory", {}).get("type", "none")
+    kind = run.policy.get("memory", {}).get("type", "none")
     return "no memory" if kind == "none" else f"memory {kind}"
 
 

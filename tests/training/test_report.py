@@ -142,3 +142,23 @@ def test_the_page_lies_in_the_first_run_or_where_it_is_told(tmp_path, capsys):
     assert report.main([str(folder), "--out", str(tmp_path / "pages" / "one.html")]) == 0
     assert (folder / "report.html").read_text() == (tmp_path / "pages" / "one.html").read_text()
     assert "one.html" in capsys.readouterr().out
+
+
+def test_a_run_of_practice_shows_what_was_claimed_and_what_was_true(tmp_path):
+    place = write_run(tmp_path / "lifted", 30)
+    config = json.loads((place / "config.json").read_text())
+    del config["policy"]
+    (place / "config.json").write_text(json.dumps(config))
+    rows = [
+        {"step": 20, "practice/episodes": 40.0, "practice/success": 0.275,
+         "practice/claimed": 0.2, "practice/right": 0.925, "practice/helped": 0.41,
+         "practice/agreement": 0.76, "practice/alarm": 0.0},
+        {"step": 40, "practice/episodes": 80.0, "practice/success": 0.5,
+         "practice/claimed": 0.9, "practice/right": 0.6, "practice/alarm": 1.0},
+    ]  # fmt: skip
+    (place / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page = page_of(place)
+    for said in ("Rounds of practice", "27.5%", "92.5%", "41.0%", "0.76", "yes"):
+        assert said in page
+    assert "nan" not in page
+    assert "Rounds of practice" not in page_of(write_run(tmp_path / "cloned", 30))
