@@ -19,6 +19,15 @@ WRONG_WORDS = {
         "train rl --out {new} --from {start} --demos {new}x --reward sparse",
         "{new}x",
     ),
+    "earlier nowhere": (LINE + " --reward sparse --also {new}x", "no experience there"),
+    "helped by nobody": (
+        LINE + " --reward sparse --help.attended 2",
+        "expected shares up to 1",
+    ),
+    "nobody calls for help": (
+        LINE + " --reward sparse --help.attended 0.5",
+        "help is asked for where a critic sees no progress",
+    ),
     "rounds": (LINE + " --rounds 3", "as many steps in every round"),
     "gamma": (LINE + " --gamma 1.1", "gamma of at most 1"),
     "episodes": (LINE + " --episodes 0", "episodes: got 0, expected at least 1"),

@@ -35,6 +35,8 @@ class PracticeConfig(RunConfig):
     """Largest shift of the pictures that are cloned."""
     gain: float = 0.2
     """Largest change of their brightness, as a share."""
+    earlier: int = 400
+    """Most episodes taken from each earlier run: the newest."""
     gamma: float = 0.98
     """Discount per decision."""
     environments: int = 40
@@ -56,7 +58,12 @@ class PracticeConfig(RunConfig):
         """Refuse numbers out of range."""
         super().__post_init__()
         check_least(self, rounds=1, episodes=1, environments=1, gamma=0,
-                    shift_px=0, gain=0)  # fmt: skip
+                    shift_px=0, gain=0, earlier=1)  # fmt: skip
+        if self.help.attended and "critic" not in self.reward:
+            raise ValueError(
+                f"help.attended: got {self.help.attended} with reward {self.reward!r}; help is "
+                'asked for where a critic sees no progress: use --reward critic, or "critic+sparse"'
+            )
         if self.gamma > 1 or self.steps % self.rounds:
             raise ValueError(
                 f"got gamma {self.gamma} and {self.steps} steps in {self.rounds} rounds, expected "
@@ -80,3 +87,5 @@ class Start:
     """Folder of the critic, where reward comes from one."""
     experience: Path
     """Where practice is kept."""
+    earlier: tuple[Path, ...] = ()
+    """Where practice of earlier runs is kept, which is learned from as well."""

@@ -50,22 +50,14 @@ class Helper:
         config: How much help.
         seed: Of the episodes.
         left: Share of the rounds that are still to come, in [0, 1].
-        scorer: The critic that sees whether there is progress.
+        scorer: The critic that sees whether there is progress; needed if anybody attends.
         views: Its cameras among the robot's.
-
-    Raises:
-        ValueError: somebody attends, and there is no critic to call for help.
     """
 
     def __init__(
         self, config: HelpConfig, *, seed: int, left: float, scorer: RewardModel | None,
         views: Sequence[int],
     ) -> None:  # fmt: skip
-        if config.attended and scorer is None:
-            raise ValueError(
-                f"help.attended: got {config.attended} without a critic; help is asked for where a "
-                'critic sees no progress: use --reward critic, or "critic+sparse"'
-            )
         self.config, self.seed, self.scorer, self.views = config, seed, scorer, list(views)
         self.lead = round(config.lead * left)
         self.watched: dict[int, _Watched] = {}

@@ -48,6 +48,9 @@ class Rounds:
         self.worth: list[Worth] = []
         self.count = 0
         self.clock = Stopwatch()
+        for place in start.earlier:
+            self._take_(_fitting(store.read_newest(place, config.earlier), self.policy, place))
+        self.earlier = len(self.episodes)
 
     def due(self, updates: int) -> bool:
         """Whether practice comes before update `updates` (from 0)."""
@@ -59,6 +62,7 @@ class Rounds:
             found = self._practise(policy, updates)
             store.write_round(self.start.experience, _name(self.count), found)
             self._take_(found)
+            self.count += 1
         return self._audit(len(found))
 
     def _practise(self, policy: VLAPolicy, updates: int) -> list[Episode]:
@@ -74,6 +78,7 @@ class Rounds:
         """Read the first `count` rounds, and judge them as they were."""
         for number in range(count):
             self._take_(store.read_round(self.start.experience, _name(number)))
+        self.count = count
 
     def _take_(self, episodes: list[Episode]) -> None:
         with self.clock.on("score"):
@@ -82,7 +87,6 @@ class Rounds:
                 views=self.views,
             )  # fmt: skip
         self.episodes += episodes
-        self.count += 1
 
     def _audit(self, latest: int) -> dict[str, float]:
         """Compare what the reward says of the latest episodes with what the simulator says."""
@@ -92,7 +96,7 @@ class Rounds:
         claimed = np.array([w.success for w in told])
         agreement = ranks.spearman(predicted, true)
         return {
-            "practice/episodes": float(len(self.episodes)),
+            "practice/episodes": float(len(self.episodes) - self.earlier),
             "practice/success": float(true.mean()),
             "practice/claimed": float(claimed.mean()),
             "practice/right": float((claimed == (true > 0)).mean()),
@@ -246,6 +250,28 @@ def _critic(
             f"{', '.join(known)}"
         )
     return scorer, tuple(known.index(name) for name in scorer.critic.cameras)
+
+
+def _fitting(episodes: list[Episode], policy: VLAPolicy, place: Path) -> list[Episode]:
+    """Return episodes of an earlier run.
+
+    Raises:
+        ValueError: they were practised by another robot, or by a policy unlike this one.
+    """
+    robot, config = policy.robot, policy.config
+    camera = robot.cameras[0]
+    wanted = {
+        "actions": (config.execute, len(robot.channels)),
+        "images": (len(robot.cameras), camera.height_px, camera.width_px, 3),
+        "latents": policy.noise_shape,
+    }
+    for name, shape in wanted.items():
+        got = getattr(episodes[0], name).shape[1:]
+        if got != shape:
+            raise ValueError(
+                f"{place}: {name} of shape {got}, this policy has {shape}; leave it out"
+            )
+    return episodes
 
 
 def _demonstrations(policy: VLAPolicy, demos: Path) -> EpisodeStore:

@@ -1,7 +1,7 @@
 """Experience on disk: one zarr group per round of practice, written whole or not at all.
 
-Runs share a store: what was practised is kept with its policy version, instruction and outcome, and
-can be judged again by a later critic. The oldest rounds go when there is too much.
+What was practised is kept with its policy version, instruction and outcome. A later run can learn
+from the newest of it as well, judged again by the critic of that day.
 """
 
 import os
@@ -80,6 +80,23 @@ def rounds(folder: Path) -> list[str]:
     if not folder.is_dir():
         return []
     return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def read_newest(folder: Path, most: int) -> list[Episode]:
+    """Return the newest episodes of a store, at most so many, oldest first.
+
+    Raises:
+        ValueError: there is no experience, or what is read of it is damaged.
+    """
+    names = rounds(folder)
+    if not names:
+        raise ValueError(f"{folder}: no experience there; give the folder `experience` of a run")
+    found: list[Episode] = []
+    for name in reversed(names):
+        if len(found) >= most:
+            break
+        found = read_round(folder, name) + found
+    return found[len(found) - min(most, len(found)) :]
 
 
 def write_chunks(folder: Path, count: int, chunks: np.ndarray) -> None:

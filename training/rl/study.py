@@ -170,7 +170,7 @@ def _place(task: str, seed: int, out: Path) -> Path:
 
 
 def _run(task: str, seed: int, name: str, out: Path) -> Path:
-    return _place(task, seed, out) / name.replace(", ", "-")
+    return _place(task, seed, out) / name.replace(",", "").replace(" ", "-")
 
 
 def _vla(words: list[str], console: Console) -> None:

@@ -37,7 +37,7 @@ def parse(argv: list[str]) -> Args:
 
     def told(
         out: Path, policy: Annotated[Path, tyro.conf.arg(name="from")], demos: Path,
-        critic: Path | None = None, experience: Path | None = None,
+        critic: Path | None = None, also: tuple[Path, ...] = (),
         train: Annotated[PracticeConfig, tyro.conf.arg(name="")] = config,
     ) -> Args:  # fmt: skip
         """Practise in simulation: --task NAME chooses a task, --algo.type NAME an algorithm.
@@ -47,11 +47,13 @@ def parse(argv: list[str]) -> Args:
             policy: Checkpoint to start from.
             demos: Data set it was cloned from; its cloning term keeps what the policy can do.
             critic: Folder of the critic that gives reward.
-            experience: Where practised episodes are kept; OUT/experience if not given.
+            also: Earlier runs of practice to learn from as well, judged anew.
             train: The run; every setting is a flag.
         """
-        kept = experience or out / "experience"
-        start = Start(policy=policy, demos=demos, critic=critic, experience=kept)
+        start = Start(
+            policy=policy, demos=demos, critic=critic, experience=out / "experience",
+            earlier=tuple(run / "experience" for run in also),
+        )  # fmt: skip
         return Args(out=out, start=start, train=train)
 
     return arguments.read(told, rest, "vla train rl")

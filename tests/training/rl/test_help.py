@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from training.rl.config import PracticeConfig
 from training.rl.help import HelpConfig, Helper
 from vla.contracts.types import Observation
 
@@ -88,7 +89,7 @@ def test_leads_shrink_and_end() -> None:
 
 
 def test_mistakes_get_a_sentence() -> None:
-    with pytest.raises(ValueError, match="without a critic"):
-        helper(HelpConfig(attended=0.5))
+    with pytest.raises(ValueError, match="help.attended: got 0.5 with reward 'sparse'"):
+        PracticeConfig(reward="sparse", help=HelpConfig(attended=0.5))
     with pytest.raises(ValueError, match="shares up to 1"):
         HelpConfig(led=1.5)

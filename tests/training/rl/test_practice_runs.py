@@ -1,11 +1,13 @@
 """Practice end to end in seconds: rounds, what is learned from, stopping and going on."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 from rich.console import Console
 
+from tests.training.rl.made_up import episode
 from tests.training.rl.runs import ALGOS, config, start
 from tests.training.tiny_run import tiny_config
 from training import loop
@@ -79,3 +81,25 @@ def test_what_makes_no_sense_is_refused(algo, begun, tmp_path) -> None:
         ALGOS[algo].start(tiny_config(), begun / "demos")
     with pytest.raises(ValueError, match="as many steps in every round"):
         config(steps=5)
+
+
+@pytest.mark.parametrize("algo", ALGOS)
+def test_a_later_run_learns_from_an_earlier_one_as_well(algo, begun, tmp_path) -> None:
+    place = start(begun, tmp_path / "a")
+    loop.run(config(algo), place, tmp_path / "a/run", Console(quiet=True))
+    also = replace(start(begun, tmp_path / "b"), earlier=(place.experience,))
+    run = config(algo, reward="sparse", earlier=3)
+    learner = run.algo.start(run, also)
+    learner.collect()
+    # Three of the four of the earlier run, by this run's reward, and two of its own.
+    assert [e.number for e in learner.rounds.episodes] == [1, 0, 1, 0, 1]
+    assert all((w.potential == 0).all() for w in learner.rounds.worth)
+    assert learner.figures["practice/episodes"] == 2
+    assert store.rounds(also.experience) == ["round-000000"]
+
+
+def test_experience_of_another_kind_is_refused(begun, tmp_path) -> None:
+    store.write_round(tmp_path / "other", "round-000000", [episode(2)])
+    also = replace(start(begun, tmp_path), earlier=(tmp_path / "other",))
+    with pytest.raises(ValueError, match=r"other: actions of shape \(2, 2\), this policy has"):
+        config().algo.start(config(), also)

@@ -35,3 +35,13 @@ def test_damage_is_told(tmp_path) -> None:
         store.read_round(tmp_path, "round-0")
     with pytest.raises(ValueError, match="nothing to keep, got 0 episodes"):
         store.write_round(tmp_path, "round-1", [])
+
+
+def test_the_newest_episodes_of_a_store_are_found(tmp_path) -> None:
+    for number in range(3):
+        pair = [episode(1, number=2 * number + k) for k in (0, 1)]
+        store.write_round(tmp_path, f"round-{number}", pair)
+    for most, numbers in ((1, [5]), (3, [3, 4, 5]), (9, [0, 1, 2, 3, 4, 5])):
+        assert [e.number for e in store.read_newest(tmp_path, most)] == numbers
+    with pytest.raises(ValueError, match="no experience there"):
+        store.read_newest(tmp_path / "nowhere", 3)
