@@ -140,9 +140,14 @@ def _result(evaluation: Mapping[str, Any] | None) -> list[str]:
 
 
 def _differences(runs: Sequence[Run]) -> Iterator[str]:
-    """Yield a table of the settings in which the runs differ."""
-    flat = [dict(_flatten(run.config)) for run in runs]
+    """Yield a table of the settings in which the runs differ; of cloning and practice, of those
+    that both have.
+    """
+    flat = [dict(_flatten({**run.config, "policy": run.policy})) for run in runs]
     keys = list(dict.fromkeys(k for one in flat for k in one))
+    alike = len({frozenset(run.config) for run in runs}) == 1
+    if not alike:
+        keys = [key for key in keys if all(key in one for one in flat)]
     keys = [key for key in keys if len({json.dumps(one.get(key, NONE)) for one in flat}) > 1]
     if keys:
         yield "<h3>What differs</h3>"
@@ -150,7 +155,8 @@ def _differences(runs: Sequence[Run]) -> Iterator[str]:
             [escape(key), *(escape(_plain(one.get(key, NONE))) for one in flat)] for key in keys
         ]
         yield table(["setting", *(run.name for run in runs)], rows)
-        yield '<p class="soft">All other settings agree.</p>'
+        others = "All other settings agree." if alike else "All others that both have agree."
+        yield f'<p class="soft">{others}</p>'
 
 
 def _charts(runs: Sequence[Run]) -> Iterator[str]:
@@ -307,7 +313,10 @@ def _flatten(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _plain(value: Any) -> str:
-    return " to ".join(map(str, value)) if isinstance(value, list) else str(value)
+    if not isinstance(value, list):
+        return str(value)
+    numbers = all(isinstance(one, int | float) for one in value)
+    return (" to " if numbers else ", ").join(map(str, value))
 
 
 def _task(run: Run) -> str:

@@ -161,4 +161,7 @@ def test_a_run_of_practice_shows_what_was_claimed_and_what_was_true(tmp_path):
     for said in ("Rounds of practice", "27.5%", "92.5%", "41.0%", "0.76", "yes"):
         assert said in page
     assert "nan" not in page
+    both = page_of(write_run(tmp_path / "clone", 10, steps=40), place)
+    assert "<td>steps</td>" in both
+    assert "<td>policy.type</td>" not in both
     assert "Rounds of practice" not in page_of(write_run(tmp_path / "cloned", 30))
