@@ -52,13 +52,21 @@ def test_the_seed_alone_decides_the_weights(arm_dataset: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", ["episodes", "windows"])
+def test_pictures_are_shaken_and_nothing_else_is(unit: str, arm_dataset: Path) -> None:
+    plain, shaken = start(arm_dataset, unit=unit), start(arm_dataset, unit=unit, gain=0.5)
+    a, b = plain.collect(), shaken.collect()
+    assert not torch.equal(a.images, b.images)
+    assert_equal_batches(a, replace(b, images=a.images))
+
+
+@pytest.mark.parametrize("unit", ["episodes", "windows"])
 def test_a_restored_stream_of_data_goes_on_to_the_bit(unit: str, arm_dataset: Path) -> None:
-    learner = start(arm_dataset, unit=unit)
+    learner = start(arm_dataset, unit=unit, shift_px=2)
     for _ in range(5):
         learner.collect()
     state = json.loads(json.dumps(learner.state()))
     expected = [learner.collect() for _ in range(8)]
-    other = start(arm_dataset, unit=unit)
+    other = start(arm_dataset, unit=unit, shift_px=2)
     other.restore_(state)
     for batch in expected:
         assert_equal_batches(other.collect(), batch)
