@@ -16,7 +16,7 @@ MAX_VIDEO_BYTES, MAX_VIDEOS_BYTES = 6_000_000, 12_000_000
 """A video above the first, or that lifts all above the second, is named instead of shown."""
 
 
-SHARES = ("success", "claimed", "right", "helped")
+SHARES = ("success", "claimed", "right", "foreign", "helped")
 """Figures of a round of practice that are shares."""
 
 
@@ -232,9 +232,14 @@ def _practice(run: Run) -> Iterator[str]:
         for episodes, row in rounds.items()
     ]  # fmt: skip
     head = ["episodes so far", "success", "claimed by the reward", "claims that are right"]
-    head += ["decisions by a helper", "rank correlation of return and success", "alarm"]
+    head += [
+        "claimed under another task's instruction",
+        "decisions by a helper",
+        "rank correlation of return and success",
+        "alarm",
+    ]
     yield "<h3>Rounds of practice</h3>"
-    yield table(head, rows, numbers=range(7), strong=1)
+    yield table(head, rows, numbers=range(8), strong=1)
     yield (
         '<p class="soft">The policy acts with noise in practice, and helpers act in it: its '
         "success is not that of the tests.</p>"

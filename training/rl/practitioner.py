@@ -5,6 +5,7 @@ An algorithm plug-in says how to draw a batch from what was practised and how to
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import nn
 from reward_models import checkpoint as critics
 from reward_models.metrics import ranks
 from reward_models.scorer import Scorer
+from sim import vec_env
 from training.data import batches, check
 from training.evaluate import Evaluation, evaluate
 from training.rl import store
@@ -27,11 +29,15 @@ from training.rl.returns import discounted
 from training.rl.rewards import Worth, worth
 from vla import checkpoint
 from vla.contracts import config as configs
+from vla.contracts import registry
+from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
 from vla.contracts.types import EpisodeBatch
 from vla.data.store import EpisodeStore, load_episodes
 from vla.policies.vla import VLAPolicy
 
+FOREIGN = 10
+"""Episodes of a round that are also judged by an instruction of another task."""
 ALARM = 0.3
 """Rank correlation of predicted and true returns below which the reward is not to be trusted."""
 
@@ -43,6 +49,7 @@ class Rounds:
         self.config, self.start = config, start
         self.policy, self.origin = checkpoint.load(start.policy, device=config.device)
         self.scorer, self.views = _critic(config, start, self.policy.robot)
+        self.foreign = _foreign(config.task, self.policy.robot)
         self.demos = _demonstrations(self.policy, start.demos)
         self.episodes: list[Episode] = []
         self.worth: list[Worth] = []
@@ -63,7 +70,7 @@ class Rounds:
             store.write_round(self.start.experience, _name(self.count), found)
             self._take_(found)
             self.count += 1
-        return self._audit(len(found))
+            return self._audit(len(found))
 
     def _practise(self, policy: VLAPolicy, updates: int) -> list[Episode]:
         config, seed = self.config, self.config.seed_of(self.count)
@@ -82,11 +89,14 @@ class Rounds:
 
     def _take_(self, episodes: list[Episode]) -> None:
         with self.clock.on("score"):
-            self.worth += worth(
-                episodes, self.config.reward, gamma=self.config.gamma, scorer=self.scorer,
-                views=self.views,
-            )  # fmt: skip
+            self.worth += self._judge(episodes)
         self.episodes += episodes
+
+    def _judge(self, episodes: list[Episode]) -> list[Worth]:
+        config = self.config
+        return worth(
+            episodes, config.reward, gamma=config.gamma, scorer=self.scorer, views=self.views
+        )
 
     def _audit(self, latest: int) -> dict[str, float]:
         """Compare what the reward says of the latest episodes with what the simulator says."""
@@ -104,7 +114,20 @@ class Rounds:
             "practice/agreement": float(agreement),
             "practice/alarm": float(agreement < ALARM),
             "practice/control_steps": float(sum(e.steps for e in episodes)),
+            **self._audit_foreign(episodes[:FOREIGN]),
             "practice/helped": float(np.mean(np.concatenate([e.helped for e in episodes]))),
+        }
+
+    def _audit_foreign(self, episodes: list[Episode]) -> dict[str, float]:
+        """Return what episodes would have earned, had the instruction been another task's."""
+        if self.scorer is None:
+            return {}
+        with self.clock.on("score"):
+            told = self._judge([replace(e, task=self.foreign) for e in episodes])
+        earned = [discounted(w.reward, self.config.gamma)[0] for w in told]
+        return {
+            "practice/foreign": float(np.mean([w.success for w in told])),
+            "practice/foreign_return": float(np.mean(earned)),
         }
 
 
@@ -250,6 +273,12 @@ def _critic(
             f"{', '.join(known)}"
         )
     return scorer, tuple(known.index(name) for name in scorer.critic.cameras)
+
+
+def _foreign(task: PluginConfig, robot: RobotSpec) -> str:
+    """Return an instruction of another task."""
+    others = [name for name in registry.names("sim.tasks") if name != configs.type_name(task)]
+    return vec_env.load_task(others[0]).build(robot).instructions[0]
 
 
 def _fitting(episodes: list[Episode], policy: VLAPolicy, place: Path) -> list[Episode]:

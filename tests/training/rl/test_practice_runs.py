@@ -7,12 +7,15 @@ import pytest
 import torch
 from rich.console import Console
 
+from reward_models.label.practice import make_critic
 from tests.training.rl.made_up import episode
 from tests.training.rl.runs import ALGOS, config, start
 from tests.training.tiny_run import tiny_config
 from training import loop
+from training.config import EvalConfig
 from training.optimiser import Optimiser
 from training.rl import store
+from training.rl.help import HelpConfig
 from vla import checkpoint
 
 
@@ -103,3 +106,16 @@ def test_experience_of_another_kind_is_refused(begun, tmp_path) -> None:
     also = replace(start(begun, tmp_path), earlier=(tmp_path / "other",))
     with pytest.raises(ValueError, match=r"other: actions of shape \(2, 2\), this policy has"):
         config().algo.start(config(), also)
+
+
+def test_a_critic_rewards_calls_for_help_and_is_audited(begun, tmp_path) -> None:
+    watched = HelpConfig(attended=1.0, patience=1)
+    place = replace(start(begun, tmp_path), critic=make_critic(tmp_path / "critic"))
+    run = config(reward="critic", help=watched, eval=EvalConfig(every=0, final_episodes=0))
+    loop.run(run, place, tmp_path / "run", Console(quiet=True))
+    told = [json.loads(row) for row in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    # Fresh weights see no progress: help comes, and is learned from whatever they claim.
+    assert told[-1]["practice/helped"] > 0.2
+    assert 0 <= told[-1]["practice/foreign"] <= 1
+    kept = store.read_round(place.experience, "round-000001")
+    assert all(e.helped.any() and not e.helped[0] for e in kept)
