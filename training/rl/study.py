@@ -8,6 +8,7 @@ Every line it runs is printed, continues what is there, and can be run by itself
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ BARS = (0.8, 0.9)
 
 @dataclass(frozen=True, kw_only=True)
 class Clone:
-    """How the policy to lift is made: few demonstrations, so that it succeeds at about 30 %."""
+    """How the policy to lift is made: of few demonstrations, so that it mostly fails."""
 
     demos: int
     """Demonstrations."""
@@ -152,11 +153,12 @@ def table(task: str, found: dict[str, list[Found]]) -> Table:
         good, trials = sum(r.success for r in runs), sum(r.trials for r in runs)
         low, high = wilson(good, trials)
         before = float(np.mean([r.before for r in runs]))
-        agree = float(np.nanmean([r.last["practice/agreement"] for r in runs]))
+        agree = [r.last["practice/agreement"] for r in runs]
+        agree = [one for one in agree if not math.isnan(one)]  # where all ended alike
         sheet.add_row(
             name, str(len(runs)), f"{before:.1%}", f"{good / trials:.1%}",
             f"{low:.1%} to {high:.1%}", *(_reached([r.reached[b] for r in runs]) for b in BARS),
-            f"{agree:.2f}",
+            f"{np.mean(agree):.2f}" if agree else "all ended alike",
         )  # fmt: skip
     return sheet
 
