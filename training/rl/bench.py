@@ -100,12 +100,17 @@ def measure(args: BenchArgs, start: Start) -> Measured:
     return Measured(seconds=seconds, whole=whole, steps=steps)
 
 
-def table(args: BenchArgs, found: Measured) -> Table:
-    """Return where each second went."""
-    sheet = Table(
-        title=f"{args.task}, {args.algo}: {found.steps} control steps and {args.updates} updates "
-        f"in {found.whole:.1f} s, {found.steps / found.whole:.0f} steps/s of the whole loop"
+def sentence(args: BenchArgs, found: Measured) -> str:
+    """Return the whole in one line."""
+    return (
+        f"{args.task}, {args.algo}: {found.steps} control steps and {args.updates} updates in "
+        f"{found.whole:.1f} s, {found.steps / found.whole:.0f} steps/s of the whole loop"
     )
+
+
+def table(found: Measured) -> Table:
+    """Return where each second went."""
+    sheet = Table()
     for column in ("part", "seconds", "share"):
         sheet.add_column(column, justify="left" if column == "part" else "right")
     for part, seconds in found.seconds.items():
@@ -117,5 +122,8 @@ def main(argv: list[str]) -> int:
     """Run the verb."""
     args = arguments.read(BenchArgs, argv, "vla bench rl")
     host.prepare(args.threads)
-    Console().print(table(args, measure(args, begin(args))))
+    found = measure(args, begin(args))
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(sentence(args, found))
+    console.print(table(found))
     return 0

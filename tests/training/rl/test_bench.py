@@ -15,6 +15,6 @@ def test_the_parts_are_the_whole(tmp_path) -> None:
     assert all(seconds > 0 for seconds in found.seconds.values())
     assert found.steps > 0
     text = io.StringIO()
-    Console(file=text, width=120).print(bench.table(args, found))
-    assert "steps/s of the whole loop" in text.getvalue()
+    Console(file=text, width=120).print(bench.table(found))
+    assert f"{found.steps} control steps and 2 updates" in bench.sentence(args, found)
     assert "render" in text.getvalue()
