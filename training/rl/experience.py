@@ -121,56 +121,68 @@ def gather(
         chunk: K, actions per decision.
         views: The policy's cameras among those of the episodes.
     """
-    lengths = np.array([len(e) for e in episodes])
-    begin = np.cumsum(lengths) - lengths
-    targets = [e.targets(e.at[q], chunk) for e, q in zip(episodes, queries, strict=True)]
-    query = np.concatenate([b + q for b, q in zip(begin, queries, strict=True)])
-    arrays = {
-        "images": np.concatenate([e.images[e.at][:, list(views)] for e in episodes]),
-        "proprio": np.concatenate([e.proprio[e.at] for e in episodes]),
-        "now": np.concatenate([e.step[e.at] for e in episodes]).astype(np.float32),
-        "row": np.repeat(np.arange(len(episodes)), lengths),
-        "decision": np.concatenate([np.arange(n) for n in lengths]),
-        "query": query,
-        "actions": np.concatenate([t[0] for t in targets]),
-        "pad": np.concatenate([t[1] for t in targets]),
-        "weight": np.ones(len(query), np.float32),
-    }
-    return EpisodeBatch(
-        task=tuple(e.task for e in episodes), **{k: torch.from_numpy(v) for k, v in arrays.items()}
-    )
+    return _whole(episodes, [e.at for e in episodes], queries, chunk, views)
+
+
+def moments(episodes: Sequence[Episode], views: Sequence[int]) -> EpisodeBatch:
+    """Return all decisions of episodes and their ends, as queries without actions."""
+    seen = [e.decided for e in episodes]
+    return _whole(episodes, seen, [np.arange(len(m)) for m in seen], 0, views)
 
 
 def windows(
-    episodes: Sequence[Episode], moments: Sequence[np.ndarray], chunk: int, views: Sequence[int]
+    episodes: Sequence[Episode], seen: Sequence[np.ndarray], chunk: int, views: Sequence[int]
 ) -> EpisodeBatch:
     """Return moments of episodes as episodes of one decision each, for a policy that remembers
     nothing; targets are what was executed from there.
 
     Args:
         episodes: B of them.
-        moments: Of each, i64 [n_b]; the last moment of an episode has no target but padding.
+        seen: Moments of each, i64 [n_b]; the last one of an episode has no target but padding.
         chunk: K, actions per decision.
         views: The policy's cameras among those of the episodes.
     """
-    pairs = list(zip(episodes, moments, strict=True))
-    targets = [e.targets(m, chunk) for e, m in pairs]
-    count = sum(len(m) for m in moments)
+    index = np.arange(sum(len(m) for m in seen))
+    task = tuple(e.task for e, m in zip(episodes, seen, strict=True) for _ in m)
+    return _batch(
+        episodes, seen, seen, chunk, views, task=task, row=index,
+        decision=np.zeros_like(index), query=index,
+    )  # fmt: skip
+
+
+def _whole(
+    episodes: Sequence[Episode], seen: Sequence[np.ndarray], queries: Sequence[np.ndarray],
+    chunk: int, views: Sequence[int],
+) -> EpisodeBatch:  # fmt: skip
+    """Return moments of episodes in a row; those at the places `queries` carry a loss."""
+    lengths = np.array([len(m) for m in seen])
+    begin = np.cumsum(lengths) - lengths
+    asked = [m[q] for m, q in zip(seen, queries, strict=True)]
+    return _batch(
+        episodes, seen, asked, chunk, views, task=tuple(e.task for e in episodes),
+        row=np.repeat(np.arange(len(episodes)), lengths),
+        decision=np.concatenate([np.arange(n) for n in lengths]),
+        query=np.concatenate([b + q for b, q in zip(begin, queries, strict=True)]),
+    )  # fmt: skip
+
+
+def _batch(
+    episodes: Sequence[Episode], seen: Sequence[np.ndarray], asked: Sequence[np.ndarray],
+    chunk: int, views: Sequence[int], *, task: tuple[str, ...], **places: np.ndarray,
+) -> EpisodeBatch:  # fmt: skip
+    """Return what was seen at the moments `seen`, and what was done from the moments `asked` on."""
+    pairs = list(zip(episodes, seen, strict=True))
+    targets = [e.targets(m, chunk) for e, m in zip(episodes, asked, strict=True)]
     arrays = {
         "images": np.concatenate([e.images[m][:, list(views)] for e, m in pairs]),
         "proprio": np.concatenate([e.proprio[m] for e, m in pairs]),
         "now": np.concatenate([e.step[m] for e, m in pairs]).astype(np.float32),
-        "row": np.arange(count),
-        "decision": np.zeros(count, np.int64),
-        "query": np.arange(count),
         "actions": np.concatenate([t[0] for t in targets]),
         "pad": np.concatenate([t[1] for t in targets]),
-        "weight": np.ones(count, np.float32),
+        "weight": np.ones(len(places["query"]), np.float32),
+        **places,
     }
-    return EpisodeBatch(
-        task=tuple(e.task for e, m in pairs for _ in m),
-        **{k: torch.from_numpy(v) for k, v in arrays.items()},
-    )
+    return EpisodeBatch(task=task, **{k: torch.from_numpy(v) for k, v in arrays.items()})
 
 
 def join(batches: Sequence[EpisodeBatch]) -> EpisodeBatch:
@@ -189,23 +201,3 @@ def join(batches: Sequence[EpisodeBatch]) -> EpisodeBatch:
         task=tuple(t for b in batches for t in b.task), row=joined("row", rows),
         query=joined("query", begin), **{name: joined(name) for name in plain},
     )  # fmt: skip
-
-
-def moments(episodes: Sequence[Episode], views: Sequence[int]) -> EpisodeBatch:
-    """Return all decisions of episodes and their ends, as queries without actions."""
-    lengths = np.array([len(e) + 1 for e in episodes])
-    count = int(lengths.sum())
-    arrays = {
-        "images": np.concatenate([e.images[e.decided][:, list(views)] for e in episodes]),
-        "proprio": np.concatenate([e.proprio[e.decided] for e in episodes]),
-        "now": np.concatenate([e.step[e.decided] for e in episodes]).astype(np.float32),
-        "row": np.repeat(np.arange(len(episodes)), lengths),
-        "decision": np.concatenate([np.arange(n) for n in lengths]),
-        "query": np.arange(count),
-        "actions": np.zeros((count, 0, 0), np.float32),
-        "pad": np.zeros((count, 0), np.bool_),
-        "weight": np.ones(count, np.float32),
-    }
-    return EpisodeBatch(
-        task=tuple(e.task for e in episodes), **{k: torch.from_numpy(v) for k, v in arrays.items()}
-    )

@@ -166,14 +166,14 @@ class Practitioner:
         chunk, views = self.policy.config.chunk, self.policy.views
         if self.policy.remembers:
             return gather(episodes, queries, chunk, views)
-        moments = [e.at[q] for e, q in zip(episodes, queries, strict=True)]
-        return windows(episodes, moments, chunk, views)
+        seen = [e.at[q] for e, q in zip(episodes, queries, strict=True)]
+        return windows(episodes, seen, chunk, views)
 
     def moments(self, episode: Episode) -> EpisodeBatch:
         """Return all decisions of an episode, and its end."""
         if self.policy.remembers:
             return moments([episode], self.policy.views)
-        return windows([episode], [episode.decided], self.policy.config.chunk, self.policy.views)
+        return windows([episode], [episode.decided], 0, self.policy.views)
 
     def demonstrated(self, count: int, queries: int) -> EpisodeBatch:
         """Draw demonstrations, some decisions of which carry a loss."""
