@@ -229,14 +229,30 @@ class Practitioner:
         """Return where practice and the stream of data are."""
         return {
             "rng": self.rng.bit_generator.state, "updates": self.updates,
-            "rounds": self.rounds.count,
+            "rounds": self.rounds.count, "start": _places(self.rounds.start),
         }  # fmt: skip
 
     def restore_(self, state: dict[str, Any]) -> None:
-        """Continue there."""
+        """Continue there.
+
+        Raises:
+            ValueError: the run was begun from something else: it would be another run from here on.
+        """
+        begun, now = state["start"], _places(self.rounds.start)
+        for name in now:
+            if begun[name] != now[name]:
+                raise ValueError(f"begun with {name} {begun[name]}, now {now[name]}")
         self.rng.bit_generator.state = state["rng"]
         self.updates = state["updates"]
         self.rounds.restore_(state["rounds"])
+
+
+def _places(start: Start) -> dict[str, Any]:
+    """Return, as JSON types, what a run starts from."""
+    return {
+        "policy": str(start.policy), "demos": str(start.demos), "critic": str(start.critic),
+        "earlier": [str(place) for place in start.earlier],
+    }  # fmt: skip
 
 
 def some(places: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:

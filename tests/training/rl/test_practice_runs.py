@@ -119,3 +119,16 @@ def test_a_critic_rewards_calls_for_help_and_is_audited(begun, tmp_path) -> None
     assert 0 <= told[-1]["practice/foreign"] <= 1
     kept = store.read_round(place.experience, "round-000001")
     assert all(e.helped.any() and not e.helped[0] for e in kept)
+
+
+def test_a_run_does_not_go_on_with_another_reward_than_it_was_begun_with(begun, tmp_path) -> None:
+    def place(name):
+        return replace(start(begun, tmp_path), critic=make_critic(tmp_path / name))
+
+    quick = EvalConfig(every=0, final_episodes=0)
+    run, out = config(reward="critic", eval=quick), tmp_path / "run"
+    loop.run(run, place("critic"), out, Console(quiet=True))
+    with pytest.raises(
+        ValueError, match=r"cannot continue .*begun with critic .*critic, now .*critic-b\)"
+    ):
+        loop.run(run, place("critic-b"), out, Console(quiet=True))
