@@ -71,25 +71,44 @@ class Lanes:
         self._experts: dict[int, Iterator[np.ndarray]] = {}
         self.render_s = 0.0
         """Seconds spent on pictures so far."""
-        self._seed = 0
+        self._seeds = [0] * len(rows)
 
     def reset(self, seed: int) -> None:
         """Start episode i in row i."""
-        self._seed = seed
+        self._seeds = [seed] * len(self._rows)
         self._experts.clear()
         for row, world in zip(self._rows, self._worlds, strict=True):
             world.reset(seed, row)
         self._observe("", range(len(self._worlds)))
 
-    def step(self, actions: np.ndarray, helped: np.ndarray | None = None) -> None:
+    def begin(self, rows: np.ndarray, seed: np.ndarray, index: np.ndarray) -> None:
+        """Start other episodes in those of some rows that are here; all are i64 of one shape."""
+        ours = [(int(r), int(s), int(i)) for r, s, i in zip(rows, seed, index, strict=True)
+                if int(r) in self._rows]  # fmt: skip
+        lanes = [self._rows.index(row) for row, _, _ in ours]
+        for lane, (_, seed_of_row, number) in zip(lanes, ours, strict=True):
+            self._seeds[lane] = seed_of_row
+            self._experts.pop(lane, None)
+            self._worlds[lane].reset(seed_of_row, number)
+        self._observe("", lanes)
+
+    def step(
+        self, actions: np.ndarray, helped: np.ndarray | None = None, idle: np.ndarray | None = None
+    ) -> None:
         """Apply actions, float32 of shape (num_envs, h, u); reset the rows whose episode ends.
 
-        In rows that are `helped`, bool of shape (num_envs,), the task's expert acts instead.
+        In rows that are `helped`, bool of shape (num_envs,), the task's expert acts instead; in
+        those that are `idle`, of the same shape, nothing happens.
         """
         buffers = self._buffers
-        ended = []
+        ended, moved = [], []
         for lane, (row, world) in enumerate(zip(self._rows, self._worlds, strict=True)):
             reward, steps, terminated, truncated = 0.0, 0, False, False
+            if idle is not None and idle[row]:
+                for name in ("reward", "steps", "terminated", "truncated"):
+                    buffers[name][row] = 0
+                continue
+            moved.append(lane)
             buffers["actions"][row, : actions.shape[1]] = actions[row]
             asked = helped is not None and bool(helped[row])
             for wanted in self._expert(lane, actions[row]) if asked else actions[row]:
@@ -113,8 +132,8 @@ class Lanes:
             self._observe("final_", ended)
             for lane in ended:
                 world = self._worlds[lane]
-                world.reset(self._seed, world.index + self._num_envs)
-        self._observe("", range(len(self._worlds)))
+                world.reset(self._seeds[lane], world.index + self._num_envs)
+        self._observe("", moved)
 
     def _expert(self, lane: int, actions: np.ndarray) -> Iterator[np.ndarray]:
         """Yield as many actions of the expert, which goes on where it was in the step before.
@@ -125,7 +144,7 @@ class Lanes:
         for _ in actions:
             action = next(self._experts[lane], None) if lane in self._experts else None
             if action is None:
-                rng = np.random.default_rng([self._seed, world.index, world.steps])
+                rng = np.random.default_rng([self._seeds[lane], world.index, world.steps])
                 self._experts[lane] = behaviours.act_stream(world, world.task, "expert", rng)
                 action = next(self._experts[lane], world.proprio)
             yield np.asarray(action, np.float32)

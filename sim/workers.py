@@ -60,13 +60,23 @@ class Pool:
     def reset(self, seed: int) -> None:
         """Start episode i in row i."""
         for pipe in self._pipes:
-            pipe.send(("reset", seed))
+            pipe.send(("reset", (seed,)))
         self._wait()
 
-    def step(self, actions: np.ndarray, helped: np.ndarray | None = None) -> None:
-        """Apply actions, float32 of shape (num_envs, h, u); an expert acts in `helped` rows."""
+    def begin(self, rows: np.ndarray, seed: np.ndarray, index: np.ndarray) -> None:
+        """Start other episodes in some rows."""
         for pipe in self._pipes:
-            pipe.send(("step", (actions, helped)))
+            pipe.send(("begin", (rows, seed, index)))
+        self._wait()
+
+    def step(
+        self, actions: np.ndarray, helped: np.ndarray | None = None, idle: np.ndarray | None = None
+    ) -> None:
+        """Apply actions, float32 of shape (num_envs, h, u); an expert acts in `helped` rows, and
+        nothing happens in `idle` ones.
+        """
+        for pipe in self._pipes:
+            pipe.send(("step", (actions, helped, idle)))
         self._wait()
 
     def close(self) -> None:
@@ -115,10 +125,7 @@ def _serve(pipe: Connection, lanes: Lanes) -> None:
     pipe.send("")
     while True:
         command, argument = pipe.recv()
-        if command == "reset":
-            lanes.reset(argument)
-        else:
-            lanes.step(*argument)
+        {"reset": lanes.reset, "begin": lanes.begin, "step": lanes.step}[command](*argument)
         pipe.send("")
 
 

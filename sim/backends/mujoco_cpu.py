@@ -40,7 +40,7 @@ class MujocoVecEnv:
     """Satisfies `vla.contracts.protocols.VecEnv`; also steps whole action chunks."""
 
     def __init__(self, task: PluginConfig, robot: RobotSpec, num_envs: int, config: Config) -> None:
-        """Start the environments; call `reset` before the first step."""
+        """Start the environments; call `reset` or `begin` before the first step."""
         scene = compile_scene(task, robot)
         self.num_envs = num_envs
         self.spec = _env_spec(scene, type_name(task))
@@ -54,7 +54,7 @@ class MujocoVecEnv:
         else:
             self._lanes = workers.Pool(task, robot, num_envs, config.workers, config.randomize)
             self._buffers = self._lanes.buffers
-        self._started = False
+        self._started = np.zeros(num_envs, np.bool_)
 
     @property
     def render_s(self) -> float:
@@ -66,14 +66,40 @@ class MujocoVecEnv:
         if seed < 0:
             raise ValueError(f"seed: got {seed}, expected 0 or more")
         self._lanes.reset(seed)
-        self._started = True
+        self._started[:] = True
+        return self._observation("")
+
+    def begin(self, rows: np.ndarray, seed: np.ndarray, index: np.ndarray) -> Observation:
+        """Start other episodes in some rows at once; what they were at is dropped.
+
+        Args:
+            rows: i64 [n], each once.
+            seed: i64 [n], seed of each one's episode, 0 or more.
+            index: i64 [n], its index among those of the seed, 0 or more.
+
+        Returns:
+            What is seen in all rows now.
+
+        Raises:
+            ValueError: a number is out of range.
+        """
+        rows, seed, index = (np.asarray(values, np.int64) for values in (rows, seed, index))
+        if np.any((rows < 0) | (rows >= self.num_envs) | (seed < 0) | (index < 0)):
+            raise ValueError(
+                f"begin: got rows {rows}, seeds {seed} and indices {index}, expected rows below "
+                f"{self.num_envs} and nothing below 0"
+            )
+        self._lanes.begin(rows, seed, index)
+        self._started[rows] = True
         return self._observation("")
 
     def step(self, action: np.ndarray) -> EnvStep:
         """Apply one action (position targets, float32, shape (e, u)) for one control step."""
         return self.step_chunk(np.asarray(action)[:, None])
 
-    def step_chunk(self, actions: np.ndarray, helped: np.ndarray | None = None) -> EnvStep:
+    def step_chunk(
+        self, actions: np.ndarray, helped: np.ndarray | None = None, idle: np.ndarray | None = None
+    ) -> EnvStep:
         """Apply up to h actions one after the other and observe after the last.
 
         An environment whose episode ends stops there, is reset, and idles for the rest.
@@ -81,6 +107,7 @@ class MujocoVecEnv:
         Args:
             actions: Position targets in physical units, float32, shape (e, h, u), 1 <= h <= 256.
             helped: Rows in which the task's scripted expert acts instead, bool, shape (e,).
+            idle: Rows that stand still and cost nothing, bool, shape (e,); whatever their actions.
 
         Returns:
             The step; `reward` is the sum, `info["steps"]` the number of actions executed and
@@ -89,8 +116,6 @@ class MujocoVecEnv:
         Raises:
             ValueError: a shape is wrong or a value is not finite.
         """
-        if not self._started:
-            raise ValueError("step before reset: call reset(seed) first")
         channels = len(self.spec.robot.channels)
         got = np.shape(actions)
         fits = len(got) == 3 and 1 <= got[1] <= LONGEST_CHUNK
@@ -99,16 +124,19 @@ class MujocoVecEnv:
                 f"actions: got shape {got}, expected ({self.num_envs}, h, {channels}) with h from "
                 f"1 to {LONGEST_CHUNK}"
             )
-        if helped is not None and np.shape(helped) != got[:1]:
-            raise ValueError(f"helped: got shape {np.shape(helped)}, expected ({self.num_envs},)")
+        for name, marks in (("helped", helped), ("idle", idle)):
+            if marks is not None and np.shape(marks) != got[:1]:
+                raise ValueError(f"{name}: got shape {np.shape(marks)}, expected ({self.num_envs},)")
+        if not (self._started if idle is None else self._started | idle).all():
+            raise ValueError("step before reset: call reset(seed) first")
         if not np.isfinite(actions).all():
             raise ValueError("actions: got NaN or infinity, expected finite position targets")
-        self._lanes.step(np.asarray(actions, np.float32), helped)
+        self._lanes.step(np.asarray(actions, np.float32), helped, idle)
         return self._env_step(got[1])
 
     def close(self) -> None:
         """End worker processes, if any; the environments cannot be used afterwards."""
-        self._started = False
+        self._started[:] = False
         if isinstance(self._lanes, workers.Pool):
             self._lanes.close()
 

@@ -177,6 +177,41 @@ def test_the_expert_acts_alike_in_worker_processes():
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_row_begins_any_episode_and_idle_rows_stand_still(workers):
+    env, plain = make(2, workers), make(3)
+    still = np.tile(np.array(env.spec.robot.home, np.float32), (2, 8, 1))
+    env.reset(7)
+    env.step_chunk(still)
+    obs = env.begin(np.array([1]), np.array([5]), np.array([2]))
+    expected = plain.reset(5)
+    np.testing.assert_array_equal(obs.images[1], expected.images[2])
+    assert obs.time_s.tolist() == [0.8, 0.0]
+    idle = np.array([True, False])
+    step = env.step_chunk(still, idle=idle)
+    expected = plain.step_chunk(np.concatenate([still, still[:1]]))
+    np.testing.assert_array_equal(step.obs.images[1], expected.obs.images[2])
+    np.testing.assert_array_equal(step.obs.images[0], obs.images[0])
+    assert step.obs.time_s.tolist() == [0.8, 0.8]
+    assert step.info["steps"].tolist() == [0, 8]
+    while not (step.terminated | step.truncated).any():
+        step = env.step_chunk(still, idle=idle)
+    assert step.truncated.tolist() == [False, True]
+    assert env.step_chunk(still, idle=idle).info["episode"][1] == 4  # the next of its seed
+    env.close()
+
+
+def test_rows_that_nobody_began_can_only_be_idle():
+    env = make(2)
+    still = np.tile(np.array(env.spec.robot.home, np.float32), (2, 8, 1))
+    env.begin(np.array([0]), np.array([5]), np.array([0]))
+    assert env.step_chunk(still, idle=np.array([False, True])).info["steps"].tolist() == [8, 0]
+    with pytest.raises(ValueError, match="step before reset"):
+        env.step_chunk(still)
+    with pytest.raises(ValueError, match="expected rows below 2 and nothing below 0"):
+        env.begin(np.array([2]), np.array([5]), np.array([0]))
+
+
 def test_observations_are_not_overwritten_by_later_steps():
     env = make(1)
     obs = env.reset(0)

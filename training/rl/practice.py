@@ -1,7 +1,9 @@
 """Practice: a policy acts in simulation, and whole episodes with all that led to them come back."""
 
 import contextlib
-from dataclasses import replace
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,22 @@ from training.rl.experience import Episode
 from training.rl.help import Helper
 from vla.contracts import config as configs
 from vla.contracts.config import PluginConfig
-from vla.contracts.types import DenoiseTrace, EnvStep, Observation
+from vla.contracts.types import DenoiseTrace, EnvStep, Observation, PolicyState
 from vla.policies.vla import VLAPolicy
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Acting:
+    """Who acts in some episodes of a seed."""
+
+    policy: VLAPolicy
+    """In evaluation mode."""
+    seed: int
+    """Of episodes and of the policy's noise."""
+    version: int
+    """Updates that the policy has seen; kept with the episodes."""
+    helper: Helper | None = None
+    """Says where somebody else acts, for as many environments as run; nobody if None."""
 
 
 def practise(
@@ -37,53 +53,124 @@ def practise(
         helper: Says where somebody else acts, for as many environments as run; nobody if None.
         clock: Told of the seconds that inference, simulation and pictures took.
     """
-    clock = clock or Stopwatch()
-    width, execute = min(environments, episodes), policy.config.execute
-    beat = execute if policy.remembers else 1
-    env = vec_env.make(configs.type_name(task), width, robot=policy.robot, task_config=task)
-    done: dict[int, Episode] = {}
-    with contextlib.closing(env):
-        obs, state = env.reset(seed), policy.initial_state(width)
-        running = [_Running(e, seed, version) for e in range(width)]
-        plan = np.zeros((width, execute, len(policy.robot.channels)), np.float32)
-        taken, helped = np.zeros(width, np.int64), np.zeros(width, np.bool_)
+    acting = Acting(policy=policy, seed=seed, version=version, helper=helper)
+    left, done = deque(range(episodes)), dict[int, Episode]()
+    with contextlib.closing(Stage(policy, task, min(environments, episodes), clock)) as stage:
         while len(done) < episodes:
-            due = np.flatnonzero(taken == 0)
-            if len(due):
-                decision = np.array([len(running[row].decisions) for row in due])
-                number = np.array([running[row].number for row in due])
-                if helper:
-                    helped[due] = helper.helped(_rows(obs, due), due, number, decision)
-                noise = episode_noise(seed, number, decision, policy.noise_shape)
-                # All are due at once where there is a memory to carry on.
-                past = state if policy.remembers else policy.initial_state(len(due))
-                with clock.on("infer"):
-                    chunk, trace, state = policy.sample(_rows(obs, due), past, noise)
-                plan[due] = _numpy(chunk.values)[:, :execute]
-                for i, row in enumerate(due):
-                    running[row].decide_(i, trace, bool(helped[row]))
-            for row, one in enumerate(running):
-                one.see_(obs, row)
-            now = plan[np.arange(width)[:, None], taken[:, None] + np.arange(beat)]
-            with clock.on("step"):
-                step = env.step_chunk(now, helped)
-            taken = (taken + beat) % execute
-            for row, one in enumerate(running):
-                one.arrive_(step, row)
-                if step.terminated[row] or step.truncated[row]:
-                    if one.number < episodes:
-                        done[one.number] = one.episode(step, row, execute)
-                    running[row], taken[row] = _Running(one.number + width, seed, version), 0
-            obs = step.obs
-        clock.add_("render", env.render_s)
+            now = [left.popleft() for _ in range(min(stage.free, len(left)))]
+            stage.begin_([(acting, number) for number in now])
+            done |= {episode.number: episode for episode in stage.step_()}
     return [done[k] for k in range(episodes)]
+
+
+class Stage:
+    """Environments side by side, each at an episode of its own or free.
+
+    What an episode is follows from its seed and number, from who acts and from nothing beside it,
+    but for the rounding of batches of another size.
+
+    Args:
+        policy: One like all that will act here: its robot, cadence and memory.
+        task: Configuration of the task.
+        width: How many environments.
+        clock: Told of the seconds that inference, simulation and pictures took.
+    """
+
+    def __init__(
+        self, policy: VLAPolicy, task: PluginConfig, width: int, clock: Stopwatch | None = None
+    ) -> None:
+        self.clock = clock or Stopwatch()
+        self._execute, self._remembers = policy.config.execute, policy.remembers
+        self._beat = self._execute if policy.remembers else 1
+        self._env = vec_env.make(
+            configs.type_name(task), width, robot=policy.robot, task_config=task
+        )
+        self._obs: Observation | None = None
+        self._state = _copied(policy.initial_state(width))
+        self._running: list[_Running | None] = [None] * width
+        self._plan = np.zeros((width, self._execute, len(policy.robot.channels)), np.float32)
+        self._taken, self._helped = np.zeros(width, np.int64), np.zeros(width, np.bool_)
+
+    @property
+    def free(self) -> int:
+        """Environments at no episode."""
+        return self._running.count(None)
+
+    @property
+    def busy(self) -> bool:
+        """Whether any is at one."""
+        return self.free < len(self._running)
+
+    def begin_(self, episodes: Sequence[tuple[Acting, int]]) -> None:
+        """Begin episodes, by who acts in them and number, in as many free environments."""
+        if not episodes:
+            return
+        rows = [row for row, one in enumerate(self._running) if one is None][: len(episodes)]
+        for row, (acting, number) in zip(rows, episodes, strict=True):
+            self._running[row] = _Running(acting, number)
+            self._taken[row], self._helped[row] = 0, False
+        seeds = np.array([acting.seed for acting, _ in episodes])
+        with self.clock.on("step"):
+            self._obs = self._env.begin(
+                np.array(rows), seeds, np.array([number for _, number in episodes])
+            )
+
+    def step_(self) -> list[Episode]:
+        """Act until the next moment that is looked at; return the episodes that ended."""
+        obs = self._obs
+        assert obs is not None
+        busy = [(row, one) for row, one in enumerate(self._running) if one is not None]
+        due = [(row, one) for row, one in busy if self._taken[row] == 0]
+        for acting in dict.fromkeys(one.acting for _, one in due):
+            self._decide_(acting, [(row, one) for row, one in due if one.acting is acting], obs)
+        for row, one in busy:
+            one.see_(obs, row)
+        ahead = self._taken[:, None] + np.arange(self._beat)
+        now = self._plan[np.arange(len(self._plan))[:, None], ahead]
+        idle = np.array([one is None for one in self._running])
+        with self.clock.on("step"):
+            step = self._env.step_chunk(now, self._helped, idle)
+        self._taken = (self._taken + self._beat) % self._execute
+        self._obs, ended = step.obs, []
+        for row, one in busy:
+            one.arrive_(step, row)
+            if step.terminated[row] or step.truncated[row]:
+                ended.append(one.episode(step, row, self._execute))
+                self._running[row] = None
+        return ended
+
+    def _decide_(
+        self, acting: Acting, due: list[tuple[int, "_Running"]], obs: Observation
+    ) -> None:
+        """Plan what is done next where a decision is due and the same policy acts."""
+        rows = np.array([row for row, _ in due])
+        decision = np.array([len(one.decisions) for _, one in due])
+        number = np.array([one.number for _, one in due])
+        seen, policy = _rows(obs, rows), acting.policy
+        if acting.helper:
+            self._helped[rows] = acting.helper.helped(seen, rows, number, decision)
+        noise = episode_noise(acting.seed, number, decision, policy.noise_shape)
+        past = _picked(self._state, rows) if self._remembers else policy.initial_state(len(rows))
+        with self.clock.on("infer"):
+            chunk, trace, after = policy.sample(seen, past, noise)
+        if self._remembers:
+            for name in _STATE:
+                getattr(self._state, name)[rows] = getattr(after, name)
+        self._plan[rows] = _numpy(chunk.values)[:, : self._execute]
+        for i, (row, one) in enumerate(due):
+            one.decide_(i, trace, bool(self._helped[row]))
+
+    def close(self) -> None:
+        """Release the environments; what is not finished is dropped."""
+        self.clock.add_("render", self._env.render_s)
+        self._env.close()
 
 
 class _Running:
     """An episode that is not over."""
 
-    def __init__(self, number: int, seed: int, version: int) -> None:
-        self.number, self.seed, self.version = number, seed, version
+    def __init__(self, acting: Acting, number: int) -> None:
+        self.acting, self.number = acting, number
         self.task = ""
         self.moments: list[dict[str, Any]] = []
         self.decisions: list[dict[str, Any]] = []
@@ -124,7 +211,8 @@ class _Running:
             **kept, step=np.cumsum([0, *self.executed]), actions=self._planned(begin, execute),
             progress=np.append(np.float32(0), progress), reward=np.add.reduceat(reward, begin),
             terminated=bool(step.terminated[row]), success=bool(step.info["success"][row]),
-            task=self.task, number=self.number, seed=self.seed, version=self.version,
+            task=self.task, number=self.number, seed=self.acting.seed,
+            version=self.acting.version,
         )  # fmt: skip
 
     def _planned(self, begin: np.ndarray, execute: int) -> np.ndarray:
@@ -142,6 +230,16 @@ def _rows(obs: Observation, rows: np.ndarray) -> Observation:
 
 
 _PARTS = ("images", "image_ok", "proprio", "time_s")
+_STATE = ("tokens", "slot_time", "slot_count")
+
+
+def _picked(state: PolicyState, rows: np.ndarray) -> PolicyState:
+    return PolicyState(**{name: getattr(state, name)[rows] for name in _STATE})
+
+
+def _copied(state: PolicyState) -> PolicyState:
+    # The first state of a policy may be one row seen many times; rows of ours are written to.
+    return PolicyState(**{name: getattr(state, name).clone() for name in _STATE})
 
 
 def _moment(obs: Observation, row: int) -> dict[str, Any]:

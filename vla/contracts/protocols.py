@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from jaxtyping import Bool, Float32
+from jaxtyping import Bool, Float32, Int64
 
 from vla.contracts.specs import EnvSpec
 from vla.contracts.types import (
@@ -80,18 +80,26 @@ class VecEnv(Protocol):
         """Start episodes 0 to E-1."""
         ...
 
+    def begin(
+        self, rows: Int64[Array, " n"], seed: Int64[Array, " n"], index: Int64[Array, " n"]
+    ) -> Observation:
+        """Start other episodes in some rows at once, each of a seed of its own."""
+        ...
+
     def step(self, action: Float32[Array, "e u"]) -> EnvStep:
         """Apply one action (position targets in physical units) for one control step."""
         ...
 
     def step_chunk(
-        self, actions: Float32[Array, "e h u"], helped: Bool[Array, " e"] | None = None
-    ) -> EnvStep:
+        self, actions: Float32[Array, "e h u"], helped: Bool[Array, " e"] | None = None,
+        idle: Bool[Array, " e"] | None = None,
+    ) -> EnvStep:  # fmt: skip
         """Apply up to h actions, one per control step, and observe only at the end.
 
         An environment whose episode ends on the way is reset and waits for the others; `reward` is
         the sum, `info["steps"]` what was executed. In `helped` rows somebody who knows how to do
         the task acts instead, from whatever state the world is in: in simulation its expert.
+        `idle` rows stand still: nothing happens in them.
         """
         ...
 
