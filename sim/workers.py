@@ -60,7 +60,7 @@ class Pool:
     def reset(self, seed: int) -> None:
         """Start episode i in row i."""
         for pipe in self._pipes:
-            pipe.send(("reset", (seed,)))
+            pipe.send(("reset", seed))
         self._wait()
 
     def begin(self, rows: np.ndarray, seed: np.ndarray, index: np.ndarray) -> None:
@@ -125,7 +125,12 @@ def _serve(pipe: Connection, lanes: Lanes) -> None:
     pipe.send("")
     while True:
         command, argument = pipe.recv()
-        {"reset": lanes.reset, "begin": lanes.begin, "step": lanes.step}[command](*argument)
+        if command == "reset":
+            lanes.reset(argument)
+        elif command == "begin":
+            lanes.begin(*argument)
+        else:
+            lanes.step(*argument)
         pipe.send("")
 
 

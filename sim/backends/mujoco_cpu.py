@@ -126,7 +126,9 @@ class MujocoVecEnv:
             )
         for name, marks in (("helped", helped), ("idle", idle)):
             if marks is not None and np.shape(marks) != got[:1]:
-                raise ValueError(f"{name}: got shape {np.shape(marks)}, expected ({self.num_envs},)")
+                raise ValueError(
+                    f"{name}: got shape {np.shape(marks)}, expected ({self.num_envs},)"
+                )
         if not (self._started if idle is None else self._started | idle).all():
             raise ValueError("step before reset: call reset(seed) first")
         if not np.isfinite(actions).all():

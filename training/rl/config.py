@@ -16,6 +16,30 @@ SEEDS_APART = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
+class RuntimeConfig:
+    """In which processes practice runs."""
+
+    processes: bool = False
+    """Practise and judge in processes of their own, while this one learns; each has `threads`."""
+    lag: int = 0
+    """Rounds by which the weights that practise may be older than those that learn. With 0 no
+    round is practised before its time, and the run is what it is in one process."""
+    silent_s: float = 300.0
+    """Seconds without a sign of life after which a process is ended and started anew."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range."""
+        check_least(self, lag=0)
+        if not self.silent_s > 0:
+            raise ValueError(f"runtime.silent_s: got {self.silent_s}, expected more than 0")
+        if self.lag and not self.processes:
+            raise ValueError(
+                f"runtime.lag: got {self.lag} in one process, where practice is never behind; add "
+                "--runtime.processes"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class PracticeConfig(RunConfig):
     """One run of practice in simulation."""
 
@@ -31,6 +55,8 @@ class PracticeConfig(RunConfig):
     """Episodes per round."""
     help: HelpConfig = field(default_factory=HelpConfig)
     """Who else acts."""
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+    """In which processes."""
     shift_px: int = 3
     """Largest shift of the pictures that are cloned."""
     gain: float = 0.2
@@ -73,6 +99,22 @@ class PracticeConfig(RunConfig):
     def seed_of(self, number: int) -> int:
         """Return the seed of the episodes of a round."""
         return PRACTICE_SEED + SEEDS_APART * self.seed + number
+
+    def round_of(self, seed: int) -> int:
+        """Return the round of an episode's seed."""
+        return seed - self.seed_of(0)
+
+    def left(self, number: int) -> float:
+        """Return the share of the rounds that are still to come, in [0, 1]."""
+        return 1 - number / max(1, self.rounds - 1)
+
+    def begins(self, number: int) -> int:
+        """Return the updates made before a round is learned from."""
+        return number * self.steps // self.rounds
+
+    def oldest(self, number: int) -> int:
+        """Return the updates that weights must have seen to practise a round."""
+        return self.begins(max(0, number - self.runtime.lag))
 
 
 @dataclass(frozen=True, kw_only=True)

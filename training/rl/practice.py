@@ -139,9 +139,7 @@ class Stage:
                 self._running[row] = None
         return ended
 
-    def _decide_(
-        self, acting: Acting, due: list[tuple[int, "_Running"]], obs: Observation
-    ) -> None:
+    def _decide_(self, acting: Acting, due: list[tuple[int, "_Running"]], obs: Observation) -> None:
         """Plan what is done next where a decision is due and the same policy acts."""
         rows = np.array([row for row, _ in due])
         decision = np.array([len(one.decisions) for _, one in due])

@@ -5,7 +5,6 @@ An algorithm plug-in says how to draw a batch from what was practised and how to
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from reward_models import checkpoint as critics
 from reward_models.metrics import ranks
-from reward_models.scorer import Scorer
-from sim import vec_env
 from training.data import batches, check
 from training.evaluate import Evaluation, evaluate
 from training.rl import store
@@ -24,20 +20,17 @@ from training.rl.clock import Stopwatch
 from training.rl.config import PracticeConfig, Start
 from training.rl.experience import Episode, gather, moments, windows
 from training.rl.help import Helper
+from training.rl.judge import Judge, Verdict
 from training.rl.practice import practise
 from training.rl.returns import discounted
-from training.rl.rewards import Worth, worth
+from training.rl.rewards import Worth
+from training.rl.team import Team
 from vla import checkpoint
 from vla.contracts import config as configs
-from vla.contracts import registry
-from vla.contracts.config import PluginConfig
-from vla.contracts.specs import RobotSpec
 from vla.contracts.types import EpisodeBatch
 from vla.data.store import EpisodeStore, load_episodes
 from vla.policies.vla import VLAPolicy
 
-FOREIGN = 10
-"""Episodes of a round that are also judged by an instruction of another task."""
 ALARM = 0.3
 """Rank correlation of predicted and true returns below which the reward is not to be trusted."""
 
@@ -48,8 +41,8 @@ class Rounds:
     def __init__(self, config: PracticeConfig, start: Start) -> None:
         self.config, self.start = config, start
         self.policy, self.origin = checkpoint.load(start.policy, device=config.device)
-        self.scorer, self.views = _critic(config, start, self.policy.robot)
-        self.foreign = _foreign(config.task, self.policy.robot)
+        self.judge = Judge(config, start, self.policy.robot)
+        self.team: Team | None = None
         self.demos = _demonstrations(self.policy, start.demos)
         self.episodes: list[Episode] = []
         self.worth: list[Worth] = []
@@ -66,16 +59,43 @@ class Rounds:
     def practise(self, policy: VLAPolicy, updates: int) -> dict[str, float]:
         """Practise one round, keep it, judge it; return figures of it."""
         with self.clock.on("practise"):
-            found = self._practise(policy, updates)
-            store.write_round(self.start.experience, _name(self.count), found)
-            self._take_(found)
+            found, told = self._round(policy, updates)
+            self.episodes += found
+            self.worth += [one.worth for one in told]
             self.count += 1
-            return self._audit(len(found))
+            if self.team and self.count == self.config.rounds:
+                self.team.close()
+            behind = updates - min(e.version for e in found)
+            return {
+                **self._audit(len(found)),
+                **self._audit_foreign([one.foreign for one in told if one.foreign]),
+                "practice/behind": float(behind),
+            }
+
+    def tend(self) -> None:
+        """See to the processes that practise and judge, if there are any."""
+        if self.team and self.count < self.config.rounds:
+            self.team.tend()
+
+    def _round(self, policy: VLAPolicy, updates: int) -> tuple[list[Episode], list[Verdict]]:
+        """Return the next round and what it is worth, from here or from other processes."""
+        config, start = self.config, self.start
+        if config.runtime.processes:
+            # Only now: an algorithm may have changed how the policy samples.
+            self.team = self.team or Team(config, start, policy, self.judge)
+            self.team.publish(policy, updates)
+            return self.team.take(self.count)
+        found = self._practise(policy, updates)
+        store.write_round(start.experience, store.name_of(self.count), found)
+        with self.clock.on("score"):
+            return found, self.judge.verdicts(found)
 
     def _practise(self, policy: VLAPolicy, updates: int) -> list[Episode]:
-        config, seed = self.config, self.config.seed_of(self.count)
-        left = 1 - self.count / max(1, config.rounds - 1)
-        helper = Helper(config.help, seed=seed, left=left, scorer=self.scorer, views=self.views)
+        config, seed, judge = self.config, self.config.seed_of(self.count), self.judge
+        helper = Helper(
+            config.help, seed=seed, left=config.left(self.count), scorer=judge.scorer,
+            views=judge.views,
+        )  # fmt: skip
         return practise(
             policy, config.task, episodes=config.episodes, seed=seed, version=updates,
             environments=config.environments, helper=helper, clock=self.clock,
@@ -84,19 +104,13 @@ class Rounds:
     def restore_(self, count: int) -> None:
         """Read the first `count` rounds, and judge them as they were."""
         for number in range(count):
-            self._take_(store.read_round(self.start.experience, _name(number)))
+            self._take_(store.read_round(self.start.experience, store.name_of(number)))
         self.count = count
 
     def _take_(self, episodes: list[Episode]) -> None:
         with self.clock.on("score"):
-            self.worth += self._judge(episodes)
+            self.worth += self.judge.worth(episodes)
         self.episodes += episodes
-
-    def _judge(self, episodes: list[Episode]) -> list[Worth]:
-        config = self.config
-        return worth(
-            episodes, config.reward, gamma=config.gamma, scorer=self.scorer, views=self.views
-        )
 
     def _audit(self, latest: int) -> dict[str, float]:
         """Compare what the reward says of the latest episodes with what the simulator says."""
@@ -114,16 +128,13 @@ class Rounds:
             "practice/agreement": float(agreement),
             "practice/alarm": float(agreement < ALARM),
             "practice/control_steps": float(sum(e.steps for e in episodes)),
-            **self._audit_foreign(episodes[:FOREIGN]),
             "practice/helped": float(np.mean(np.concatenate([e.helped for e in episodes]))),
         }
 
-    def _audit_foreign(self, episodes: list[Episode]) -> dict[str, float]:
+    def _audit_foreign(self, told: list[Worth]) -> dict[str, float]:
         """Return what episodes would have earned, had the instruction been another task's."""
-        if self.scorer is None:
+        if not told:
             return {}
-        with self.clock.on("score"):
-            told = self._judge([replace(e, task=self.foreign) for e in episodes])
         earned = [discounted(w.reward, self.config.gamma)[0] for w in told]
         return {
             "practice/foreign": float(np.mean([w.success for w in told])),
@@ -155,6 +166,7 @@ class Practitioner:
 
     def practise_if_due_(self) -> bool:
         """Practise before the first update of every round; `figures` tells of the latest."""
+        self.rounds.tend()
         due = self.rounds.due(self.updates)
         if due:
             self.figures = self.rounds.practise(self.policy.eval(), self.updates)
@@ -262,39 +274,6 @@ def some(places: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray
 
 def _of_policy(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {k.removeprefix("policy."): v for k, v in weights.items() if k.startswith("policy.")}
-
-
-def _name(number: int) -> str:
-    return f"round-{number:06d}"
-
-
-def _critic(
-    config: PracticeConfig, start: Start, robot: RobotSpec
-) -> tuple[Scorer | None, tuple[int, ...]]:
-    """Return the critic, if the reward names one, and its cameras among the robot's.
-
-    Raises:
-        ValueError: none is given, or it looks through cameras the robot does not have.
-    """
-    if "critic" not in config.reward:
-        return None, ()
-    if start.critic is None:
-        raise ValueError(f"reward {config.reward!r} needs a critic; give one with --critic")
-    scorer = critics.load(start.critic)
-    known = [camera.name for camera in robot.cameras]
-    missing = [name for name in scorer.critic.cameras if name not in known]
-    if missing:
-        raise ValueError(
-            f"{start.critic}: looks through {', '.join(missing)}; {robot.name} has only "
-            f"{', '.join(known)}"
-        )
-    return scorer, tuple(known.index(name) for name in scorer.critic.cameras)
-
-
-def _foreign(task: PluginConfig, robot: RobotSpec) -> str:
-    """Return an instruction of another task."""
-    others = [name for name in registry.names("sim.tasks") if name != configs.type_name(task)]
-    return vec_env.load_task(others[0]).build(robot).instructions[0]
 
 
 def _fitting(episodes: list[Episode], policy: VLAPolicy, place: Path) -> list[Episode]:

@@ -22,6 +22,11 @@ SINGLE = ("terminated", "success", "task", "number", "seed", "version")
 FORMAT = 2
 
 
+def name_of(number: int) -> str:
+    """Return the name of a round of a run."""
+    return f"round-{number:06d}"
+
+
 def write_round(folder: Path, name: str, episodes: Sequence[Episode]) -> None:
     """Write episodes as round `name` of a store; a kill leaves the old round or the new one.
 
@@ -80,6 +85,11 @@ def rounds(folder: Path) -> list[str]:
     if not folder.is_dir():
         return []
     return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def has(folder: Path, name: str) -> bool:
+    """Return whether there is a round of that name."""
+    return (folder / name).is_dir()
 
 
 def read_newest(folder: Path, most: int) -> list[Episode]:

@@ -1,0 +1,48 @@
+"""Practice in processes: the same run as in one, and nothing lost when a process is killed."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from reward_models.label.practice import make_critic
+from tests.training.rl.runs import config, start
+from training import loop
+from training.config import EvalConfig
+from training.rl import store
+from training.rl.config import RuntimeConfig
+from training.rl.help import HelpConfig
+from vla import checkpoint
+
+QUICK = EvalConfig(every=0, final_episodes=0)
+TIMED = {"seconds", "samples_per_s"}
+
+
+def weights(out):
+    state = checkpoint.load(out)[0].state_dict()
+    return torch.cat([p.flatten() for p in state.values() if p.dim()])
+
+
+def rows(out):
+    told = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if k not in TIMED} for row in told]
+
+
+def test_without_lag_processes_make_the_same_run_to_the_bit(begun, tmp_path) -> None:
+    critic = make_critic(tmp_path / "critic")
+    run = config(reward="critic", eval=QUICK, help=HelpConfig(attended=1.0, patience=2))
+    apart = replace(run, runtime=RuntimeConfig(processes=True))
+    for name, one in (("one", run), ("apart", apart)):
+        place = replace(start(begun, tmp_path / name), critic=critic)
+        loop.run(one, place, tmp_path / name / "run", Console(quiet=True))
+    assert torch.equal(weights(tmp_path / "one/run"), weights(tmp_path / "apart/run"))
+    assert rows(tmp_path / "one/run") == rows(tmp_path / "apart/run")
+    kept = [store.read_newest(tmp_path / name / "experience", 4) for name in ("one", "apart")]
+    for a, b in zip(*kept, strict=True):
+        assert a.helped.any()
+        for field in vars(a):
+            np.testing.assert_array_equal(getattr(a, field), getattr(b, field))
+    left = [p.name for p in (tmp_path / "apart/experience").iterdir() if p.name.startswith(".")]
+    assert left == []

@@ -1,0 +1,109 @@
+"""A round that is not whole yet: each episode, and each verdict, is on disk as soon as it is there.
+
+Both appear by one rename, so that a kill loses nothing that was finished. Once all of a round has
+been judged it is written as any other (`training.rl.store`), and its parts go.
+"""
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import safetensors.numpy
+from safetensors import SafetensorError
+
+from training.rl import store
+from training.rl.experience import Episode
+from training.rl.judge import Verdict
+from training.rl.rewards import Worth
+
+
+def keep(folder: Path, name: str, episode: Episode) -> None:
+    """Write a finished episode of round `name` of a store."""
+    store.write_round(_place(folder, name), _episode(episode.number), [episode])
+
+
+def read(folder: Path, name: str, number: int) -> Episode:
+    """Return a finished episode.
+
+    Raises:
+        ValueError: it is not there, or damaged.
+    """
+    (episode,) = store.read_round(_place(folder, name), _episode(number))
+    return episode
+
+
+def judge(folder: Path, name: str, number: int, verdict: Verdict) -> None:
+    """Write what a finished episode is worth."""
+    told = {"own": verdict.worth} | ({"foreign": verdict.foreign} if verdict.foreign else {})
+    arrays = {f"{whose}.reward": worth.reward for whose, worth in told.items()}
+    arrays |= {f"{whose}.potential": worth.potential for whose, worth in told.items()}
+    arrays |= {f"{whose}.success": np.array(worth.success) for whose, worth in told.items()}
+    path = _verdict(folder, name, number)
+    fresh = path.with_name(f".{path.name}.new-{os.getpid()}")
+    safetensors.numpy.save_file(arrays, fresh)
+    fresh.replace(path)
+
+
+def read_verdict(folder: Path, name: str, number: int) -> Verdict:
+    """Return what `judge` wrote.
+
+    Raises:
+        ValueError: it is not there, or damaged.
+    """
+    path = _verdict(folder, name, number)
+    try:
+        arrays = safetensors.numpy.load_file(path)
+        own, foreign = (
+            Worth(
+                reward=arrays[f"{whose}.reward"], potential=arrays[f"{whose}.potential"],
+                success=bool(arrays[f"{whose}.success"]),
+            ) if f"{whose}.reward" in arrays else None
+            for whose in ("own", "foreign")
+        )  # fmt: skip
+        if own is None:
+            raise LookupError("no worth in it")
+    except (OSError, LookupError, SafetensorError) as error:
+        raise ValueError(
+            f"{path}: damaged verdict ({error}); delete it to have it judged anew"
+        ) from error
+    return Verdict(worth=own, foreign=foreign)
+
+
+def there(folder: Path, name: str) -> tuple[set[int], set[int]]:
+    """Return the numbers of the episodes that are finished, and of those that are judged."""
+    place = _place(folder, name)
+    try:
+        names = os.listdir(place)
+    except FileNotFoundError:  # nothing yet, or no longer
+        names = []
+    # What is being deleted was renamed before: a list is whole if its folder still has its name.
+    names = names if place.exists() else []
+    episodes, verdicts = (
+        {int(found[1]) for found in (re.fullmatch(pattern, n) for n in names) if found}
+        for pattern in (r"episode-(\d+)", r"verdict-(\d+)\.safetensors")
+    )
+    return episodes, verdicts
+
+
+def clear(folder: Path, name: str) -> None:
+    """Delete what is there, or was left by a deletion that was killed."""
+    place = _place(folder, name)
+    old = place.with_name(f"{place.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if place.exists():
+        place.rename(old)
+        shutil.rmtree(old)
+
+
+def _place(folder: Path, name: str) -> Path:
+    return folder / f".{name}.parts"
+
+
+def _episode(number: int) -> str:
+    return f"episode-{number:06d}"
+
+
+def _verdict(folder: Path, name: str, number: int) -> Path:
+    return _place(folder, name) / f"verdict-{number:06d}.safetensors"
