@@ -49,7 +49,7 @@ class Board:
         """
         if len(payload) > self._capacity[0]:
             raise ValueError(
-                f"weights of {len(payload)} bytes, made for at most {self._capacity[0]}"
+                f"weights: got {len(payload)} bytes, expected at most {self._capacity[0]}"
             )
         header, content = self._place(int(self._count[0]) + 1)
         header[:] = version, len(payload), 0
@@ -63,11 +63,13 @@ class Board:
             count = int(self._count[0])
             header, content = self._place(count)
             version, length, checksum = header.tolist()
-            if count == 0 or (version <= newer_than and count == self._count[0]):
+            if count == 0:
                 return None
-            payload = content[:length].tobytes()
-            if checksum == _checksum(version, payload):
+            payload = content[:length].tobytes() if version > newer_than else b""
+            if payload and checksum == _checksum(version, payload):
                 return version, payload
+            if count == self._count[0]:  # nobody has overtaken: this is the current one
+                return None
 
     def _place(self, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Return header i64 [3] and content u8 [capacity] of a publication."""
