@@ -133,6 +133,9 @@ def _end(parts: dict[str, Any]) -> None:
 def _serve(work: Work, job: Job, pipe: Connection, beat: Any) -> None:
     """Work until there is nothing left to do, or the learner is gone."""
     threading.Thread(target=_end_with, args=(pipe,), daemon=True).start()
+    # Nothing here starts a process. But a lock of the default kind, which is "spawn" here, is
+    # missed by the tracker when this process is killed, and zarr's compressor makes one.
+    multiprocessing.set_start_method("fork", force=True)
 
     def alive() -> None:
         beat.value = time.monotonic()

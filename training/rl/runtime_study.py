@@ -6,6 +6,7 @@ Weights and critic are fresh: they do not change the time of a step. The task is
 delays whose lengths differ fortyfold, drawn log-uniformly, so that its episodes differ tenfold.
 """
 
+import contextlib
 import os
 import shutil
 import signal
@@ -89,12 +90,14 @@ class Pace:
 
 @dataclass
 class Kills:
-    """What a run that was disturbed came to."""
+    """What runs that were disturbed came to."""
 
     killed: dict[str, int] = field(default_factory=dict)
     """By name of the process."""
-    finished: dict[tuple[int, int], int] = field(default_factory=dict)
-    """Checksum of every episode, by round and number, that was finished at a kill."""
+    runs: int = 0
+    """Runs it took; each went on to its end."""
+    finished: int = 0
+    """Episodes that were finished, and in no whole round yet, at some kill."""
     wrong: list[str] = field(default_factory=list)
     """What is not as it should be, one sentence each."""
 
@@ -215,63 +218,72 @@ def slowed(args: StudyArgs, start: Start) -> dict[str, Pace]:
 
 
 def kills(args: StudyArgs, start: Start) -> Kills:
-    """Kill actor and scorer at random moments of a run; return what it came to."""
-    config = configuration(args, 1, RuntimeConfig(processes=True, lag=1))
-    found, over = Kills(), threading.Event()
-    killers: list[threading.Thread] = []
-
-    def meet(learner: Any) -> None:
-        rounds = learner.rounds
-        rounds.team = Team(config, start, learner.policy, rounds.judge)
-        work = (rounds.team, args.kills, np.random.default_rng(args.seed), found, over)
-        killers.append(threading.Thread(target=_kill, args=work))
-        killers[0].start()
-
-    try:
-        _, learner = practise(config, start, meet)
-    finally:
-        over.set()
-        killers[0].join()
-    found.wrong = wrong(config, start, found, learner)
+    """Kill actor and scorer at random moments, in as many runs as it takes; return what came."""
+    found, rng = Kills(), np.random.default_rng(args.seed)
+    while sum(found.killed.values()) < args.kills:
+        config = configuration(args, 1, RuntimeConfig(processes=True, lag=1))
+        killer = Killer(args.kills, rng, found)
+        try:
+            _, learner = practise(config, start, killer.meet)
+        finally:
+            killer.over.set()
+            killer.join()
+        found.runs += 1
+        found.wrong += wrong(config, start, killer.finished, learner)
     return found
 
 
-def _kill(
-    team: Team, count: int, rng: np.random.Generator, found: Kills, over: threading.Event
-) -> None:
-    while sum(found.killed.values()) < count and not over.wait(rng.uniform(0, APART_S)):
-        member = team.members[rng.integers(len(team.members))]
-        pid = member.process.pid
-        if pid is None or not member.process.is_alive():
-            continue
-        for number in range(team.config.rounds):
+class Killer(threading.Thread):
+    """Kills what works for a learner, until it is over or there were enough kills."""
+
+    def __init__(self, count: int, rng: np.random.Generator, found: Kills) -> None:
+        super().__init__(daemon=True)
+        self.count, self.rng, self.found = count, rng, found
+        self.over = threading.Event()
+        self.finished: dict[tuple[int, int], int] = {}
+
+    def meet(self, learner: Any) -> None:
+        """Begin with the processes of this learner."""
+        rounds = learner.rounds
+        self.team = rounds.team = Team(rounds.config, rounds.start, learner.policy, rounds.judge)
+        self.start()
+
+    def run(self) -> None:
+        """Kill, now and then, and remember what was finished by then."""
+        while sum(self.found.killed.values()) < self.count:
+            if self.over.wait(self.rng.uniform(0, APART_S)):
+                return
+            member = self.team.members[self.rng.integers(len(self.team.members))]
+            if member.process.pid is None or not member.process.is_alive():
+                continue
+            self._remember()
+            os.kill(member.process.pid, signal.SIGKILL)
+            self.found.killed[member.name] = self.found.killed.get(member.name, 0) + 1
+
+    def _remember(self) -> None:
+        folder = self.team.folder
+        for number in range(self.team.config.rounds):
             name = store.name_of(number)
-            for k in parts.there(team.folder, name)[0]:
-                try:
-                    found.finished[number, k] = checksum(parts.read(team.folder, name, k))
-                except ValueError:  # the learner has taken the round just now
-                    break
-        os.kill(pid, signal.SIGKILL)
-        found.killed[member.name] = found.killed.get(member.name, 0) + 1
+            for k in parts.there(folder, name)[0] - {k for n, k in self.finished if n == number}:
+                with contextlib.suppress(ValueError):  # the learner has just taken this round
+                    self.finished[number, k] = checksum(parts.read(folder, name, k))
+                    self.found.finished += 1
 
 
-def wrong(config: PracticeConfig, start: Start, found: Kills, learner: Any) -> list[str]:
+def wrong(
+    config: PracticeConfig, start: Start, finished: dict[tuple[int, int], int], learner: Any
+) -> list[str]:
     """Return what a run that was disturbed lost, or has twice, or has not judged."""
     said = []
     for number in range(config.rounds):
         episodes = store.read_round(start.experience, store.name_of(number))
         if [e.number for e in episodes] != list(range(config.episodes)):
             said.append(f"round {number} has episodes {[e.number for e in episodes]}")
-        said += [
-            f"episode {e.number} of round {number} was practised anew"
-            for e in episodes
-            if found.finished.get((number, e.number), checksum(e)) != checksum(e)
-        ]
-        said += [
-            f"episode {e.number} of round {number} is older than the lag allows"
-            for e in episodes
-            if not config.oldest(number) <= e.version <= config.begins(number)
-        ]
+        for e in episodes:
+            if finished.get((number, e.number), checksum(e)) != checksum(e):
+                said.append(f"episode {e.number} of round {number} was practised anew")
+            if not config.oldest(number) <= e.version <= config.begins(number):
+                said.append(f"episode {e.number} of round {number} has version {e.version}")
     if len(learner.rounds.worth) != config.rounds * config.episodes:
         said.append(f"{len(learner.rounds.worth)} episodes were judged")
     return said
@@ -285,16 +297,15 @@ def checksum(episode: Episode) -> int:
 # --- what is printed -----------------------------------------------------------------------------
 
 
-def table(title: str, found: dict[str, Pace]) -> Table:
-    """Return one line for each run, the first of which is what the others are measured by."""
+def table(title: str, found: dict[str, Pace], baselines: int) -> Table:
+    """Return one line for each run; the last column is measured by the best of the first ones."""
     sheet = Table(title=title)
-    for column in ("run", "episodes/s", "control steps/s", "updates/s", "of the first"):
+    for column in ("run", "episodes/s", "control steps/s", "updates/s", "ratio"):
         sheet.add_column(column, justify="left" if column == "run" else "right")
-    first = next(iter(found.values()))
+    best = max(pace.steps / pace.seconds for pace in list(found.values())[:baselines])
     for name, pace in found.items():
         rates = [n / pace.seconds for n in (pace.episodes, pace.steps, pace.updates)]
-        share = pace.steps / pace.seconds / (first.steps / first.seconds)
-        sheet.add_row(name, *(f"{rate:.2f}" for rate in rates), f"{share:.2f}")
+        sheet.add_row(name, *(f"{rate:.2f}" for rate in rates), f"{rates[1] / best:.2f}")
     return sheet
 
 
@@ -307,16 +318,17 @@ def main(argv: list[str]) -> int:
     if "throughput" in args.parts:
         found = throughput(args, start)
         low, high = next(iter(found.values())).lengths
-        console.print(table(f"episodes of {low} to {high} control steps", found))
+        console.print(table(f"episodes of {low} to {high} control steps", found, 2))
     if "critic" in args.parts:
-        console.print(table("a slow critic", slowed(args, start)))
+        console.print(table("a slow critic", slowed(args, start), 1))
     if "kills" not in args.parts:
         return 0
     came = kills(args, start)
     told = ", ".join(f"{name} {count}" for name, count in sorted(came.killed.items()))
     console.print(
-        f"killed: {told}; {len(came.finished)} episodes were finished then, and all "
-        f"{args.rounds * args.episodes} are there once and judged, but: {len(came.wrong)}"
+        f"killed in {came.runs} runs of {args.rounds * args.episodes} episodes: {told}; "
+        f"{came.finished} episodes were finished and not yet taken at a kill; lost, double, "
+        f"practised anew or not judged: {len(came.wrong)}"
     )
     for sentence in came.wrong:
         console.print(sentence)
