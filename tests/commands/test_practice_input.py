@@ -29,6 +29,7 @@ WRONG_WORDS = {
         "help is asked for where a critic sees no progress",
     ),
     "rounds": (LINE + " --rounds 3", "as many steps in every round"),
+    "lag alone": (LINE + " --reward sparse --runtime.lag 1", "add --runtime.processes"),
     "gamma": (LINE + " --gamma 1.1", "gamma of at most 1"),
     "episodes": (LINE + " --episodes 0", "episodes: got 0, expected at least 1"),
 }
