@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-import safetensors.torch
+from safetensors.torch import load
 
 from training import host
 from training.rl import parts, store
@@ -110,7 +110,7 @@ class Cast:
             return
         self.version, payload = found
         self.policy = copy.deepcopy(self.policy)
-        self.policy.load_state_dict(safetensors.torch.load(payload))
+        self.policy.load_state_dict(load(payload))
         self.policy.eval()
         self.acting = {}
 

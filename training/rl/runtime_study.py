@@ -62,6 +62,8 @@ class StudyArgs:
     """Episodes per round."""
     updates: int = 30
     """Updates after each round, about as long as a round takes."""
+    threads: tuple[int, ...] = (1, 2)
+    """Threads of the runs in one process; processes have one each."""
     kills: int = 20
     """How often a process is killed."""
     seed: int = 0
@@ -163,13 +165,13 @@ def practise(
 
 
 def throughput(args: StudyArgs, start: Start) -> dict[str, Pace]:
-    """Return the pace of the same work in one process, with one and two threads, and in several."""
+    """Return the pace of the same work in one process and in several."""
     apart = RuntimeConfig(processes=True, lag=1)
     runs = {
-        "one process, 1 thread": configuration(args, 1, RuntimeConfig()),
-        "one process, 2 threads": configuration(args, 2, RuntimeConfig()),
-        "processes, lag 1, 1 thread each": configuration(args, 1, apart),
+        f"one process, threads: {count}": configuration(args, count, RuntimeConfig())
+        for count in args.threads
     }
+    runs["processes, lag 1"] = configuration(args, 1, apart)
     return {name: practise(config, start)[0] for name, config in runs.items()}
 
 
@@ -318,7 +320,7 @@ def main(argv: list[str]) -> int:
     if "throughput" in args.parts:
         found = throughput(args, start)
         low, high = next(iter(found.values())).lengths
-        console.print(table(f"episodes of {low} to {high} control steps", found, 2))
+        console.print(table(f"episodes of {low} to {high} control steps", found, len(args.threads)))
     if "critic" in args.parts:
         console.print(table("a slow critic", slowed(args, start), 1))
     if "kills" not in args.parts:

@@ -6,7 +6,7 @@ judged. What ties the processes together is the run's folder and one board of we
 
 import time
 
-import safetensors.torch
+from safetensors.torch import save
 
 from training.rl import actor, parts, scoring, store
 from training.rl.config import PracticeConfig, Start
@@ -91,4 +91,4 @@ class Team:
 
 def _payload(policy: VLAPolicy) -> bytes:
     weights = {name: value.detach().cpu() for name, value in policy.state_dict().items()}
-    return safetensors.torch.save(weights)
+    return save(weights)
