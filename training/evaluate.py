@@ -34,6 +34,8 @@ class Evaluation:
     """Simulator's progress at the end of each episode, in [0, 1]."""
     steps: list[int]
     """Length of each episode in control steps."""
+    decided: list[bool]
+    """Whether the task's rules ended each episode, one way or the other; else its time was up."""
     seconds: float
     """Wall time of the evaluation."""
 
@@ -119,7 +121,7 @@ def evaluate(
         raise ValueError(f"episodes must be at least 1, got {episodes}")
     width = min(environments, episodes)
     begin = time.perf_counter()
-    outcomes: dict[int, tuple[bool, float, int]] = {}
+    outcomes: dict[int, tuple[bool, float, int, bool]] = {}
     env = vec_env.make(configs.type_name(task), width, robot=policy.robot, task_config=task)
     with contextlib.closing(env):
         player, obs = Player(policy, width, seed), env.reset(seed)
@@ -132,7 +134,9 @@ def evaluate(
                 ended = step.terminated | step.truncated
                 for e in np.flatnonzero(ended & (episode < episodes)):
                     success, progress = step.info["success"][e], step.info["progress"][e]
-                    outcomes[int(episode[e])] = (bool(success), float(progress), int(length[e]))
+                    outcomes[int(episode[e])] = (
+                        bool(success), float(progress), int(length[e]), bool(step.terminated[e]),
+                    )  # fmt: skip
                 episode, length = episode + width * ended, length * ~ended
                 obs = step.obs
                 bar.update(line, completed=len(outcomes))
@@ -140,5 +144,5 @@ def evaluate(
     return Evaluation(
         task=configs.to_json(task), seed=seed, success=[r[0] for r in rows],
         progress=[r[1] for r in rows], steps=[r[2] for r in rows],
-        seconds=time.perf_counter() - begin,
+        decided=[r[3] for r in rows], seconds=time.perf_counter() - begin,
     )  # fmt: skip

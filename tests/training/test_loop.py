@@ -200,7 +200,7 @@ def test_evaluations_use_the_averaged_weights_on_seeds_of_their_own_and_change_n
         torch.rand(3)  # whatever an evaluation draws
         return Evaluation(
             task=configs.to_json(task), seed=seed, success=[True, False], progress=[1.0, 0.5],
-            steps=[3, 4], seconds=0.1,
+            steps=[3, 4], decided=[True, False], seconds=0.1,
         )  # fmt: skip
 
     monkeypatch.setattr(bc, "evaluate", fake_evaluate)

@@ -11,6 +11,7 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,12 +28,16 @@ BARS = (0.8, 0.9)
 
 @dataclass(frozen=True, kw_only=True)
 class Clone:
-    """How the policy to lift is made: of few demonstrations, so that it mostly fails."""
+    """How the policy to lift is made: of few demonstrations, so that it often fails."""
 
+    task: str
+    """Task, and recipe."""
     demos: int
     """Demonstrations."""
     steps: int
     """Updates."""
+    more: tuple[str, ...] = ()
+    """Further words of the line that trains it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +56,17 @@ class Arm:
     """Further words of the command."""
 
 
+FORGETFUL = ("--policy.memory.type", "none")
 CLONES = {
-    "pick_place": Clone(demos=20, steps=400),
-    "push": Clone(demos=12, steps=400),
+    "pick_place": Clone(task="pick_place", demos=24, steps=400),
+    "push": Clone(task="push", demos=12, steps=400),
+    "cue_colour": Clone(task="cue_colour", demos=200, steps=300),
+    "cue_colour without memory": Clone(task="cue_colour", demos=200, steps=300, more=FORGETFUL),
+    "put_back": Clone(task="put_back", demos=200, steps=300),
+    "put_back without memory": Clone(task="put_back", demos=200, steps=300, more=FORGETFUL),
 }
+REMEMBERED = ("cue_colour", "put_back")
+"""Tasks that end with a choice which only memory makes better than chance."""
 CLONING = ("--algo.batch", "12", "--optimiser.lr", "1e-3")
 ARMS = {
     "cloning, critic, helped": Arm(
@@ -72,38 +84,56 @@ round, which may succeed and be cloned."""
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tested:
+    """What the final test of one or several runs found."""
+
+    success: int
+    """Episodes that succeeded."""
+    decided: int
+    """Episodes that ended by a choice, right or wrong, and not by the time limit."""
+    trials: int
+    """Episodes."""
+
+    @classmethod
+    def of(cls, found: Sequence["Tested"]) -> "Tested":
+        """Return several as one."""
+        return cls(
+            success=sum(one.success for one in found), decided=sum(one.decided for one in found),
+            trials=sum(one.trials for one in found),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
 class Found:
     """What one run of one arm came to."""
 
-    before: float
-    """Success of the policy it started from."""
-    success: int
-    """Successes in the final test."""
-    trials: int
-    """Episodes of it."""
+    before: Tested
+    """The policy it started from."""
+    after: Tested
+    """The one that came out."""
     reached: dict[float, tuple[int, int] | None]
     """Bar: episodes and control steps of practice before the first evaluation above it."""
     last: dict[str, float]
     """Figures of the last round of practice."""
 
 
-def begin(task: str, seed: int, out: Path) -> list[list[str]]:
+def begin(name: str, seed: int, out: Path) -> list[list[str]]:
     """Return the lines, as words after `vla`, that make the policy to lift."""
-    clone, place = CLONES[task], _place(task, seed, out)
+    clone, place = CLONES[name], _place(name, seed, out)
     demos = str(place / "demos")
     return [
-        ["demos", task, "--episodes", str(clone.demos), "--seed", str(seed), "--out", demos],
-        ["train", "--recipe", task, "--data", demos, "--out", str(place / "start"),
-         "--seed", str(seed), "--steps", str(clone.steps), "--eval.every", "0"],
+        ["demos", clone.task, "--episodes", str(clone.demos), "--seed", str(seed), "--out", demos],
+        ["train", "--recipe", clone.task, "--data", demos, "--out", str(place / "start"),
+         "--seed", str(seed), "--steps", str(clone.steps), "--eval.every", "0", *clone.more],
     ]  # fmt: skip
 
 
-def practice(task: str, seed: int, name: str, critic: Path, out: Path, steps: int) -> list[str]:
+def practice(clone: str, seed: int, name: str, critic: Path, out: Path, steps: int) -> list[str]:
     """Return the line of one arm: `steps` updates after each round, and then an evaluation."""
-    place, arm = _place(task, seed, out), ARMS[name]
+    place, arm = _place(clone, seed, out), ARMS[name]
     return [
-        "train", "rl", "--task", task, "--from", str(place / "start"),
-        "--demos", str(place / "demos"), "--out", str(_run(task, seed, name, out)),
+        "train", "rl", "--task", CLONES[clone].task, "--from", str(place / "start"),
+        "--demos", str(place / "demos"), "--out", str(_run(clone, seed, name, out)),
         *(["--critic", str(critic)] if "critic" in arm.reward else []),
         "--algo.type", arm.algo, "--reward", arm.reward, "--seed", str(seed),
         "--rounds", str(arm.rounds), "--episodes", str(arm.episodes),
@@ -112,11 +142,9 @@ def practice(task: str, seed: int, name: str, critic: Path, out: Path, steps: in
     ]  # fmt: skip
 
 
-def read(task: str, seed: int, name: str, out: Path) -> Found:
+def read(clone: str, seed: int, name: str, out: Path) -> Found:
     """Return what a finished run came to."""
-    run = _run(task, seed, name, out)
-    before = json.loads((_place(task, seed, out) / "start" / "evaluation.json").read_text())
-    after = json.loads((run / "evaluation.json").read_text())
+    run = _run(clone, seed, name, out)
     practised: dict[str, float] = {}
     curve: list[tuple[float, float, float]] = []
     steps: dict[float, float] = {}  # episodes so far: control steps of the last round
@@ -128,9 +156,16 @@ def read(task: str, seed: int, name: str, out: Path) -> Found:
             episodes, total = practised["practice/episodes"], sum(steps.values())
             curve.append((float(row["eval/success"]), episodes, total))
     return Found(
-        before=before["rate"], success=sum(after["success"]), trials=len(after["success"]),
+        before=_tested(_place(clone, seed, out) / "start"), after=_tested(run),
         reached={bar: first(curve, bar) for bar in BARS}, last=practised,
     )  # fmt: skip
+
+
+def _tested(run: Path) -> Tested:
+    found = json.loads((run / "evaluation.json").read_text())
+    return Tested(
+        success=sum(found["success"]), decided=sum(found["decided"]), trials=len(found["success"])
+    )
 
 
 def first(curve: list[tuple[float, float, float]], bar: float) -> tuple[int, int] | None:
@@ -150,29 +185,53 @@ def table(task: str, found: dict[str, list[Found]]) -> Table:
         sheet.add_column(f"episodes (steps) to {bar:.0%}")
     sheet.add_column("reward agrees")
     for name, runs in found.items():
-        good, trials = sum(r.success for r in runs), sum(r.trials for r in runs)
-        low, high = wilson(good, trials)
-        before = float(np.mean([r.before for r in runs]))
+        before, after = Tested.of([r.before for r in runs]), Tested.of([r.after for r in runs])
         agree = [r.last["practice/agreement"] for r in runs]
         agree = [one for one in agree if not math.isnan(one)]  # where all ended alike
         sheet.add_row(
-            name, str(len(runs)), f"{before:.1%}", f"{good / trials:.1%}",
-            f"{low:.1%} to {high:.1%}", *(_reached([r.reached[b] for r in runs]) for b in BARS),
+            name, str(len(runs)), f"{before.success / before.trials:.1%}",
+            *_share(after.success, after.trials),
+            *(_reached([r.reached[b] for r in runs]) for b in BARS),
             f"{np.mean(agree):.2f}" if agree else "all ended alike",
         )  # fmt: skip
     return sheet
+
+
+def memory_table(clone: str, found: dict[str, list[Found]]) -> Table:
+    """Return what was remembered before and after, apart from whether the arm got to a choice."""
+    sheet = Table(title=f"{clone}: recall is the share of choices that were right")
+    for column in ("arm", "", "came to a choice", "95 %", "recall", "95 %"):
+        sheet.add_column(column)
+    for name, runs in found.items():
+        parts = {"before": [r.before for r in runs], "after": [r.after for r in runs]}
+        for when, each in parts.items():
+            one = Tested.of(each)
+            sheet.add_row(
+                name, when, *_share(one.decided, one.trials), *_share(one.success, one.decided)
+            )
+    return sheet
+
+
+def _share(good: int, trials: int) -> tuple[str, str]:
+    """Return a share and its interval (Wilson) for people."""
+    low, high = wilson(good, trials)
+    return (f"{good / trials:.1%}" if trials else "none"), f"{low:.1%} to {high:.1%}"
 
 
 def _reached(points: list[tuple[int, int] | None]) -> str:
     return ", ".join("never" if p is None else f"{p[0]} ({p[1]})" for p in points)
 
 
-def _place(task: str, seed: int, out: Path) -> Path:
-    return out / task / f"seed-{seed}"
+def _place(clone: str, seed: int, out: Path) -> Path:
+    return out / _folder(clone) / f"seed-{seed}"
 
 
-def _run(task: str, seed: int, name: str, out: Path) -> Path:
-    return _place(task, seed, out) / name.replace(",", "").replace(" ", "-")
+def _run(clone: str, seed: int, name: str, out: Path) -> Path:
+    return _place(clone, seed, out) / _folder(name)
+
+
+def _folder(name: str) -> str:
+    return name.replace(",", "").replace(" ", "-")
 
 
 def _vla(words: list[str], console: Console) -> None:
@@ -185,7 +244,7 @@ def _vla(words: list[str], console: Console) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run what is missing and print a table per task."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--task", nargs="+", choices=sorted(CLONES), default=sorted(CLONES))
+    parser.add_argument("--task", nargs="+", choices=list(CLONES), default=["pick_place", "push"])
     parser.add_argument("--arm", nargs="+", choices=list(ARMS), default=list(ARMS))
     parser.add_argument("--seed", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=200, help="updates after each round")
@@ -201,6 +260,8 @@ def main(argv: list[str] | None = None) -> int:
                 _vla(practice(task, seed, name, args.critic, args.out, args.steps), console)
                 found[name].append(read(task, seed, name, args.out))
         console.print(table(task, found))
+        if CLONES[task].task in REMEMBERED:
+            console.print(memory_table(task, found))
     return 0
 
 

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from rich.table import Table
 
 from training import train
 from training.rl import study
 from training.rl import train as train_rl
+from vla.contracts.config import type_name
 
 OUT = Path("runs/study")
 
@@ -30,9 +32,18 @@ def test_every_arm_is_a_line_that_parses(name) -> None:
 def test_the_policy_to_lift_is_a_line_that_parses(task) -> None:
     demos, clone = study.begin(task, 1, OUT)
     told = train.parse(clone[1:])
-    assert told.train.task == train.parse(["--recipe", task, "--out", "x"]).train.task
-    assert told.train.steps == study.CLONES[task].steps
+    made = study.CLONES[task]
+    assert told.train.task == train.parse(["--recipe", made.task, "--out", "x"]).train.task
+    assert told.train.steps == made.steps
+    forgetful = type_name(told.train.policy.memory) == "none"
+    assert forgetful == (made.task not in study.REMEMBERED or "without memory" in task)
     assert str(told.data) == demos[-1]
+
+
+def printed(sheet: Table) -> str:
+    text = io.StringIO()
+    Console(file=text, width=200).print(sheet)
+    return text.getvalue()
 
 
 def left_by_a_run(out: Path, name: str) -> None:
@@ -40,8 +51,12 @@ def left_by_a_run(out: Path, name: str) -> None:
     run = place / name
     for folder in (place / "start", run):
         folder.mkdir(parents=True)
-    (place / "start/evaluation.json").write_text(json.dumps({"rate": 0.25}))
-    (run / "evaluation.json").write_text(json.dumps({"success": [True, True, True, False]}))
+    for folder, success, decided in ((place / "start", 1, 2), (run, 3, 4)):
+        found = {
+            "success": [k < success for k in range(4)],
+            "decided": [k < decided for k in range(4)],
+        }
+        (folder / "evaluation.json").write_text(json.dumps(found))
     rows = [
         {"step": 20, "practice/episodes": 40, "practice/control_steps": 900},
         {"step": 40, "practice/episodes": 40, "practice/control_steps": 900},
@@ -56,10 +71,11 @@ def left_by_a_run(out: Path, name: str) -> None:
 def test_figures_are_read_from_what_runs_leave(tmp_path) -> None:
     left_by_a_run(tmp_path, "ogpo-critic")
     found = study.read("push", 0, "ogpo, critic", tmp_path)
-    assert found.before == 0.25
-    assert (found.success, found.trials) == (3, 4)
+    assert found.before == study.Tested(success=1, decided=2, trials=4)
+    assert found.after == study.Tested(success=3, decided=4, trials=4)
     assert found.reached == {0.8: (80, 1700), 0.9: None}
-    text = io.StringIO()
-    Console(file=text, width=200).print(study.table("push", {"ogpo, critic": [found]}))
     for said in ("25.0%", "75.0%", "80 (1700)", "never", "0.50"):
-        assert said in text.getvalue()
+        assert said in printed(study.table("push", {"ogpo, critic": [found]}))
+    # Two of four came to a choice and one of those was right; then all four, and three were right.
+    for said in ("50.0%", "100.0%", "75.0%"):
+        assert said in printed(study.memory_table("push", {"ogpo, critic": [found]}))
