@@ -62,7 +62,7 @@ def missing(config: PracticeConfig, folder: Path) -> list[tuple[int, int]]:
 
 def helpers(config: PracticeConfig, job: Job, policy: VLAPolicy) -> Callable[[int], Helper]:
     """Return who helps in a round; a critic is loaded only where somebody attends."""
-    judge = Judge(config, job.start, policy.robot) if config.help.attended else None
+    judge = Judge(config, job.start, policy.robot) if config.help.watched else None
     scorer, views = (judge.scorer, judge.views) if judge else (None, ())
 
     def helper(number: int) -> Helper:

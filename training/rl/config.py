@@ -85,10 +85,11 @@ class PracticeConfig(RunConfig):
         super().__post_init__()
         check_least(self, rounds=1, episodes=1, environments=1, gamma=0,
                     shift_px=0, gain=0, earlier=1)  # fmt: skip
-        if self.help.attended and "critic" not in self.reward:
+        if self.help.watched and "critic" not in self.reward:
             raise ValueError(
-                f"help.attended: got {self.help.attended} with reward {self.reward!r}; help is "
-                'asked for where a critic sees no progress: use --reward critic, or "critic+sparse"'
+                f"got help.attended {self.help.attended} and help.stop {self.help.stop} with "
+                f"reward {self.reward!r}; help comes, and an episode is given up, where a critic "
+                'sees no progress: use --reward critic, or "critic+sparse"'
             )
         if self.gamma > 1 or self.steps % self.rounds:
             raise ValueError(

@@ -1,4 +1,5 @@
-"""Who else acts in practice: the expert first, for a while, and where the critic sees no progress.
+"""Who else acts in practice: the expert first, for a while, and where the critic sees no progress;
+and when an episode is given up.
 
 A lead begins an episode in the middle of the work (jump-start, Uchendu et al. 2023); leads shrink
 from round to round. Help comes in attended episodes, once progress by the learned critic has stood
@@ -31,10 +32,17 @@ class HelpConfig:
     """Share of episodes in which help comes when it is asked for, in [0, 1]: the budget."""
     patience: int = 3
     """Decisions without progress after which help is asked for."""
+    stop: int = 0
+    """Decisions without progress after which an episode that nobody helps is given up; 0: never."""
+
+    @property
+    def watched(self) -> bool:
+        """Whether it takes a critic to see where help is due, or hope is lost."""
+        return self.attended > 0 or self.stop > 0
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
-        check_least(self, led=0, lead=1, attended=0, patience=1)
+        check_least(self, led=0, lead=1, attended=0, patience=1, stop=0)
         if max(self.led, self.attended) > 1:
             raise ValueError(
                 f"help: got led {self.led} and attended {self.attended}, expected shares up to 1"
@@ -50,7 +58,8 @@ class Helper:
         config: How much help.
         seed: Of the episodes.
         left: Share of the rounds that are still to come, in [0, 1].
-        scorer: The critic that sees whether there is progress; needed if anybody attends.
+        scorer: The critic that sees whether there is progress; needed if anybody attends, or
+            episodes are given up.
         views: Its cameras among the robot's.
     """
 
@@ -75,11 +84,28 @@ class Helper:
         """
         drawn = [self._drawn(int(n)) for n in number]
         led = decision < np.array([lead for lead, _ in drawn])
+        for i, (_, attended) in enumerate(drawn):
+            if attended or self.config.stop:
+                told = {"fresh": bool(decision[i] == 0), "led": bool(led[i]), "attended": attended}
+                self._watch_(obs, i, int(rows[i]), **told)
         asked = [
-            attended and self._asks(obs, i, int(rows[i]), bool(decision[i] == 0), bool(led[i]))
-            for i, (_, attended) in enumerate(drawn)
+            attended and self.watched[int(row)].asked
+            for row, (_, attended) in zip(rows, drawn, strict=True)
         ]
         return led | np.array(asked)
+
+    def hopeless(self, rows: np.ndarray, number: np.ndarray) -> np.ndarray:
+        """Return which episodes are given up, as of what `helped` last saw of them: bool [d].
+
+        Args:
+            rows: i64 [d], which environments.
+            number: i64 [d], number of the episode of each.
+        """
+        stop = self.config.stop
+        return np.array([
+            bool(stop) and self.watched[int(row)].waited >= stop and not self._drawn(int(n))[1]
+            for row, n in zip(rows, number, strict=True)
+        ])  # fmt: skip
 
     def _drawn(self, number: int) -> tuple[int, bool]:
         """Return how long the lead of an episode is, and whether it is attended."""
@@ -87,14 +113,16 @@ class Helper:
         led, attended = rng.random(2) < (self.config.led, self.config.attended)
         return int(rng.integers(self.lead + 1)) if led else 0, bool(attended)
 
-    def _asks(self, obs: Observation, i: int, row: int, fresh: bool, led: bool) -> bool:
-        """Look at row i, environment `row`, and return whether help is due, from now to the end."""
+    def _watch_(
+        self, obs: Observation, i: int, row: int, *, fresh: bool, led: bool, attended: bool
+    ) -> None:
+        """Look at row i, environment `row`; once help is due there it is to the end."""
         assert self.scorer is not None
         if fresh:
             self.watched[row] = _Watched(self.scorer.start(1))
         one, part = self.watched[row], slice(i, i + 1)
         if one.asked:
-            return True
+            return
         seen = Frames(
             images=np.asarray(obs.images)[part][:, self.views],
             image_ok=np.asarray(obs.image_ok)[part][:, self.views],
@@ -105,8 +133,7 @@ class Helper:
         rose = value >= one.best + RISE  # never where the critic abstains
         one.best = value if rose else one.best
         one.waited = 0 if rose or led or fresh else one.waited + 1
-        one.asked = one.waited >= self.config.patience
-        return one.asked
+        one.asked = attended and one.waited >= self.config.patience
 
 
 @dataclass

@@ -119,10 +119,17 @@ class Stage:
         """Act until the next moment that is looked at; return the episodes that ended."""
         obs = self._obs
         assert obs is not None
-        busy = [(row, one) for row, one in enumerate(self._running) if one is not None]
-        due = [(row, one) for row, one in busy if self._taken[row] == 0]
+        due = [(row, one) for row, one in self._at_work if self._taken[row] == 0]
+        ended: list[Episode] = []
         for acting in dict.fromkeys(one.acting for _, one in due):
-            self._decide_(acting, [(row, one) for row, one in due if one.acting is acting], obs)
+            rows = [(row, one) for row, one in due if one.acting is acting]
+            ended += self._give_up_(acting, rows, obs) if acting.helper else []
+            rows = [(row, one) for row, one in rows if self._running[row]]
+            if rows:
+                self._decide_(acting, rows, obs)
+        busy = self._at_work
+        if not busy:
+            return ended
         for row, one in busy:
             one.see_(obs, row)
         ahead = self._taken[:, None] + np.arange(self._beat)
@@ -131,11 +138,36 @@ class Stage:
         with self.clock.on("step"):
             step = self._env.step_chunk(now, self._helped, idle)
         self._taken = (self._taken + self._beat) % self._execute
-        self._obs, ended = step.obs, []
+        self._obs = step.obs
         for row, one in busy:
             one.arrive_(step, row)
             if step.terminated[row] or step.truncated[row]:
-                ended.append(one.episode(step, row, self._execute))
+                over, success = bool(step.terminated[row]), bool(step.info["success"][row])
+                end = _moment(step.final_obs, row)
+                ended.append(one.episode(end, self._execute, terminated=over, success=success))
+                self._running[row] = None
+        return ended
+
+    @property
+    def _at_work(self) -> list[tuple[int, "_Running"]]:
+        return [(row, one) for row, one in enumerate(self._running) if one is not None]
+
+    def _give_up_(
+        self, acting: Acting, due: list[tuple[int, "_Running"]], obs: Observation
+    ) -> list[Episode]:
+        """Let the helper look where a decision is due; return the episodes that it gives up."""
+        assert acting.helper is not None
+        rows = np.array([row for row, _ in due])
+        number = np.array([one.number for _, one in due])
+        decision = np.array([len(one.decisions) for _, one in due])
+        self._helped[rows] = acting.helper.helped(_rows(obs, rows), rows, number, decision)
+        hopeless = acting.helper.hopeless(rows, number)
+        ended = []
+        for (row, one), lost in zip(due, hopeless, strict=True):
+            if lost:
+                # As where the time limit cuts it: what might have come is left open.
+                end = _moment(obs, row)
+                ended.append(one.episode(end, self._execute, terminated=False, success=False))
                 self._running[row] = None
         return ended
 
@@ -145,8 +177,6 @@ class Stage:
         decision = np.array([len(one.decisions) for _, one in due])
         number = np.array([one.number for _, one in due])
         seen, policy = _rows(obs, rows), acting.policy
-        if acting.helper:
-            self._helped[rows] = acting.helper.helped(seen, rows, number, decision)
         noise = episode_noise(acting.seed, number, decision, policy.noise_shape)
         past = _picked(self._state, rows) if self._remembers else policy.initial_state(len(rows))
         with self.clock.on("infer"):
@@ -198,9 +228,11 @@ class _Running:
         self.executed.append(int(step.info["steps"][row]))
         self.after.append((float(step.info["progress"][row]), float(step.reward[row])))
 
-    def episode(self, step: EnvStep, row: int, execute: int) -> Episode:
-        """Return the episode, which ended with `step`."""
-        moments = [*self.moments, _moment(step.final_obs, row)]
+    def episode(
+        self, end: dict[str, Any], execute: int, *, terminated: bool, success: bool
+    ) -> Episode:
+        """Return the episode, which ended at the moment `end`."""
+        moments = [*self.moments, end]
         kept = {name: np.stack([m[name] for m in moments]) for name in moments[0]}
         kept |= {name: np.stack([d[name] for d in self.decisions]) for name in self.decisions[0]}
         progress, reward = np.array(self.after, np.float32).T
@@ -208,9 +240,8 @@ class _Running:
         return Episode(
             **kept, step=np.cumsum([0, *self.executed]), actions=self._planned(begin, execute),
             progress=np.append(np.float32(0), progress), reward=np.add.reduceat(reward, begin),
-            terminated=bool(step.terminated[row]), success=bool(step.info["success"][row]),
-            task=self.task, number=self.number, seed=self.acting.seed,
-            version=self.acting.version,
+            terminated=terminated, success=success, task=self.task, number=self.number,
+            seed=self.acting.seed, version=self.acting.version,
         )  # fmt: skip
 
     def _planned(self, begin: np.ndarray, execute: int) -> np.ndarray:

@@ -75,6 +75,27 @@ def test_another_episode_in_the_same_place_is_another_matter() -> None:
     assert [helped(one, 1, t)[0] for t in (0, 1, 0)] == [False, True, False]
 
 
+def given_up(config: HelpConfig, *values: float) -> list[bool]:
+    one, here = helper(config, Says(*values)), np.zeros(1, np.int64)
+    found = []
+    for t in range(len(values)):
+        helped(one, 1, t)
+        found.append(bool(one.hopeless(here, here)[0]))
+    return found
+
+
+def test_an_episode_is_given_up_once_progress_has_stood_still_for_long() -> None:
+    stop = HelpConfig(stop=3, patience=1)
+    assert given_up(stop, 0.1, 0.2, 0.2, 0.2, 0.2, 0.2) == [False] * 4 + [True] * 2
+    assert given_up(stop, 0.1, 0.2, 0.2, 0.2, 0.5, 0.5) == [False] * 6
+
+
+def test_an_episode_that_is_attended_is_helped_instead() -> None:
+    both = HelpConfig(stop=3, patience=1, attended=1.0)
+    assert given_up(both, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1) == [False] * 6
+    assert asked(both, 0.1, 0.1, 0.1, 0.1) == [False, True, True, True]
+
+
 def leads(left: float) -> np.ndarray:
     rows = 200
     one = helper(HelpConfig(led=0.5, lead=6), left=left)
@@ -89,7 +110,9 @@ def test_leads_shrink_and_end() -> None:
 
 
 def test_mistakes_get_a_sentence() -> None:
-    with pytest.raises(ValueError, match="help.attended: got 0.5 with reward 'sparse'"):
+    with pytest.raises(ValueError, match="help.attended 0.5 and help.stop 0 with reward 'sparse'"):
         PracticeConfig(reward="sparse", help=HelpConfig(attended=0.5))
+    with pytest.raises(ValueError, match="help.stop 4 with reward 'oracle'"):
+        PracticeConfig(reward="oracle", help=HelpConfig(stop=4))
     with pytest.raises(ValueError, match="shares up to 1"):
         HelpConfig(led=1.5)

@@ -1,6 +1,7 @@
 """Practice: whole episodes, the same whatever runs beside them, replayed to the same numbers."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,9 +9,22 @@ import torch
 
 from tests.training.small_policy import TASK, small_policy
 from training.rl.experience import frames, gather, join, windows
-from training.rl.help import Helper
+from training.rl.help import HelpConfig, Helper
 from training.rl.practice import practise
 from vla.memory import none
+
+
+class Nothing:
+    """A critic that never sees progress."""
+
+    def start(self, batch, example=None, task=""):
+        return None
+
+    def step(self, state, frames, task):
+        return SimpleNamespace(value=np.zeros(len(task), np.float32)), state
+
+    def score(self, frames, task, example=None):
+        raise NotImplementedError
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +52,20 @@ def test_how_many_run_side_by_side_changes_nothing(episodes) -> None:
         assert np.array_equal(a.executed, b.executed)
         assert np.array_equal(a.images[0], b.images[0])
         np.testing.assert_allclose(a.latents, b.latents, atol=1e-4)
+
+
+def test_an_episode_that_is_given_up_is_cut_as_by_a_time_limit(episodes) -> None:
+    hopeless = Helper(HelpConfig(stop=2), seed=5, left=1.0, scorer=Nothing(), views=(0,))
+    found = practise(
+        small_policy(), TASK, episodes=3, seed=5, version=2, environments=2, helper=hopeless
+    )
+    assert [e.number for e in found] == [0, 1, 2]
+    for cut, whole in zip(found, episodes, strict=True):
+        assert len(cut) == min(2, len(whole))
+        assert not (cut.terminated or cut.success) or len(whole) <= 2
+        assert np.array_equal(cut.images[0], whole.images[0])
+        assert np.array_equal(cut.step, whole.step[: len(cut.step)])
+        assert not cut.lessons(cut.success).size or cut.success
 
 
 def test_a_replayed_episode_has_the_log_probabilities_it_was_collected_with(episodes) -> None:
@@ -120,7 +148,7 @@ class FirstTwo(Helper):
     """Somebody else acts in the first two decisions of the episode with number 1."""
 
     def __init__(self) -> None:
-        pass
+        super().__init__(HelpConfig(), seed=5, left=1.0, scorer=None, views=())
 
     def helped(self, obs, rows, number, decision):
         return (number == 1) & (decision < 2)
