@@ -3,7 +3,8 @@
 Ren et al. 2024 (arXiv 2409.00588). Rewards of a decision reach every transition of its denoising
 chain, discounted towards the noise; each transition is a Gaussian, so PPO's ratio is exact. Unlike
 the published code: an episode cut by the time limit is continued from its own last observation, the
-memory is replayed with the present weights, and one tuned step is as good as many.
+memory is replayed with the present weights, and one tuned step is as good as many. As there, the
+first denoising steps can be left to the original network.
 """
 
 import math
@@ -36,7 +37,8 @@ class Config(PluginConfig):
     episodes: int = 10
     """Episodes per update."""
     tuned: int = 0
-    """Transitions, the last ones, that are tuned; 0 for all."""
+    """Denoising steps, the last ones, that are tuned: a copy of the network does them, and the
+    original the others. What both look through stays as it was, too. 0 for all, by one network."""
     min_std: float = 0.1
     """Least standard deviation of a transition in practice, in normalised action units."""
     trace: float = 0.95
@@ -113,6 +115,8 @@ class Dppo(Practitioner):
         self.tuned = range(
             head.config.steps - (config.tuned or head.config.steps), head.config.steps
         )
+        if self.tuned.start:
+            self._split_()
         width = self.policy.backbone.sizes(0)[0]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(train.seed)  # noqa: TID251  torch's initialisers know no other source
@@ -120,6 +124,16 @@ class Dppo(Practitioner):
         self.latest: list[Episode] = []
         self.prepared: list[Prepared] = []
         self.order: list[int] = []
+
+    def _split_(self) -> None:
+        """Leave everything as it was but a copy of the network, which does the tuned steps."""
+        head, count = self.policy.head, len(self.tuned)
+        if head.config.tuned != count:
+            head.split_(count)
+        told = replace(self.policy.config.head, tuned=count)
+        self.policy.config = replace(self.policy.config, head=told)
+        self.policy.requires_grad_(requires_grad=False)
+        head.late.requires_grad_(requires_grad=True)
 
     def collect(self) -> Batch:
         """Practise if it is time; return some of the latest episodes, each as often as others."""
