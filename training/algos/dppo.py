@@ -130,8 +130,8 @@ class Dppo(Practitioner):
         head, count = self.policy.head, len(self.tuned)
         if head.config.tuned != count:
             head.split_(count)
-        told = replace(self.policy.config.head, tuned=count)
-        self.policy.config = replace(self.policy.config, head=told)
+        told: Any = self.policy.config.head
+        self.policy.config = replace(self.policy.config, head=replace(told, tuned=count))
         self.policy.requires_grad_(requires_grad=False)
         head.late.requires_grad_(requires_grad=True)
 

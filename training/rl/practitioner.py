@@ -148,6 +148,11 @@ class Practitioner:
         self.run = config
         self.rounds = Rounds(config, start)
         self.policy = self.rounds.policy
+        if self.policy.steering is not None:
+            raise ValueError(
+                f"{start.policy}: is steered, and its noise was learned for its weights; practise "
+                "from the policy that it was steered from"
+            )
         self.module = Lifted(self.policy, beside or nn.Identity())
         self.rng = np.random.default_rng(config.seed)
         self.updates = 0
