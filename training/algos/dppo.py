@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from training.optimiser import Optimiser
+from training.rl import health
 from training.rl.config import PracticeConfig, Start
 from training.rl.experience import Episode
 from training.rl.practitioner import Practitioner
@@ -102,6 +103,9 @@ class Batch(NamedTuple):
 class Dppo(Practitioner):
     """Satisfies `training.loop.Learner`."""
 
+    # Ratios are of the policy that practised last.
+    bounds = health.with_limits(staleness=1.0)
+
     def __init__(self, config: Config, train: PracticeConfig, start: Start) -> None:
         super().__init__(train, start)
         head = self.policy.head
@@ -145,6 +149,7 @@ class Dppo(Practitioner):
             self.order = self.rng.permutation(len(self.latest)).tolist()
         chosen, self.order = self.order[: self.config.episodes], self.order[self.config.episodes :]
         episodes = [self.latest[i] for i in chosen]
+        self.drawn_(episodes)
         told = [self.prepared[i] for i in chosen]
         return Batch(
             decisions=self._decisions(episodes), latents=_latents(episodes),
@@ -179,7 +184,7 @@ class Dppo(Practitioner):
             "kl": float(kl.detach()),
             "ratio": float((change.exp() - 1).abs().max().detach()),
         }
-        return {**values, **figures, **self.figures, "samples": float(len(told.value))}
+        return {**values, **self.told(figures), "samples": float(len(told.value))}
 
     def scores(self, context: Context, latents: Tensor) -> Tensor:
         """Return log-probabilities f32 [m, tuned] of transitions, per executed number."""

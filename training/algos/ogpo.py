@@ -102,8 +102,6 @@ class Ogpo(Practitioner):
         super().__init__(train, start)
         head, self.config = self.policy.head, config
         head.config = replace(head.config, min_std=config.min_std)
-        # What the values see does not move while the policy learns.
-        self.eyes = copy.deepcopy(self.policy).eval().requires_grad_(requires_grad=False)
         self.acted = self.policy.config.execute
         width = self.policy.backbone.sizes(0)[0]
         inputs = width + self.acted * head.actions
@@ -131,6 +129,7 @@ class Ogpo(Practitioner):
         self._learn_values_(self.config.warmup if begun and self.rounds.count == 1 else 0)
         episodes = self.rounds.episodes
         chosen = self.rng.choice(len(episodes), min(self.config.episodes, len(episodes)), False)
+        self.drawn_([episodes[i] for i in chosen])
         queries = [some(np.arange(len(episodes[i])), self.config.queries, self.rng) for i in chosen]
         decisions = self.gather([episodes[i] for i in chosen], queries)
         features = [self.features[i][q] for i, q in zip(chosen, queries, strict=True)]
@@ -148,7 +147,7 @@ class Ogpo(Practitioner):
         self._follow_()
         values = {name: float(loss.detach()) for name, loss in losses.items()}
         values |= {"advantage": spread, "value_error": self.value_error}
-        return {**values, **figures, **self.figures, "samples": float(len(data.features))}
+        return {**values, **self.told(figures), "samples": float(len(data.features))}
 
     def _surrogate(self, data: Batch, generator: torch.Generator) -> tuple[Tensor, float]:
         """Return the clipped loss of groups of chains, and the deviation of their advantages."""
@@ -205,7 +204,8 @@ class Ogpo(Practitioner):
         if len(self.features) == len(episodes):
             return
         for episode in episodes[len(self.features) :]:
-            seen = self.eyes.contexts(self.moments(episode))
+            # What the values see does not move while the policy learns.
+            seen = self.begun.contexts(self.moments(episode))
             self.features.append(seen.pooled)
         self.transitions = transitions(self.policy, self.features, episodes, self.rounds.worth)
 

@@ -14,11 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from training.optimiser import Optimiser
+from training.rl import health
 from training.rl.chunk_critics import ChunkCritics
 from training.rl.config import PracticeConfig, Start
 from training.rl.practitioner import Practitioner
 from training.rl.replay import transitions
 from vla.contracts.config import PluginConfig, check_least
+from vla.contracts.types import EpisodeBatch
 from vla.nn import ensembles
 from vla.nn.context import Context
 from vla.nn.steering import Steering, SteeringConfig
@@ -86,9 +88,13 @@ class Beside(nn.Module):
 class Steer(Practitioner):
     """Satisfies `training.loop.Learner`."""
 
+    # The noise is there to be moved; from here on it is all but fixed, at the bound.
+    bounds = health.with_limits(kl=4.0)
+
     def __init__(self, config: Config, train: PracticeConfig, start: Start) -> None:
         super().__init__(train, start)
         self.config, policy = config, self.policy
+        self.begun = policy  # it stays as it was
         policy.requires_grad_(requires_grad=False)
         told = SteeringConfig(
             width=config.width, bound=config.bound, candidates=config.candidates,
@@ -117,7 +123,9 @@ class Steer(Practitioner):
         self._see_()
         first = begun and self.rounds.count == 1
         shape = (self.config.critic_steps + first * self.config.warmup, self.config.critic_batch)
-        return torch.from_numpy(self.rng.integers(len(self.transitions.reward), size=shape))
+        rows = self.rng.integers(len(self.transitions.reward), size=shape)
+        self.drawn_([self.rounds.episodes[i] for i in self.transitions.episode[rows].flat])
+        return torch.from_numpy(rows)
 
     def update(
         self, data: Tensor, optimiser: Optimiser, generator: torch.Generator
@@ -133,7 +141,7 @@ class Steer(Practitioner):
         figures = optimiser.step_(torch.stack(list(losses.values())).sum())
         values = {name: float(loss.detach()) for name, loss in losses.items()}
         values |= {"value_error": error, "noise_error": carried, **told}
-        return {**values, **figures, **self.figures, "samples": float(data.numel())}
+        return {**values, **self.told(figures), "samples": float(data.numel())}
 
     @torch.no_grad()
     def _value_chunks_(self, rows: Tensor, generator: torch.Generator) -> float:
@@ -187,6 +195,13 @@ class Steer(Practitioner):
         }
         told = {"value": value.mean(), "entropy": entropy}
         return losses, {name: float(one.detach()) for name, one in told.items()}
+
+    def moved(self, decisions: EpisodeBatch, context: Context, latents: Tensor) -> float:
+        """Return KL of the noise from standard normal noise, both before they are squashed, in nats
+        per number; the transitions are what they were.
+        """
+        mean, log_std = self.steering.gaussian(context.pooled)
+        return float((0.5 * (mean**2 + (2 * log_std).exp() - 1) - log_std).mean())
 
     def _cautious(self, value: Tensor) -> Tensor:
         return ensembles.cautious(value, self.config.pessimism)
