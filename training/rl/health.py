@@ -87,7 +87,12 @@ def sounding(figures: Mapping[str, float], bounds: Mapping[str, Bound]) -> list[
 def line(name: str, value: float, bound: Bound) -> str:
     """Return what to tell people of a figure beyond its bound."""
     least = "at least" if bound.low else "at most"
-    return f"{name} is {value:.3g}, expected {least} {bound.limit:g}: {bound.words}; {bound.advice}"
+    return f"{name} is {value:.3g}, expected {least} {bound.limit:g}: {advice(name)}"
+
+
+def advice(name: str) -> str:
+    """Return what a figure is and what to do where its alarm has sounded."""
+    return f"{BOUNDS[name].words}; {BOUNDS[name].advice}"
 
 
 def spread(chunks: np.ndarray) -> float:
