@@ -5,6 +5,7 @@ deterministic and a chunk is a function of its noise, so the noise is the action
 it, values of chunks choose the best of several. How both are learned is not said here.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -97,7 +98,7 @@ class Steering(nn.Module):
         mean, log_std = self.gaussian(features)
         before = mean + log_std.exp() * normal
         share = torch.tanh(before)
-        log_normal = -0.5 * normal**2 - log_std - 0.5 * torch.log(torch.tensor(2 * torch.pi))
+        log_normal = -0.5 * normal**2 - log_std - 0.5 * math.log(2 * math.pi)
         slope = torch.log(self.config.bound * (1 - share**2) + 1e-6)
         return Drawn(self.config.bound * share, (log_normal - slope).flatten(1).mean(1))
 
