@@ -40,7 +40,7 @@ class Config(PluginConfig):
     critics: int = 5
     """Values in the ensemble."""
     pessimism: float = 1.0
-    """How many deviations of the ensemble are taken off its mean."""
+    """How many deviations of the ensemble are taken off its mean where chunks are chosen."""
     critic_rate: float = 1e-3
     """Learning rate of the values."""
     critic_steps: int = 4
@@ -150,7 +150,8 @@ class Steer(Practitioner):
         after = self._context(told.before[rows] + 1)
         noise = torch.randn((len(rows), *self.policy.noise_shape), generator=generator)
         ahead = self.policy.denoise(after, noise, True)[0][:, -1, : self.policy.config.execute]
-        value = self._cautious(critics(after.pooled, ahead, slow=True))
+        # Doubt is taken off where chunks are chosen; here it would add up over decisions.
+        value = critics(after.pooled, ahead, slow=True).mean(0)
         target = told.reward[rows] + self.run.gamma * told.goes_on[rows] * value
         return critics.learn_(
             told.features[told.before[rows]], told.chunk[rows], target,
@@ -171,9 +172,8 @@ class Steer(Practitioner):
         half = len(rows) // 2
         noise = torch.cat([drawn[:half], normal[half:].clamp(-bound, bound)])
         chunk = self.policy.head.sample(here, noise[:, None], False)[0][:, -1]
-        target = self._cautious(
-            beside.chunks(here.pooled, chunk[:, : self.policy.config.execute], slow=True)
-        )
+        value = beside.chunks(here.pooled, chunk[:, : self.policy.config.execute], slow=True)
+        target = ensembles.cautious(value, self.config.pessimism)
         return beside.noises.learn_(
             here.pooled, noise, target,
             rate=self.config.critic_rate, follow=self.config.critic_follow,
@@ -202,9 +202,6 @@ class Steer(Practitioner):
         """
         mean, log_std = self.steering.gaussian(context.pooled)
         return float((0.5 * (mean**2 + (2 * log_std).exp() - 1) - log_std).mean())
-
-    def _cautious(self, value: Tensor) -> Tensor:
-        return ensembles.cautious(value, self.config.pessimism)
 
     def _normal(self, count: int, generator: torch.Generator) -> Tensor:
         return torch.randn((count, *self.policy.noise_shape[1:]), generator=generator)

@@ -33,7 +33,7 @@ class SteeringConfig:
     critics: int = 5
     """Values in the ensemble."""
     pessimism: float = 1.0
-    """How many deviations of the ensemble are taken off its mean."""
+    """How many deviations of the ensemble are taken off its mean where chunks are chosen."""
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""

@@ -64,14 +64,14 @@ def test_a_value_is_what_was_earned_and_what_the_steered_policy_may_still_earn(
     goes_on = (torch.arange(len(told.reward)) % 2).float()  # as if every other one were the last
     learner.transitions = told._replace(goes_on=goes_on)
     critics, targets = learner.module.beside.chunks, []
-    # Means 4 and deviations 2 of the ensemble: 4 - 0.5 * 2 = 3.
+    # A mean of 4 and a deviation of 2: what is to choose noise is told 4 - 0.5 * 2 = 3.
     monkeypatch.setattr(
         critics, "forward", lambda f, c, slow=False: torch.tensor([[2.0], [6.0]]).expand(2, len(f))
     )
     monkeypatch.setattr(critics, "learn_", lambda f, c, target, **_: targets.append(target) or 0.0)
     rows = torch.arange(len(told.reward))
     learner._value_chunks_(rows, torch.Generator().manual_seed(0))
-    torch.testing.assert_close(targets[0], told.reward + 0.98 * 3.0 * goes_on)
+    torch.testing.assert_close(targets[0], told.reward + 0.98 * 4.0 * goes_on)
     carried = []
     noises = learner.module.beside.noises
     monkeypatch.setattr(noises, "learn_", lambda f, c, target, **_: carried.append(target) or 0.0)
