@@ -8,14 +8,17 @@ from typing import Any, Literal
 from rich.console import Console
 
 from sim.vec_env import load_robot, load_task
-from training import files, flags, host, slot_map, video
+from training import files, flags, host, pass_at_k, slot_map, video
 from training.evaluate import Evaluation, evaluate
 from vla import arguments, checkpoint
 from vla.contracts import config as configs
 from vla.contracts.config import PluginConfig, check_least
 from vla.policies.vla import VLAPolicy
 
-USAGE = "usage: vla eval CHECKPOINT [--task NAME] [--task.SETTING VALUE] [--episodes N] [--seed S]"
+USAGE = (
+    "usage: vla eval CHECKPOINT [--task NAME] [--task.SETTING VALUE] [--episodes N] [--seed S] "
+    "[--pass-at K]"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +31,9 @@ class EvalArgs:
     """How many episodes."""
     seed: int = 1000
     """Seed of the episodes; training has used others."""
+    pass_at: int = 0
+    """Tries from the start state of each episode, sampled as in practice: tells pass@1 to pass@K
+    and whether practice can help, in place of the success when acting; 0 to act."""
     robot: str = ""
     """Arm to drive, which must agree with the one it was trained for; that one if empty."""
     out: Path | None = None
@@ -41,7 +47,7 @@ class EvalArgs:
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
-        check_least(self, episodes=1, seed=0, videos=0, threads=1)
+        check_least(self, episodes=1, seed=0, pass_at=0, videos=0, threads=1)
 
 
 def main(argv: list[str]) -> int:
@@ -64,14 +70,30 @@ def main(argv: list[str]) -> int:
     out.mkdir(parents=True, exist_ok=True)  # before the work: it may not be possible
     host.prepare(args.threads)
     policy.to(args.device)
-    result = evaluate(policy, args.task, episodes=args.episodes, seed=args.seed, quiet=False)
-    files.write_json(out / "evaluation.json", {**result.to_json(), "step": origin.step})
     console = Console(highlight=False, soft_wrap=True)
+    if args.pass_at:
+        _try(policy, args, origin.step, out, console)
+    else:
+        _act(policy, args, origin.step, out, console)
+    console.print(f"results: {out}")
+    return 0
+
+
+def _act(policy: VLAPolicy, args: EvalArgs, step: int, out: Path, console: Console) -> None:
+    result = evaluate(policy, args.task, episodes=args.episodes, seed=args.seed, quiet=False)
+    files.write_json(out / "evaluation.json", {**result.to_json(), "step": step})
     console.print(result.sentence())
     if args.videos:
         write_pictures(policy, args.task, result, min(args.videos, args.episodes), out)
-    console.print(f"results: {out}")
-    return 0
+
+
+def _try(policy: VLAPolicy, args: EvalArgs, step: int, out: Path, console: Console) -> None:
+    found = pass_at_k.run(
+        policy, args.task, k=args.pass_at, episodes=args.episodes, seed=args.seed, quiet=False
+    )
+    files.write_json(out / "pass_at_k.json", {**found.to_json(), "step": step})
+    for line in found.lines():
+        console.print(line)
 
 
 def parse(argv: list[str], trained_on: PluginConfig) -> EvalArgs:

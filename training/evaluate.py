@@ -68,21 +68,32 @@ class Evaluation:
 
 
 def episode_noise(
-    seed: int, episode: np.ndarray, decision: np.ndarray, shape: tuple[int, ...]
+    seed: int, episode: np.ndarray, decision: np.ndarray, shape: tuple[int, ...], attempt: int = 0
 ) -> np.ndarray:
-    """Return standard normal noise f32 [e, *shape] that follows from (seed, episode, decision)."""
+    """Return standard normal noise f32 [e, *shape] that follows from (seed, episode, decision), and
+    from the attempt if it is one of several.
+    """
+    more = [attempt] if attempt else []
     rows = [
-        np.random.default_rng([seed, 1, int(e), int(d)]).standard_normal(shape, np.float32)
+        np.random.default_rng([seed, 1, int(e), int(d), *more]).standard_normal(shape, np.float32)
         for e, d in zip(episode, decision, strict=True)
     ]
     return np.stack(rows)
 
 
 class Player:
-    """Drives E environments with a policy, decision by decision; memory and noise keep step."""
+    """Drives E environments with a policy, decision by decision; memory and noise keep step.
 
-    def __init__(self, policy: VLAPolicy, environments: int, seed: int) -> None:
+    Args:
+        policy: In evaluation mode.
+        environments: E.
+        seed: Of the noise.
+        attempt: 0 to act; the number of one of several attempts, from 1, to sample.
+    """
+
+    def __init__(self, policy: VLAPolicy, environments: int, seed: int, attempt: int = 0) -> None:
         self.policy, self.environments, self.seed = policy, environments, seed
+        self.attempt = attempt
         self.state: PolicyState = policy.initial_state(environments)
         self.decision = np.zeros(environments, np.int64)
 
@@ -94,15 +105,19 @@ class Player:
             episode: i64 [e], number of the episode of each row.
         """
         self.decision[np.asarray(obs.time_s) == 0] = 0
-        noise = episode_noise(self.seed, episode, self.decision, self.policy.noise_shape)
-        chunk, self.state = self.policy.act(obs, self.state, noise)
+        shape = self.policy.noise_shape
+        noise = episode_noise(self.seed, episode, self.decision, shape, self.attempt)
+        if self.attempt:
+            chunk, _, self.state = self.policy.sample(obs, self.state, noise)
+        else:
+            chunk, self.state = self.policy.act(obs, self.state, noise)
         self.decision += 1
         return chunk.values[:, : self.policy.config.execute].cpu().numpy()
 
 
 def evaluate(
     policy: VLAPolicy, task: PluginConfig, *, episodes: int, seed: int, environments: int = 32,
-    quiet: bool = True,
+    attempt: int = 0, quiet: bool = True,
 ) -> Evaluation:  # fmt: skip
     """Run episodes 0 to `episodes` - 1 of `seed` and return their outcomes.
 
@@ -112,6 +127,7 @@ def evaluate(
         episodes: How many.
         seed: Episodes of one seed never change; train and test on different ones.
         environments: How many run side by side.
+        attempt: Number, from 1, of one of several attempts, sampled as in practice; 0 to act.
         quiet: Show no progress bar.
 
     Raises:
@@ -124,10 +140,11 @@ def evaluate(
     outcomes: dict[int, tuple[bool, float, int, bool]] = {}
     env = vec_env.make(configs.type_name(task), width, robot=policy.robot, task_config=task)
     with contextlib.closing(env):
-        player, obs = Player(policy, width, seed), env.reset(seed)
+        player, obs = Player(policy, width, seed, attempt), env.reset(seed)
         episode, length = np.arange(width), np.zeros(width, np.int64)
         with rich.progress.Progress(disable=quiet, transient=True) as bar:
-            line = bar.add_task("evaluating", total=episodes)
+            what = f"try {attempt}" if attempt else "evaluating"
+            line = bar.add_task(what, total=episodes)
             while len(outcomes) < episodes:
                 step = env.step_chunk(player.decide(obs, episode))
                 length += step.info["steps"]

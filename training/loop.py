@@ -23,6 +23,7 @@ from safetensors import SafetensorError
 
 from training import files, flags, host
 from training.config import RunConfig
+from training.listener import Listener
 from training.metrics import MetricsLog
 from training.optimiser import Optimiser
 from vla import checkpoint
@@ -96,6 +97,14 @@ class Learner(Protocol):
         ...
 
 
+@runtime_checkable
+class Talker(Protocol):
+    """A learner that does more than learn, and says so."""
+
+    listener: Listener
+    """Whom it tells."""
+
+
 class Interrupted(Exception):
     """The run was stopped by a signal, after saving."""
 
@@ -152,6 +161,13 @@ def _train(
 ) -> list[Outcome]:
     config, optimiser = this.config, this.optimiser
     line = bar.add_task("training", total=config.steps, completed=optimiser.count, rate=0.0)
+    if isinstance(this.learner, Talker):
+        this.learner.listener = Listener(
+            say=lambda said: bar.console.print(
+                f"alarm: {said}", style="yellow", markup=False, highlight=False, soft_wrap=True
+            ),
+            doing=lambda what: bar.update(line, description=what or "training"),
+        )
     results = []
     samples, since = 0.0, time.perf_counter()
     while optimiser.count < config.steps and not stopped.is_set():

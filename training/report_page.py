@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sim import statistics
+from training.rl import health
 from vla import pages, svg
 from vla.pages import NONE, dot, escape, figure, table
 
@@ -244,6 +245,35 @@ def _practice(run: Run) -> Iterator[str]:
         '<p class="soft">The policy acts with noise in practice, and helpers act in it: its '
         "success is not that of the tests.</p>"
     )
+    yield from _health(rounds)
+
+
+def _health(rounds: Mapping[int | float, Mapping[str, int | float]]) -> Iterator[str]:
+    """Yield a table of the health of every round, and what its alarms said."""
+    names = [name for name in health.BOUNDS if any(name in row for row in rounds.values())]
+    if not names:
+        return
+    rows, said = [], []
+    for episodes, row in rounds.items():
+        loud = [name for name in names if f"{name}_alarm" in row]
+        cells = [_figure(row.get(name), name in loud) for name in names]
+        rows.append([f"{episodes:.0f}", *cells])
+        said += [f"After {episodes:.0f} episodes: {health.advice(name)}." for name in loud]
+    yield "<h3>Health of practice</h3>"
+    yield table(
+        ["episodes so far", *(health.BOUNDS[name].words for name in names)], rows,
+        numbers=range(len(names) + 1),
+    )  # fmt: skip
+    if said:
+        yield f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in said)}</ul>"
+    else:
+        yield '<p class="soft">No alarm sounded.</p>'
+
+
+def _figure(value: float | None, loud: bool) -> str:
+    """Return a figure, in bold where its alarm sounded."""
+    text = NONE if value is None else f"{value:.3g}"
+    return f"<b>{text}</b>" if loud else text
 
 
 def _share(value: float | None) -> str:

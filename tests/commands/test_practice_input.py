@@ -20,6 +20,14 @@ WRONG_WORDS = {
         "{new}x",
     ),
     "earlier nowhere": (LINE + " --reward sparse --also {new}x", "no experience there"),
+    "candidates": (
+        LINE + " --reward sparse --algo.type steer --algo.candidates 8",
+        "candidates: got 8, expected at most 7",
+    ),
+    "tuned": (
+        LINE + " --reward sparse --algo.type dppo --algo.tuned 7",
+        "tuned: got 7, the policy denoises in 6 steps",
+    ),
     "helped by nobody": (
         LINE + " --reward sparse --help.attended 2",
         "expected shares up to 1",

@@ -153,15 +153,21 @@ def test_a_run_of_practice_shows_what_was_claimed_and_what_was_true(tmp_path):
         {"step": 20, "practice/episodes": 40.0, "practice/success": 0.275,
          "practice/claimed": 0.2, "practice/right": 0.925, "practice/helped": 0.41,
          "practice/foreign": 0.05,
-         "practice/agreement": 0.76, "practice/alarm": 0.0},
+         "practice/agreement": 0.76, "practice/alarm": 0.0,
+         "health/spread": 0.213, "health/kl": 0.0},
         {"step": 40, "practice/episodes": 80.0, "practice/success": 0.5,
-         "practice/claimed": 0.9, "practice/right": 0.6, "practice/alarm": 1.0},
+         "practice/claimed": 0.9, "practice/right": 0.6, "practice/alarm": 1.0,
+         "health/spread": 0.0123, "health/spread_alarm": 1.0, "health/kl": 0.071},
     ]  # fmt: skip
     (place / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     page = page_of(place)
     for said in ("Rounds of practice", "27.5%", "92.5%", "5.0%", "41.0%", "0.76", "yes"):
         assert said in page
     assert "nan" not in page
+    for said in ("Health of practice", "<b>0.0123</b>", "0.071", "After 80 episodes: deviation of"):
+        assert said in page
+    assert "After 40 episodes" not in page
+    assert "dormant" not in page
     both = page_of(write_run(tmp_path / "clone", 10, steps=40), place)
     assert "<td>steps</td>" in both
     assert "<td>policy.type</td>" not in both

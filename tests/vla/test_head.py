@@ -128,7 +128,8 @@ def test_both_predictions_agree_about_the_true_answer() -> None:
         latent = alpha.sqrt() * clean + (1 - alpha).sqrt() * noise
         for name, head in heads.items():
             head.denoiser.forward = lambda *_, answer=truth[name]: answer
-            got = head.predict_clean(latent, torch.full((2,), t), context)
+            at = torch.full((2,), t)
+            got = head.clean(head.predict(latent, at, context), latent, at)
             torch.testing.assert_close(got, clean, atol=1e-4, rtol=1e-4)
 
 
@@ -161,3 +162,37 @@ def test_the_transformer_listens_to_every_part_of_its_condition(part) -> None:
     other = context._replace(**{part: getattr(context, part) + 1})
     a, b = (head.sample(c, noise, stochastic=False)[0] for c in (context, other))
     assert (a - b).abs().max() > 1e-4
+
+
+def test_late_steps_and_low_noise_levels_ask_the_late_network_and_the_others_the_first() -> None:
+    rng = np.random.default_rng(8)
+    whole, head = build(SMALL), build(SMALL)
+    head.load_state_dict(whole.state_dict())
+    head.split_(2)
+    context, noise = condition(rng), draw(rng, 2, *head.noise_shape)
+    with torch.no_grad():
+        assert torch.equal(
+            head.sample(context, noise, True)[0], whole.sample(context, noise, True)[0]
+        )
+        for weight in head.late.parameters():
+            weight.add_(0.1)
+        before, after = (h.sample(context, noise, True)[0] for h in (whole, head))
+        assert torch.equal(after[:, :5], before[:, :5])  # the start and four of six steps
+        assert not torch.equal(after[:, 5], before[:, 5])
+        # 100 levels in six steps: the fifth step is asked at level 32.
+        level = torch.tensor([32, 33])
+        said, old, new = (f(noise[:, 0], level, context) for f in
+                          (head.predict, head.denoiser, head.late))  # fmt: skip
+    assert torch.equal(said[0], new[0])
+    assert torch.equal(said[1], old[1])
+
+
+def test_a_network_is_split_once_and_into_parts() -> None:
+    head = build(replace(SMALL, tuned=2))
+    with pytest.raises(ValueError, match="of 6 denoising steps the last 2 have a network"):
+        head.split_(3)
+    for tuned in (0, 6):
+        with pytest.raises(ValueError, match=f"tuned: got {tuned}; .* takes 1 to 5"):
+            build(SMALL).split_(tuned)
+    with pytest.raises(ValueError, match="tuned: got 6, expected less than the 6"):
+        build(replace(SMALL, tuned=6))

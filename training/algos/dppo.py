@@ -3,7 +3,8 @@
 Ren et al. 2024 (arXiv 2409.00588). Rewards of a decision reach every transition of its denoising
 chain, discounted towards the noise; each transition is a Gaussian, so PPO's ratio is exact. Unlike
 the published code: an episode cut by the time limit is continued from its own last observation, the
-memory is replayed with the present weights, and one tuned step is as good as many.
+memory is replayed with the present weights, and one tuned step is as good as many. As there, the
+first denoising steps can be left to the original network.
 """
 
 import math
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from training.optimiser import Optimiser
+from training.rl import health
 from training.rl.config import PracticeConfig, Start
 from training.rl.experience import Episode
 from training.rl.practitioner import Practitioner
@@ -36,7 +38,8 @@ class Config(PluginConfig):
     episodes: int = 10
     """Episodes per update."""
     tuned: int = 0
-    """Transitions, the last ones, that are tuned; 0 for all."""
+    """Denoising steps, the last ones, that are tuned: a copy of the network does them, and the
+    original the others. What both look through stays as it was, too. 0 for all, by one network."""
     min_std: float = 0.1
     """Least standard deviation of a transition in practice, in normalised action units."""
     trace: float = 0.95
@@ -100,6 +103,9 @@ class Batch(NamedTuple):
 class Dppo(Practitioner):
     """Satisfies `training.loop.Learner`."""
 
+    # Ratios are of the policy that practised last.
+    bounds = health.with_limits(staleness=1.0)
+
     def __init__(self, config: Config, train: PracticeConfig, start: Start) -> None:
         super().__init__(train, start)
         head = self.policy.head
@@ -113,6 +119,8 @@ class Dppo(Practitioner):
         self.tuned = range(
             head.config.steps - (config.tuned or head.config.steps), head.config.steps
         )
+        if self.tuned.start:
+            self._split_()
         width = self.policy.backbone.sizes(0)[0]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(train.seed)  # noqa: TID251  torch's initialisers know no other source
@@ -120,6 +128,16 @@ class Dppo(Practitioner):
         self.latest: list[Episode] = []
         self.prepared: list[Prepared] = []
         self.order: list[int] = []
+
+    def _split_(self) -> None:
+        """Leave everything as it was but a copy of the network, which does the tuned steps."""
+        head, count = self.policy.head, len(self.tuned)
+        if head.config.tuned != count:
+            head.split_(count)
+        told: Any = self.policy.config.head
+        self.policy.config = replace(self.policy.config, head=replace(told, tuned=count))
+        self.policy.requires_grad_(requires_grad=False)
+        head.late.requires_grad_(requires_grad=True)
 
     def collect(self) -> Batch:
         """Practise if it is time; return some of the latest episodes, each as often as others."""
@@ -131,6 +149,7 @@ class Dppo(Practitioner):
             self.order = self.rng.permutation(len(self.latest)).tolist()
         chosen, self.order = self.order[: self.config.episodes], self.order[self.config.episodes :]
         episodes = [self.latest[i] for i in chosen]
+        self.drawn_(episodes)
         told = [self.prepared[i] for i in chosen]
         return Batch(
             decisions=self._decisions(episodes), latents=_latents(episodes),
@@ -165,7 +184,7 @@ class Dppo(Practitioner):
             "kl": float(kl.detach()),
             "ratio": float((change.exp() - 1).abs().max().detach()),
         }
-        return {**values, **figures, **self.figures, "samples": float(len(told.value))}
+        return {**values, **self.told(figures), "samples": float(len(told.value))}
 
     def scores(self, context: Context, latents: Tensor) -> Tensor:
         """Return log-probabilities f32 [m, tuned] of transitions, per executed number."""

@@ -67,4 +67,4 @@ class FilteredCloning(Practitioner):
         loss, parts = self.policy.bc_loss(data, generator)
         figures = optimiser.step_(loss)
         values = {name: float(value) for name, value in parts.items()}
-        return {**values, **figures, **self.figures, "samples": float(len(data.query))}
+        return {**values, **self.told(figures), "samples": float(len(data.query))}

@@ -19,12 +19,13 @@ from training.optimiser import Optimiser
 from training.rl import store
 from training.rl.chunk_critics import ChunkCritics
 from training.rl.config import PracticeConfig, Start
-from training.rl.experience import Episode, join
+from training.rl.experience import join
 from training.rl.practitioner import Practitioner, some
+from training.rl.replay import transitions
 from vla.contracts.config import PluginConfig, check_least
 from vla.contracts.types import EpisodeBatch
 from vla.nn import diffusion
-from vla.nn.context import Context
+from vla.nn.context import Context, widened
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,21 +87,6 @@ class Config(PluginConfig):
         return Ogpo(self, train, data)
 
 
-class Transitions(NamedTuple):
-    """All practice as the values learn from it: n decisions, and m moments they lead between."""
-
-    features: Tensor
-    """f32 [m, d], of the policy that practice started from."""
-    before: Tensor
-    """i64 [n], moment of each decision; the next moment is where it leads."""
-    chunk: Tensor
-    """f32 [n, h, u], normalised actions."""
-    reward: Tensor
-    """f32 [n]."""
-    goes_on: Tensor
-    """f32 [n], 0 where the episode ended for good."""
-
-
 class Batch(NamedTuple):
     """Practised episodes, some states of which are improved, and what is cloned."""
 
@@ -116,8 +102,6 @@ class Ogpo(Practitioner):
         super().__init__(train, start)
         head, self.config = self.policy.head, config
         head.config = replace(head.config, min_std=config.min_std)
-        # What the values see does not move while the policy learns.
-        self.eyes = copy.deepcopy(self.policy).eval().requires_grad_(requires_grad=False)
         self.acted = self.policy.config.execute
         width = self.policy.backbone.sizes(0)[0]
         inputs = width + self.acted * head.actions
@@ -145,6 +129,7 @@ class Ogpo(Practitioner):
         self._learn_values_(self.config.warmup if begun and self.rounds.count == 1 else 0)
         episodes = self.rounds.episodes
         chosen = self.rng.choice(len(episodes), min(self.config.episodes, len(episodes)), False)
+        self.drawn_([episodes[i] for i in chosen])
         queries = [some(np.arange(len(episodes[i])), self.config.queries, self.rng) for i in chosen]
         decisions = self.gather([episodes[i] for i in chosen], queries)
         features = [self.features[i][q] for i, q in zip(chosen, queries, strict=True)]
@@ -162,19 +147,19 @@ class Ogpo(Practitioner):
         self._follow_()
         values = {name: float(loss.detach()) for name, loss in losses.items()}
         values |= {"advantage": spread, "value_error": self.value_error}
-        return {**values, **figures, **self.figures, "samples": float(len(data.features))}
+        return {**values, **self.told(figures), "samples": float(len(data.features))}
 
     def _surrogate(self, data: Batch, generator: torch.Generator) -> tuple[Tensor, float]:
         """Return the clipped loss of groups of chains, and the deviation of their advantages."""
         config, head = self.config, self.policy.head
         with torch.no_grad():
-            before = _wide(self.slow.contexts(data.decisions), config.group)
+            before = widened(self.slow.contexts(data.decisions), config.group)
             rows = len(data.features) * config.group
             noise = torch.randn((rows, *head.noise_shape), generator=generator)
             latents, _ = self.slow.head.sample(before, noise, True)
             old = self.scores(self.slow.head, before, latents)
             advantage = self.advantages(data.features, latents[:, -1, : self.acted])
-        context = _wide(self.policy.contexts(data.decisions), config.group)
+        context = widened(self.policy.contexts(data.decisions), config.group)
         ratio = (self.scores(head, context, latents) - old).exp()
         gain = (advantage / advantage.std().clamp(min=1e-6))[:, None]
         bound = 1 - config.clip, 1 + config.clip
@@ -219,25 +204,10 @@ class Ogpo(Practitioner):
         if len(self.features) == len(episodes):
             return
         for episode in episodes[len(self.features) :]:
-            seen = self.eyes.contexts(self.moments(episode))
+            # What the values see does not move while the policy learns.
+            seen = self.begun.contexts(self.moments(episode))
             self.features.append(seen.pooled)
-        counts = np.array([len(e) for e in episodes])
-        begin = np.cumsum(counts + 1) - counts - 1
-        goes_on = np.ones(counts.sum(), np.float32)
-        goes_on[(np.cumsum(counts) - 1)[[e.terminated for e in episodes]]] = 0.0
-        before = np.concatenate([b + np.arange(n) for b, n in zip(begin, counts, strict=True)])
-        chunks = np.concatenate([self._chunks(e) for e in episodes])
-        self.transitions = Transitions(
-            features=torch.cat(self.features), before=torch.from_numpy(before),
-            chunk=torch.from_numpy(chunks), goes_on=torch.from_numpy(goes_on),
-            reward=torch.from_numpy(np.concatenate([w.reward for w in self.rounds.worth])),
-        )  # fmt: skip
-
-    def _chunks(self, episode: Episode) -> np.ndarray:
-        """Return what was done at every decision, normalised: f32 [t, h, u]."""
-        done = self.policy.normalizer.action(torch.from_numpy(episode.actions)).numpy()
-        own = episode.latents[:, -1, : self.acted]  # without the limits that the arm put to it
-        return np.where(episode.helped[:, None, None], done, own)
+        self.transitions = transitions(self.policy, self.features, episodes, self.rounds.worth)
 
     @torch.no_grad()
     def _look_ahead(self) -> np.ndarray:
@@ -245,7 +215,7 @@ class Ogpo(Practitioner):
         count, found = self.config.next_chunks, []
         generator = torch.Generator().manual_seed(self.run.seed * 1000 + self.rounds.count)
         for episode in self.rounds.episodes:
-            context = _wide(self.slow.contexts(self.moments(episode)), count)
+            context = widened(self.slow.contexts(self.moments(episode)), count)
             noise = torch.randn(
                 (len(context.pooled), *self.policy.head.noise_shape), generator=generator
             )
@@ -288,8 +258,3 @@ def agreed(better: Tensor) -> Tensor:
     """Return, of advantages f32 [n, m] by n values, the one nearest 0 where all agree, else 0."""
     least, most = better.min(0).values, better.max(0).values
     return torch.where(least > 0, least, torch.where(most < 0, most, 0.0))
-
-
-def _wide(context: Context, count: int) -> Context:
-    """Return a context `count` times for each row, side by side."""
-    return Context(*(part.repeat_interleave(count, 0) for part in context))

@@ -31,7 +31,7 @@ class BenchArgs:
     """Folder of what is made up."""
     task: str = "pick_place"
     """What is practised: a task with a recipe."""
-    algo: Literal["filtered_bc", "dppo", "ogpo"] = "filtered_bc"
+    algo: Literal["filtered_bc", "dppo", "ogpo", "steer"] = "filtered_bc"
     """How it learns."""
     episodes: int = 40
     """Episodes of the round."""

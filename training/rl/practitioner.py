@@ -15,7 +15,8 @@ from torch import nn
 from reward_models.metrics import ranks
 from training.data import batches, check
 from training.evaluate import Evaluation, evaluate
-from training.rl import store
+from training.listener import Listener
+from training.rl import health, probe, store
 from training.rl.clock import Stopwatch
 from training.rl.config import PracticeConfig, Start
 from training.rl.experience import Episode, gather, moments, windows
@@ -29,6 +30,7 @@ from vla import checkpoint
 from vla.contracts import config as configs
 from vla.contracts.types import EpisodeBatch
 from vla.data.store import EpisodeStore, load_episodes
+from vla.nn.context import Context
 from vla.policies.vla import VLAPolicy
 
 ALARM = 0.3
@@ -153,25 +155,79 @@ class Lifted(nn.Module):
 class Practitioner:
     """What algorithms of practice have in common; satisfies the rest of `training.loop.Learner`."""
 
+    bounds = health.BOUNDS
+    """Where alarms sound."""
+
     def __init__(
         self, config: PracticeConfig, start: Start, beside: nn.Module | None = None
     ) -> None:
         self.run = config
         self.rounds = Rounds(config, start)
         self.policy = self.rounds.policy
+        if self.policy.steering is not None:
+            raise ValueError(
+                f"{start.policy}: is steered, and its noise was learned for its weights; practise "
+                "from the policy that it was steered from"
+            )
         self.module = Lifted(self.policy, beside or nn.Identity())
+        self.begun = copy.deepcopy(self.policy).requires_grad_(requires_grad=False)
         self.rng = np.random.default_rng(config.seed)
         self.updates = 0
         self.figures: dict[str, float] = {}
+        self.vitals = health.Vitals(config.steps // config.rounds)
+        self.said: set[str] = set()
+        self.listener = Listener()
 
     def practise_if_due_(self) -> bool:
         """Practise before the first update of every round; `figures` tells of the latest."""
         self.rounds.tend()
         due = self.rounds.due(self.updates)
         if due:
+            number, count = self.rounds.count + 1, self.run.episodes
+            self.listener.doing(f"practising {count} episodes, round {number} of {self.run.rounds}")
             self.figures = self.rounds.practise(self.policy.eval(), self.updates)
+            self.figures |= self._examined()
+            self.vitals.begin_()
+            self.said = set()
+            self.listener.doing("")
         self.updates += 1
         return due
+
+    def told(self, figures: dict[str, float]) -> dict[str, float]:
+        """Return figures of an update with those of the round; an alarm is said once a round."""
+        self.vitals.step_(figures["grad_norm"])
+        found = {**self.figures, **self.vitals.figures()}
+        names = health.sounding(found, self.bounds)
+        for name in names:
+            if name not in self.said:
+                self.listener.say(health.line(name, found[name], self.bounds[name]))
+        self.said |= set(names)
+        return {**figures, **found, **{f"{name}_alarm": 1.0 for name in names}}
+
+    def drawn_(self, episodes: Sequence[Episode]) -> None:
+        """Count samples that are learned from by the age of their episodes, once for each."""
+        earlier = {id(e) for e in self.rounds.episodes[: self.rounds.earlier]}
+        now = self.updates - 1
+        # What another run practised is as old as this one, and more.
+        self.vitals.draw_([now - (0 if id(e) in earlier else e.version) for e in episodes])
+
+    def _examined(self) -> dict[str, float]:
+        """Return the health of the policy that has just practised, at states of that round."""
+        latest, worth = self.rounds.episodes[-self.run.episodes :], self.rounds.worth
+        earned = [float(w.reward.sum()) for w in worth[-len(latest) :]]
+        episodes, places, latents = probe.states(latest)
+        generator = torch.Generator().manual_seed(self.run.seed * 1000 + self.rounds.count)
+        with torch.no_grad():
+            decisions = self.gather(episodes, places)
+            context = self.policy.contexts(decisions)
+            found = probe.examine(self.policy, context, generator)
+            found["health/kl"] = self.moved(decisions, context, latents)
+        return {**found, "health/return_std": float(np.std(earned))}
+
+    def moved(self, decisions: EpisodeBatch, context: Context, latents: torch.Tensor) -> float:
+        """Return how far the policy is from the one that practice started from, in nats."""
+        contexts = (context, self.begun.contexts(decisions))
+        return probe.moved(self.policy, self.begun, contexts, latents)
 
     def gather(self, episodes: Sequence[Episode], queries: Sequence[np.ndarray]) -> EpisodeBatch:
         """Return decisions of episodes, with what the policy needs to have seen before them."""
@@ -212,6 +268,7 @@ class Practitioner:
         # A policy that remembers has seen its decisions alone: there moments are decisions.
         made = gather if self.policy.remembers else windows
         episodes = [episode for episode, _ in chosen]
+        self.drawn_(episodes)
         return made(episodes, drawn, self.policy.config.chunk, self.policy.views)
 
     def shaken(self, batch: EpisodeBatch) -> EpisodeBatch:
@@ -242,6 +299,7 @@ class Practitioner:
         return {
             "rng": self.rng.bit_generator.state, "updates": self.updates,
             "rounds": self.rounds.count, "start": _places(self.rounds.start),
+            "figures": self.figures, "vitals": self.vitals.state(),
         }  # fmt: skip
 
     def restore_(self, state: dict[str, Any]) -> None:
@@ -256,6 +314,8 @@ class Practitioner:
                 raise ValueError(f"begun with {name} {begun[name]}, now {now[name]}")
         self.rng.bit_generator.state = state["rng"]
         self.updates = state["updates"]
+        self.figures = state["figures"]
+        self.vitals.restore_(state["vitals"])
         self.rounds.restore_(state["rounds"])
 
 

@@ -76,6 +76,7 @@ ARMS = {
     "cloning, critic": Arm(algo="filtered_bc", reward="critic", more=CLONING),
     "cloning, sparse": Arm(algo="filtered_bc", reward="sparse", more=CLONING),
     "ogpo, critic": Arm(algo="ogpo", reward="critic"),
+    "steer, critic": Arm(algo="steer", reward="critic"),
     "ogpo, sparse": Arm(algo="ogpo", reward="sparse"),
     "dppo, sparse": Arm(algo="dppo", reward="sparse", rounds=15),
 }

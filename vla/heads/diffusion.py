@@ -4,7 +4,8 @@ It knows nothing of images, memory or units. `chain step -> mean, std` is one fu
 sampling and by log-probability alike.
 """
 
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -33,6 +34,8 @@ class Config(PluginConfig):
     """What the network predicts: the clean chunk, or the noise."""
     draws: int = 4
     """Noise draws per encoded decision in training: vision costs more than the denoiser."""
+    tuned: int = 0
+    """Denoising steps, the last ones, that have a network of their own; 0 where one does all."""
     min_std: float = 0.05
     """Least standard deviation of a stochastic transition, in normalised action units."""
     clip: float = 1.5
@@ -52,21 +55,49 @@ class DiffusionHead(nn.Module):
         super().__init__()
         self.config, self.chunk, self.actions = config, chunk, actions
         kinds = {"mlp": denoisers.MlpDenoiser, "transformer": denoisers.TransformerDenoiser}
-        self.denoiser: nn.Module = kinds[config.denoiser](
-            chunk, actions, sizes, config.width, config.depth
-        )
         alphas = diffusion.cosine_alphas(config.train_timesteps)
         self.register_buffer("alphas", alphas, persistent=False)
         self.chain = diffusion.make_chain(alphas, config.steps)
+        if not 0 <= config.tuned < config.steps:
+            raise ValueError(
+                f"tuned: got {config.tuned}, expected less than the {config.steps} denoising steps"
+            )
+        shape = (chunk, actions, sizes, config.width, config.depth)
+        self.denoiser: nn.Module = kinds[config.denoiser](*shape)
+        self.late: nn.Module | None = kinds[config.denoiser](*shape) if config.tuned else None
+
+    def split_(self, tuned: int) -> None:
+        """Give the last `tuned` steps a copy of the network, which stands for all so far.
+
+        Raises:
+            ValueError: the last steps have a network of their own already, or `tuned` is no part.
+        """
+        steps, own = self.config.steps, self.config.tuned
+        if own or not 0 < tuned < steps:
+            raise ValueError(
+                f"tuned: got {tuned}; of {steps} denoising steps the last {own} have a network of "
+                f"their own, and it takes {own or f'1 to {steps - 1}'} to tune some"
+            )
+        self.config = replace(self.config, tuned=tuned)
+        self.late = copy.deepcopy(self.denoiser)
 
     @property
     def noise_shape(self) -> tuple[int, int, int]:
         """Shape of the noise of one row: (steps + 1, k, u)."""
         return (self.config.steps + 1, self.chunk, self.actions)
 
-    def predict_clean(self, latent: Tensor, t: Tensor, context: Context) -> Tensor:
-        """Return the predicted clean chunk for latent f32 [b, k, u] at timestep t i64 [b]."""
-        output = self.denoiser(latent, t, context)
+    def predict(self, latent: Tensor, t: Tensor, context: Context) -> Tensor:
+        """Return what the networks say of latent f32 [b, k, u] at timestep t i64 [b]: the late one
+        from the timestep of the first step that is its own, the other one above it.
+        """
+        found = self.denoiser(latent, t, context)
+        if self.late is None:
+            return found
+        late = t <= self.chain.timesteps[self.config.steps - self.config.tuned]
+        return torch.where(late[:, None, None], self.late(latent, t, context), found)
+
+    def clean(self, output: Tensor, latent: Tensor, t: Tensor) -> Tensor:
+        """Return the clean chunk that a network's output stands for."""
         if self.config.prediction == "epsilon":
             alpha = self.alphas[t][:, None, None]
             output = (latent - (1 - alpha).sqrt() * output) / alpha.sqrt()
@@ -90,7 +121,7 @@ class DiffusionHead(nn.Module):
         noise = torch.randn((draws, *clean.shape), generator=generator, device=clean.device)
         noisy = diffusion.add_noise(clean, noise, self.alphas[t][..., None, None])
         wide = Context(*(_repeat(part, draws) for part in context))
-        output = self.denoiser(noisy.flatten(0, 1), t.flatten(), wide)
+        output = self.predict(noisy.flatten(0, 1), t.flatten(), wide)
         target = clean.expand_as(noisy) if self.config.prediction == "sample" else noise
         error = (
             (output - target.flatten(0, 1)).square().view(draws, rows, chunk, actions).mean((0, 3))
@@ -103,7 +134,9 @@ class DiffusionHead(nn.Module):
     ) -> tuple[Tensor, float]:
         """Return mean f32 [b, k, u] and standard deviation of transition i of the chain."""
         t = torch.full((len(latent),), self.chain.timesteps[i], device=latent.device)
-        clean = self.predict_clean(latent, t, context)
+        late = i >= self.config.steps - self.config.tuned
+        network = self.late if self.late is not None and late else self.denoiser
+        clean = self.clean(network(latent, t, context), latent, t)
         eta, floor = (1.0, self.config.min_std) if stochastic else (0.0, 0.0)
         return diffusion.transition(
             latent, clean, self.chain.alphas[i], self.chain.alphas_prev[i], eta, floor

@@ -32,3 +32,8 @@ class Context(NamedTuple):
     """f32 [b, n, d]: tokens to attend to."""
     memory: Tensor
     """f32 [b, m]: the retrieved vector, for adaptive normalisation."""
+
+
+def widened(context: Context, count: int) -> Context:
+    """Return a context `count` times for each row, side by side."""
+    return Context(*(part.repeat_interleave(count, 0) for part in context))

@@ -5,7 +5,7 @@ edges and normalised inside.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from vla.contracts.types import (
 )
 from vla.nn.bank_ops import Slots
 from vla.nn.context import Context
+from vla.nn.steering import Steering, SteeringConfig
 from vla.nn.text import TextEncoder
 from vla.normalize import Normalizer, Statistics
 
@@ -44,6 +45,8 @@ class Config(PluginConfig):
     """What is carried from decision to decision."""
     head: PluginConfig = plugin("vla.heads", "diffusion")
     """Tokens to actions."""
+    steering: SteeringConfig = field(default_factory=SteeringConfig)
+    """Who chooses the noise that the head starts from."""
 
     def build(self, robot: RobotSpec, statistics: Statistics, tokenizer: Tokenizer) -> "VLAPolicy":
         """Return a policy with fresh weights.
@@ -83,6 +86,20 @@ class VLAPolicy(nn.Module):
         self.head = config.head.build(config.chunk, channels, self.backbone.sizes(size))
         names = [camera.name for camera in robot.cameras]
         self.views = [names.index(name) for name in config.cameras]
+        self.steering: Steering | None = None
+        if config.steering.width:
+            self.steer_(config.steering)
+
+    def steer_(self, config: SteeringConfig) -> None:
+        """Let a fresh network choose the noise from now on.
+
+        Raises:
+            ValueError: more candidates than there is noise for.
+        """
+        features = self.backbone.sizes(self.memory.vector_size)[0]
+        self.config = replace(self.config, steering=config)
+        self.steering = Steering(config, features, self.noise_shape, self.config.execute)
+        self.steering.to(self.device)
 
     @property
     def device(self) -> torch.device:
@@ -109,7 +126,7 @@ class VLAPolicy(nn.Module):
     ) -> tuple[ActionChunk, PolicyState]:
         """See `Policy.act`; deterministic given the noise."""
         context, state = self._perceive(obs, state)
-        latents, _ = self.head.sample(context, self._tensor(noise), False)
+        latents, _ = self.denoise(context, self._tensor(noise), False)
         return self._chunk(obs, latents[:, -1]), state
 
     @torch.no_grad()
@@ -118,12 +135,26 @@ class VLAPolicy(nn.Module):
     ) -> tuple[ActionChunk, DenoiseTrace, PolicyState]:
         """See `TrainablePolicy.sample`."""
         context, state = self._perceive(obs, state)
-        latents, log_prob = self.head.sample(context, self._tensor(noise), True)
+        latents, log_prob = self.denoise(context, self._tensor(noise), True)
         trace = DenoiseTrace(latents=latents, log_prob=log_prob)
         return self._chunk(obs, latents[:, -1]), trace, state
 
+    def denoise(self, context: Context, noise: Tensor, stochastic: bool) -> tuple[Tensor, Tensor]:
+        """Return latents f32 [b, steps + 1, k, u] and log-probabilities f32 [b, steps] of a chain;
+        noise as in `Policy.act`.
+        """
+        if self.steering is not None:
+            return self.steering.sample(self.head, context, noise, stochastic)
+        return self.head.sample(context, noise, stochastic)
+
     def log_prob(self, obs: Observation, state: PolicyState, trace: DenoiseTrace) -> Tensor:
-        """See `TrainablePolicy.log_prob`; `state` is the one `sample` was given."""
+        """See `TrainablePolicy.log_prob`; `state` is the one `sample` was given.
+
+        Raises:
+            ValueError: the policy is steered: no transition is drawn, none has a density.
+        """
+        if self.steering is not None:
+            raise ValueError("log_prob: a steered policy denoises without noise of its own")
         context, _ = self._perceive(obs, state)
         return self.head.log_prob(context, self._tensor(trace.latents))
 

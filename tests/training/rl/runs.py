@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.training.rl.conftest import TASK
-from training.algos import dppo, filtered_bc, ogpo
+from training.algos import dppo, filtered_bc, ogpo, steer
 from training.config import EvalConfig
 from training.rl.config import PracticeConfig, Start
 
@@ -14,6 +14,9 @@ ALGOS = {
         episodes=1, queries=2, group=3, critics=2, width=16, critic_batch=8, warmup=3, cloned=2
     ),
     "dppo": dppo.Config(episodes=1, cloned=2, warmup=0),
+    "steer": steer.Config(
+        candidates=2, width=16, critics=2, critic_steps=2, critic_batch=8, warmup=3
+    ),
 }
 
 

@@ -10,6 +10,7 @@ from tests.training.rl.runs import config, start
 from training.algos.dppo import clipped
 from training.optimiser import Optimiser, OptimiserConfig
 from training.rl.config import PracticeConfig
+from vla import checkpoint
 
 
 def using(**settings) -> PracticeConfig:
@@ -68,6 +69,52 @@ def test_clips_grow_and_advantages_fade_towards_the_noise(begun, tmp_path) -> No
     assert clips[-1] == pytest.approx(0.01)
     assert (clips.diff() > 0).all()
     np.testing.assert_allclose(fades, 0.99 ** np.arange(5, -1, -1), rtol=1e-6)
+
+
+def weights(policy) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in policy.state_dict().items()}
+
+
+def test_what_is_not_tuned_stays_as_it_was_and_the_checkpoint_acts_the_same(
+    begun, tmp_path
+) -> None:
+    run, place = using(tuned=2), start(begun, tmp_path)
+    original, _ = checkpoint.load(place.policy)
+    learner = run.algo.start(run, place)
+    optimiser = Optimiser(OptimiserConfig(lr=1e-2, warmup=0), learner.module, 4)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(2):
+        learner.update(learner.collect(), optimiser, generator)
+    begun_with, ended_with = weights(original), weights(learner.policy)
+    for name, value in begun_with.items():
+        assert torch.equal(ended_with[name], value), name
+    learner.save(learner.module.state_dict(), 2, tmp_path / "saved", lambda folder: None)
+    saved, _ = checkpoint.load(tmp_path / "saved")
+    decisions = learner._decisions(learner.latest)
+    noise = torch.randn((len(decisions.query), *saved.noise_shape), generator=generator)
+    acted = []
+    with torch.no_grad():
+        for policy in (original, learner.policy, saved):
+            context = policy.eval().contexts(decisions)
+            acted.append(policy.head.sample(context, noise, False)[0])
+    before, tuned, loaded = acted
+    assert torch.equal(loaded, tuned)
+    assert torch.equal(tuned[:, :5], before[:, :5])
+    assert not torch.equal(tuned[:, 5], before[:, 5])
+
+
+def test_a_policy_split_by_practice_is_practised_on_alike_or_as_a_whole(begun, tmp_path) -> None:
+    place = start(begun, tmp_path)
+    first = using(tuned=2)
+    learner = first.algo.start(first, place)
+    learner.save(learner.module.state_dict(), 2, tmp_path / "saved", lambda folder: None)
+    split = replace(place, policy=tmp_path / "saved")
+    assert len(first.algo.start(first, split).tuned) == 2
+    whole = using(tuned=0)
+    assert all(p.requires_grad for p in whole.algo.start(whole, split).policy.parameters())
+    third = using(tuned=3)
+    with pytest.raises(ValueError, match=r"tuned: got 3; of 6 denoising steps the last 2"):
+        third.algo.start(third, split)
 
 
 def test_more_tuned_steps_than_there_are_is_refused(begun, tmp_path) -> None:

@@ -13,6 +13,7 @@ from tests.training.rl.runs import ALGOS, config, start
 from tests.training.tiny_run import tiny_config
 from training import loop
 from training.config import EvalConfig
+from training.metrics import read_metrics
 from training.optimiser import Optimiser
 from training.rl import store
 from training.rl.help import HelpConfig
@@ -41,6 +42,12 @@ def test_a_run_that_stopped_ends_with_the_same_weights(algo, begun, tmp_path) ->
             p.flatten() for p in checkpoint.load(out)[0].state_dict().values() if p.dim()
         ])  # fmt: skip
 
+    def rounds(out):
+        """What every row tells of its round; as text, in which a NaN is a NaN."""
+        names = ("practice/", "health/")
+        rows = [{k: v for k, v in row.items() if k.startswith(names)} for row in read_metrics(out)]
+        return json.dumps(rows)
+
     run, place = config(algo), start(begun, tmp_path / "b")
     loop.run(run, start(begun, tmp_path / "a"), tmp_path / "a/run", Console(quiet=True))
     step = Optimiser.step_
@@ -56,6 +63,7 @@ def test_a_run_that_stopped_ends_with_the_same_weights(algo, begun, tmp_path) ->
             loop.run(run, place, tmp_path / "b/run", Console(quiet=True))
     loop.run(run, place, tmp_path / "b/run", Console(quiet=True))
     assert torch.equal(weights(tmp_path / "a/run"), weights(tmp_path / "b/run"))
+    assert rounds(tmp_path / "a/run") == rounds(tmp_path / "b/run")
 
 
 def test_only_what_the_reward_takes_for_success_is_cloned(begun, tmp_path) -> None:

@@ -1,0 +1,115 @@
+"""Steering: the density of chosen noise, the best of several chunks, and how it is acted with."""
+
+import numpy as np
+import pytest
+import torch
+from torch.distributions import AffineTransform, Normal, TanhTransform, TransformedDistribution
+
+from tests.fakes import fake_observation, fake_policy, liven_
+from vla import checkpoint
+from vla.nn.steering import SteeringConfig
+from vla.policies import vla
+
+SMALL = vla.Config(chunk=4, execute=2)
+
+
+def steered(**settings) -> vla.VLAPolicy:
+    policy = fake_policy(SMALL)
+    policy.steer_(SteeringConfig(**{"width": 16, "critics": 2, **settings}))
+    liven_(policy.steering)
+    return policy.eval()
+
+
+def draw(seed: int, *shape: int) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape, np.float32))
+
+
+def act(policy, noise, batch: int = 3):
+    obs = fake_observation(np.random.default_rng(0), batch)
+    return policy.act(obs, policy.initial_state(batch), noise)[0].values
+
+
+def test_the_density_is_that_of_a_squashed_gaussian() -> None:
+    steering = steered(bound=1.2).steering
+    features = draw(1, 5, steering.actor[0].in_features)
+    drawn = steering.draw(features, draw(2, 5, steering.chunk, steering.actions))
+    assert drawn.noise.abs().max() < 1.2
+    mean, log_std = steering.gaussian(features)
+    squash = [TanhTransform(cache_size=1), AffineTransform(0.0, 1.2)]
+    wanted = TransformedDistribution(Normal(mean, log_std.exp()), squash)
+    found = wanted.log_prob(drawn.noise).flatten(1).mean(1)
+    torch.testing.assert_close(drawn.log_prob, found, atol=1e-4, rtol=1e-4)
+
+
+def test_fresh_noise_is_about_what_the_policy_was_cloned_with() -> None:
+    policy = fake_policy(SMALL)
+    policy.steer_(SteeringConfig(width=16))
+    features = draw(1, 200, policy.steering.actor[0].in_features)
+    normal = draw(2, 200, policy.steering.chunk, policy.steering.actions)
+    noise = policy.steering.draw(features, normal).noise
+    assert noise.mean().abs() < 0.1
+    assert 0.85 < noise.std() < 1.05
+
+
+def test_acting_starts_from_the_chosen_noise_and_practice_from_noise_around_it() -> None:
+    policy = steered()
+    first, second = (draw(s, 3, *policy.noise_shape) for s in (3, 4))
+    assert torch.equal(act(policy, first), act(policy, second))
+    plain = fake_policy(SMALL)
+    assert not torch.equal(act(policy, first), act(plain, first))
+    obs = fake_observation(np.random.default_rng(0), 3)
+    chunk, trace, _ = policy.sample(obs, policy.initial_state(3), first)
+    again, _, _ = policy.sample(obs, policy.initial_state(3), second)
+    assert not torch.equal(chunk.values, again.values)
+    # The same weights, from the noise that was chosen, without drawing, come to the same.
+    replayed = act(plain, trace.latents[:, :1])
+    torch.testing.assert_close(chunk.values, replayed, atol=1e-5, rtol=1e-5)
+    assert not trace.log_prob.any()
+    with pytest.raises(ValueError, match="a steered policy denoises without noise"):
+        policy.log_prob(obs, policy.initial_state(3), trace)
+
+
+def test_the_chunk_of_the_highest_value_is_chosen_row_by_row(monkeypatch) -> None:
+    policy = steered(candidates=3, pessimism=0.0)
+    noise = draw(5, 2, *policy.noise_shape)
+    seen = []
+
+    def values(features, chunk):
+        seen.append(chunk)
+        return torch.tensor([0.1, 0.3, 0.2, 0.9, 0.0, 0.5]).expand(2, -1)
+
+    monkeypatch.setattr(policy.steering.values, "forward", values)
+    obs = fake_observation(np.random.default_rng(0), 2)
+    _, trace, _ = policy.sample(obs, policy.initial_state(2), noise)
+    assert torch.equal(trace.latents[:, -1, :2], seen[0][[1, 3]])
+    assert seen[0].shape == (6, 2, 2)
+
+
+def test_doubt_is_taken_off(monkeypatch) -> None:
+    policy = steered(candidates=2, pessimism=1.0)
+    # Means 1.0 and 0.9, deviations 0.5 and 0.1.
+    told = torch.tensor([[1.5, 1.0], [0.5, 0.8]])
+    monkeypatch.setattr(policy.steering.values, "forward", lambda features, chunk: told)
+    obs, noise = fake_observation(np.random.default_rng(0), 1), draw(6, 1, *policy.noise_shape)
+    chosen = policy.sample(obs, policy.initial_state(1), noise)[1].latents
+    second = noise.clone()
+    second[:, 0] = noise[:, 1]
+    policy.steering.config = SteeringConfig(width=16, critics=2)
+    torch.testing.assert_close(
+        policy.sample(obs, policy.initial_state(1), second)[1].latents, chosen
+    )
+
+
+def test_a_checkpoint_acts_steered(tmp_path) -> None:
+    policy = steered(candidates=2)
+    origin = checkpoint.provenance({}, (), 1)
+    checkpoint.save(policy, origin, tmp_path / "policy", policy.state_dict())
+    loaded, _ = checkpoint.load(tmp_path / "policy")
+    noise = draw(7, 3, *policy.noise_shape)
+    assert loaded.config.steering.candidates == 2
+    assert torch.equal(act(loaded, noise), act(policy, noise))
+
+
+def test_more_candidates_than_rows_of_noise_are_refused() -> None:
+    with pytest.raises(ValueError, match="candidates: got 8, expected at most 7"):
+        steered(candidates=8)
