@@ -54,7 +54,7 @@ def missing(config: PracticeConfig, folder: Path) -> list[tuple[int, int]]:
     for number in range(config.rounds):
         name = store.name_of(number)
         finished, _ = parts.there(folder, name)
-        # In this order: the learner writes a round before it deletes its parts.
+        # In this order: the learner makes a round of its parts by one rename.
         if not store.has(folder, name):
             found += [(number, k) for k in range(config.episodes) if k not in finished]
     return found

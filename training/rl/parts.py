@@ -1,7 +1,7 @@
 """A round that is not whole yet: each episode, and each verdict, is on disk as soon as it is there.
 
 Both appear by one rename, so that a kill loses nothing that was finished. Once all of a round has
-been judged it is written as any other (`training.rl.store`), and its parts go.
+been judged it becomes, by one rename as well, a round as any other (`training.rl.store`).
 """
 
 import os
@@ -73,13 +73,10 @@ def read_verdict(folder: Path, name: str, number: int) -> Verdict:
 
 def there(folder: Path, name: str) -> tuple[set[int], set[int]]:
     """Return the numbers of the episodes that are finished, and of those that are judged."""
-    place = _place(folder, name)
     try:
-        names = os.listdir(place)
+        names = os.listdir(_place(folder, name))
     except FileNotFoundError:  # nothing yet, or no longer
         names = []
-    # What is being deleted was renamed before: a list is whole if its folder still has its name.
-    names = names if place.exists() else []
     episodes, verdicts = (
         {int(found[1]) for found in (re.fullmatch(pattern, n) for n in names) if found}
         for pattern in (r"episode-(\d+)", r"verdict-(\d+)\.safetensors")
@@ -87,14 +84,11 @@ def there(folder: Path, name: str) -> tuple[set[int], set[int]]:
     return episodes, verdicts
 
 
-def clear(folder: Path, name: str) -> None:
-    """Delete what is there, or was left by a deletion that was killed."""
-    place = _place(folder, name)
-    old = place.with_name(f"{place.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if place.exists():
-        place.rename(old)
-        shutil.rmtree(old)
+def finish(folder: Path, name: str) -> None:
+    """Make a round of the store of what is there, by one rename."""
+    for begun in _place(folder, name).glob(".*"):  # left by a process that was killed
+        shutil.rmtree(begun) if begun.is_dir() else begun.unlink()
+    _place(folder, name).rename(folder / name)
 
 
 def _place(folder: Path, name: str) -> Path:
@@ -102,7 +96,7 @@ def _place(folder: Path, name: str) -> Path:
 
 
 def _episode(number: int) -> str:
-    return f"episode-{number:06d}"
+    return f"{store.EPISODE}{number:06d}"
 
 
 def _verdict(folder: Path, name: str, number: int) -> Path:

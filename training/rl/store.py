@@ -1,5 +1,6 @@
 """Experience on disk: one zarr group per round of practice, written whole or not at all.
 
+A round that was practised in a process of its own is a folder of such groups, one per episode.
 What was practised is kept with its policy version, instruction and outcome. A later run can learn
 from the newest of it as well, judged again by the critic of that day.
 """
@@ -20,6 +21,8 @@ MOMENTS = ("images", "proprio", "time_s", "progress", "step")
 DECISIONS = ("actions", "helped", "at", "latents", "log_prob", "reward")
 SINGLE = ("terminated", "success", "task", "number", "seed", "version")
 FORMAT = 2
+EPISODE = "episode-"
+"""What the names of the groups of single episodes begin with."""
 
 
 def name_of(number: int) -> str:
@@ -60,6 +63,9 @@ def read_round(folder: Path, name: str) -> list[Episode]:
     Raises:
         ValueError: there is no such round, or it is damaged.
     """
+    single = sorted(path.name for path in (folder / name).glob(f"{EPISODE}*"))
+    if single:
+        return [episode for one in single for episode in read_round(folder / name, one)]
     try:
         group = zarr.open_group(folder / name, mode="r")
         if group.attrs["format"] != FORMAT:

@@ -60,10 +60,9 @@ class Team:
         return sum(len(found) for name in names for found in parts.there(self.folder, name))
 
     def take(self, number: int) -> tuple[list[Episode], list[Verdict]]:
-        """Wait until a round is whole and judged, write it to the store and return it."""
+        """Wait until a round is whole and judged, put it into the store and return it."""
         name = store.name_of(number)
         if store.has(self.folder, name):  # taken by a run that was killed before it was saved
-            parts.clear(self.folder, name)
             episodes = store.read_round(self.folder, name)
             return episodes, self.judge.verdicts(episodes)
         while not self._ready(name):
@@ -74,8 +73,7 @@ class Team:
             verdicts = [parts.read_verdict(self.folder, name, e.number) for e in episodes]
         else:
             verdicts = self.judge.verdicts(episodes)
-        store.write_round(self.folder, name, episodes)
-        parts.clear(self.folder, name)
+        parts.finish(self.folder, name)
         return episodes, verdicts
 
     def _ready(self, name: str) -> bool:

@@ -40,9 +40,14 @@ def test_what_is_missing_is_seen_in_the_folder(tmp_path) -> None:
     parts.keep(tmp_path, ROUND, episode(1, number=1))
     parts.keep(tmp_path, "round-000001", episode(1, number=0))
     assert actor.missing(run, tmp_path) == [(0, 0), (1, 1)]
-    store.write_round(tmp_path, ROUND, [episode(1, number=k) for k in (0, 1)])
-    parts.clear(tmp_path, ROUND)
+    parts.keep(tmp_path, ROUND, episode(2, number=0))
+    (tmp_path / f".{ROUND}.parts" / ".episode-000001.new-77").mkdir()
+    parts.finish(tmp_path, ROUND)
     assert actor.missing(run, tmp_path) == [(1, 1)]
+    assert [(e.number, len(e)) for e in store.read_round(tmp_path, ROUND)] == [(0, 2), (1, 1)]
+    assert sorted(p.name for p in (tmp_path / ROUND).iterdir()) == [
+        "episode-000000", "episode-000001",
+    ]  # fmt: skip
 
 
 def test_a_verdict_comes_back_beside_its_episode(tmp_path) -> None:
