@@ -108,6 +108,11 @@ class Dppo(Practitioner):
 
     def __init__(self, config: Config, train: PracticeConfig, start: Start) -> None:
         super().__init__(train, start)
+        if train.runtime.lag:
+            raise ValueError(
+                f"dppo: got runtime.lag {train.runtime.lag}, but it learns from what the present "
+                "policy practised; use --runtime.lag 0, or ogpo, which learns from any practice"
+            )
         head = self.policy.head
         # Practice needs noise at every transition; acting takes their means all the same.
         head.config = replace(head.config, min_std=config.min_std)

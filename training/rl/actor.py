@@ -32,8 +32,9 @@ def work(job: Job, alive: Callable[[], None]) -> None:
     """Practise until every round is whole."""
     config, folder = job.config, job.start.experience
     host.prepare(config.threads)
-    policy, _ = checkpoint.load(job.start.policy, device=config.device)
-    policy.head.config = job.head
+    begun, _ = checkpoint.load(job.start.policy)
+    made = job.policy.build(begun.robot, begun.statistics, begun.text.tokenizer)
+    policy = made.to(config.device).eval()  # its weights come from the board
     cast = Cast(config, policy, Board(name=job.board), helpers(config, job, policy))
     left = deque(missing(config, folder))
     width = min(config.environments, config.episodes * (1 + config.runtime.lag))

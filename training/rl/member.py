@@ -35,8 +35,8 @@ class Job:
     """The run."""
     start: Start
     """What it starts from, and where practice is kept."""
-    head: PluginConfig
-    """Configuration of the policy's head as it practises."""
+    policy: PluginConfig
+    """Configuration of the policy as it practises; an algorithm may have added to it."""
     board: str
     """Name of the board on which weights are published."""
 

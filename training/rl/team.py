@@ -5,6 +5,7 @@ judged. What ties the processes together is the run's folder and one board of we
 """
 
 import time
+from dataclasses import replace
 
 from safetensors.torch import save
 
@@ -37,7 +38,8 @@ class Team:
     ) -> None:  # fmt: skip
         self.config, self.folder, self.judge = config, start.experience, judge
         self.board = Board(len(_payload(policy)))
-        job = Job(config=config, start=start, head=policy.head.config, board=self.board.name)
+        acts = replace(policy.config, head=policy.head.config)
+        job = Job(config=config, start=start, policy=acts, board=self.board.name)
         works = {"actor": actor.work} | ({"scorer": score} if judge.scorer else {})
         self.members = [Member(name, work, job) for name, work in works.items()]
 

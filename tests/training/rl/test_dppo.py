@@ -9,7 +9,7 @@ import torch
 from tests.training.rl.runs import config, start
 from training.algos.dppo import clipped
 from training.optimiser import Optimiser, OptimiserConfig
-from training.rl.config import PracticeConfig
+from training.rl.config import PracticeConfig, RuntimeConfig
 from vla import checkpoint
 
 
@@ -120,4 +120,10 @@ def test_a_policy_split_by_practice_is_practised_on_alike_or_as_a_whole(begun, t
 def test_more_tuned_steps_than_there_are_is_refused(begun, tmp_path) -> None:
     run = using(tuned=9)
     with pytest.raises(ValueError, match="tuned: got 9, the policy denoises in 6 steps"):
+        run.algo.start(run, start(begun, tmp_path))
+
+
+def test_practice_by_older_weights_is_refused(begun, tmp_path) -> None:
+    run = replace(using(), runtime=RuntimeConfig(processes=True, lag=1))
+    with pytest.raises(ValueError, match="dppo: got runtime.lag 1.* --runtime.lag 0, or ogpo"):
         run.algo.start(run, start(begun, tmp_path))

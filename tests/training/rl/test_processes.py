@@ -123,7 +123,7 @@ def goes_on(job, alive) -> None:
 def job(folder: Path, **runtime) -> Job:
     return Job(
         config=apart(**runtime), start=replace(start(folder, folder), experience=folder),
-        head=small_policy().config.head, board="none",
+        policy=small_policy().config, board="none",
     )  # fmt: skip
 
 

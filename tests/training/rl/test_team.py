@@ -4,11 +4,12 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 from rich.console import Console
 
 from reward_models.label.practice import make_critic
-from tests.training.rl.runs import config, start
+from tests.training.rl.runs import ALGOS, config, start
 from training import loop
 from training.config import EvalConfig
 from training.rl import parts, store
@@ -47,6 +48,17 @@ def test_without_lag_processes_make_the_same_run_to_the_bit(begun, tmp_path) -> 
             np.testing.assert_array_equal(getattr(a, field), getattr(b, field))
     left = [p.name for p in (tmp_path / "apart/experience").iterdir() if p.name.startswith(".")]
     assert left == []
+
+
+@pytest.mark.parametrize("algo", [ALGOS["steer"], replace(ALGOS["dppo"], tuned=1)])
+def test_what_an_algorithm_adds_to_the_policy_practises_elsewhere_too(
+    begun, tmp_path, algo
+) -> None:
+    run = replace(config(eval=QUICK), algo=algo)
+    apart = replace(run, runtime=RuntimeConfig(processes=True))
+    for name, one in (("one", run), ("apart", apart)):
+        loop.run(one, start(begun, tmp_path / name), tmp_path / name / "run", Console(quiet=True))
+    assert torch.equal(weights(tmp_path / "one/run"), weights(tmp_path / "apart/run"))
 
 
 def test_an_actor_that_is_killed_loses_nothing_and_the_run_goes_on(
