@@ -237,7 +237,7 @@ class Ogpo(Practitioner):
         """Return what was done at every decision, normalised: f32 [t, h, u]."""
         done = self.policy.normalizer.action(torch.from_numpy(episode.actions)).numpy()
         own = episode.latents[:, -1, : self.acted]  # without the limits that the arm put to it
-        return np.where(episode.helped[:, None, None], done, own)
+        return np.where(episode.own[:, None, None], own, done)
 
     @torch.no_grad()
     def _look_ahead(self) -> np.ndarray:

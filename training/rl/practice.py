@@ -12,8 +12,9 @@ import torch
 from sim import vec_env
 from training.evaluate import episode_noise
 from training.rl.clock import Stopwatch
-from training.rl.experience import Episode
+from training.rl.experience import OTHER, POLICY, Episode
 from training.rl.help import Helper
+from training.rl.stand_in import Moment
 from vla.contracts import config as configs
 from vla.contracts.config import PluginConfig
 from vla.contracts.types import DenoiseTrace, EnvStep, Observation, PolicyState
@@ -31,7 +32,12 @@ class Acting:
     version: int
     """Updates that the policy has seen; kept with the episodes."""
     helper: Helper | None = None
-    """Says where somebody else acts, for as many environments as run; nobody if None."""
+    """Says where somebody else acts, and who, for as many environments as run; nobody if None."""
+
+    @property
+    def live(self) -> bool:
+        """Whether somebody is asked at every control step."""
+        return self.helper is not None and self.helper.stand_in.live
 
 
 def practise(
@@ -50,7 +56,8 @@ def practise(
         seed: Of episodes and of the policy's noise.
         version: Kept with the episodes.
         environments: How many run side by side.
-        helper: Says where somebody else acts, for as many environments as run; nobody if None.
+        helper: Says where somebody else acts, and who, for as many environments as run; nobody if
+            None.
         clock: Told of the seconds that inference, simulation and pictures took.
     """
     acting = Acting(policy=policy, seed=seed, version=version, helper=helper)
@@ -89,7 +96,7 @@ class Stage:
         self._state = _copied(policy.initial_state(width))
         self._running: list[_Running | None] = [None] * width
         self._plan = np.zeros((width, self._execute, len(policy.robot.channels)), np.float32)
-        self._taken, self._helped = np.zeros(width, np.int64), np.zeros(width, np.bool_)
+        self._taken, self._asked = np.zeros(width, np.int64), np.zeros(width, np.bool_)
 
     @property
     def free(self) -> int:
@@ -108,7 +115,7 @@ class Stage:
         rows = [row for row, one in enumerate(self._running) if one is None][: len(episodes)]
         for row, (acting, number) in zip(rows, episodes, strict=True):
             self._running[row] = _Running(acting, number)
-            self._taken[row], self._helped[row] = 0, False
+            self._taken[row], self._asked[row] = 0, False
         seeds = np.array([acting.seed for acting, _ in episodes])
         with self.clock.on("step"):
             self._obs = self._env.begin(
@@ -116,21 +123,26 @@ class Stage:
             )
 
     def step_(self) -> list[Episode]:
-        """Act until the next moment that is looked at; return the episodes that ended."""
+        """Act until the next moment that is looked at, or for one control step where somebody acts
+        live; return the episodes that ended.
+        """
         obs = self._obs
         assert obs is not None
         busy = [(row, one) for row, one in enumerate(self._running) if one is not None]
         due = [(row, one) for row, one in busy if self._taken[row] == 0]
         for acting in dict.fromkeys(one.acting for _, one in due):
             self._decide_(acting, [(row, one) for row, one in due if one.acting is acting], obs)
+        beat = 1 if any(one.acting.live for _, one in busy) else self._beat
         for row, one in busy:
-            one.see_(obs, row)
-        ahead = self._taken[:, None] + np.arange(self._beat)
+            if self._taken[row] % self._beat == 0:
+                one.see_(obs, row)
+        scripted = self._give_way_(busy, obs)
+        ahead = self._taken[:, None] + np.arange(beat)
         now = self._plan[np.arange(len(self._plan))[:, None], ahead]
         idle = np.array([one is None for one in self._running])
         with self.clock.on("step"):
-            step = self._env.step_chunk(now, self._helped, idle)
-        self._taken = (self._taken + self._beat) % self._execute
+            step = self._env.step_chunk(now, scripted, idle)
+        self._taken = (self._taken + beat) % self._execute
         self._obs, ended = step.obs, []
         for row, one in busy:
             one.arrive_(step, row)
@@ -139,6 +151,29 @@ class Stage:
                 self._running[row] = None
         return ended
 
+    def _give_way_(self, busy: list[tuple[int, "_Running"]], obs: Observation) -> np.ndarray:
+        """Let others act where they will; return where it is the environment's expert, bool [e]."""
+        scripted = np.zeros(len(self._running), np.bool_)
+        for acting in dict.fromkeys(one.acting for _, one in busy if one.acting.helper):
+            assert acting.helper is not None
+            ours = [(row, one) for row, one in busy if one.acting is acting]
+            rows = np.array([row for row, _ in ours])
+            move = acting.helper.stand_in.act(Moment(
+                obs=obs, rows=rows, asked=self._asked[rows],
+                decision=np.array([len(one.decisions) - 1 for _, one in ours]),
+                progress=acting.helper.progress(rows),
+            ))  # fmt: skip
+            for i in np.flatnonzero(move.acts):
+                row, one = ours[i]
+                one.give_way_()
+                if move.actions is None:
+                    scripted[row] = True
+                else:
+                    rest = self._plan[row, self._taken[row] :]
+                    told = np.minimum(np.arange(len(rest)), len(move.actions[i]) - 1)
+                    rest[:] = move.actions[i][told]
+        return scripted
+
     def _decide_(self, acting: Acting, due: list[tuple[int, "_Running"]], obs: Observation) -> None:
         """Plan what is done next where a decision is due and the same policy acts."""
         rows = np.array([row for row, _ in due])
@@ -146,7 +181,7 @@ class Stage:
         number = np.array([one.number for _, one in due])
         seen, policy = _rows(obs, rows), acting.policy
         if acting.helper:
-            self._helped[rows] = acting.helper.helped(seen, rows, number, decision)
+            self._asked[rows] = acting.helper.helped(seen, rows, number, decision)
         noise = episode_noise(acting.seed, number, decision, policy.noise_shape)
         past = _picked(self._state, rows) if self._remembers else policy.initial_state(len(rows))
         with self.clock.on("infer"):
@@ -154,9 +189,12 @@ class Stage:
         if self._remembers:
             for name in _STATE:
                 getattr(self._state, name)[rows] = getattr(after, name)
-        self._plan[rows] = _numpy(chunk.values)[:, : self._execute]
-        for i, (row, one) in enumerate(due):
-            one.decide_(i, trace, bool(self._helped[row]))
+        plan, by = _numpy(chunk.values)[:, : self._execute].copy(), np.full(len(rows), POLICY)
+        if acting.helper:
+            by = acting.helper.retried(policy.robot, rows, np.asarray(seen.proprio), plan)
+        self._plan[rows] = plan
+        for i, (_, one) in enumerate(due):
+            one.decide_(i, trace, int(by[i]))
 
     def close(self) -> None:
         """Release the environments; what is not finished is dropped."""
@@ -172,31 +210,39 @@ class _Running:
         self.task = ""
         self.moments: list[dict[str, Any]] = []
         self.decisions: list[dict[str, Any]] = []
-        self.executed: list[int] = []
         self.actions: list[np.ndarray] = []
+        self.executed: list[int] = []
+        """Control steps since each moment, up to the next."""
         self.after: list[tuple[float, float]] = []
+        """Progress at the end of these, and their reward."""
 
-    def decide_(self, i: int, trace: DenoiseTrace, helped: bool) -> None:
-        """Keep row i of what was decided at the moment to be seen next, and whether somebody else
-        acts.
-        """
+    def decide_(self, i: int, trace: DenoiseTrace, by: int) -> None:
+        """Keep row i of what was decided at the moment to be seen next, and who acts."""
         self.decisions.append({
             "at": len(self.moments),
-            "helped": np.bool_(helped),
+            "by": np.int8(by),
             "latents": _numpy(trace.latents[i]).copy(),
             "log_prob": _numpy(trace.log_prob[i]).copy(),
         })  # fmt: skip
+
+    def give_way_(self) -> None:
+        """Keep that in the present decision somebody else acts."""
+        self.decisions[-1]["by"] = np.int8(OTHER)
 
     def see_(self, obs: Observation, row: int) -> None:
         """Keep what was seen."""
         self.task = obs.task[row]
         self.moments.append(_moment(obs, row))
+        self.executed.append(0)
+        self.after.append((0.0, 0.0))
 
     def arrive_(self, step: EnvStep, row: int) -> None:
         """Keep what was done, and what came of it."""
-        self.actions.append(step.info["actions"][row].copy())
-        self.executed.append(int(step.info["steps"][row]))
-        self.after.append((float(step.info["progress"][row]), float(step.reward[row])))
+        count = int(step.info["steps"][row])
+        self.actions.append(step.info["actions"][row][:count].copy())
+        self.executed[-1] += count
+        earned = self.after[-1][1] + float(step.reward[row])
+        self.after[-1] = float(step.info["progress"][row]), earned
 
     def episode(self, step: EnvStep, row: int, execute: int) -> Episode:
         """Return the episode, which ended with `step`."""
@@ -204,21 +250,18 @@ class _Running:
         kept = {name: np.stack([m[name] for m in moments]) for name in moments[0]}
         kept |= {name: np.stack([d[name] for d in self.decisions]) for name in self.decisions[0]}
         progress, reward = np.array(self.after, np.float32).T
-        begin = kept["at"]
         return Episode(
-            **kept, step=np.cumsum([0, *self.executed]), actions=self._planned(begin, execute),
-            progress=np.append(np.float32(0), progress), reward=np.add.reduceat(reward, begin),
+            **kept, step=np.cumsum([0, *self.executed]), actions=self._planned(execute),
+            progress=np.append(np.float32(0), progress), reward=np.add.reduceat(reward, kept["at"]),
             terminated=bool(step.terminated[row]), success=bool(step.info["success"][row]),
             task=self.task, number=self.number, seed=self.acting.seed,
             version=self.acting.version,
         )  # fmt: skip
 
-    def _planned(self, begin: np.ndarray, execute: int) -> np.ndarray:
+    def _planned(self, execute: int) -> np.ndarray:
         """Return the actions of each decision f32 [t, x, u]; the last repeated where it ended."""
         done = np.concatenate(self.actions)
-        if len(done) == len(begin) * execute:
-            return done.reshape(len(begin), execute, -1)
-        wanted = begin[:, None] + np.arange(execute)  # one action per moment
+        wanted = np.arange(len(self.decisions) * execute).reshape(-1, execute)
         return done[np.minimum(wanted, len(done) - 1)]
 
 
