@@ -50,6 +50,8 @@ class LocalServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    policy = "default-src 'none'"
+    """Content security policy of every answer."""
 
     def __init__(self, port: int, handler: type["LocalHandler"]) -> None:
         self.token = secrets.token_urlsafe(16)
@@ -70,8 +72,6 @@ class LocalHandler(BaseHTTPRequestHandler):
     """Checks who asks, and sends what `get` and `post` find."""
 
     server: Any
-    policy = "default-src 'none'"
-    """Content security policy of every answer."""
     protocol_version = "HTTP/1.1"
     timeout = 60
 
@@ -116,7 +116,7 @@ class LocalHandler(BaseHTTPRequestHandler):
             "Content-Type": kind,
             "Content-Length": str(length),
             "Cache-Control": "no-store",
-            "Content-Security-Policy": self.policy,
+            "Content-Security-Policy": self.server.policy,
             "Referrer-Policy": "no-referrer",
             "X-Content-Type-Options": "nosniff",
         }

@@ -96,6 +96,8 @@ def open_server(labelled: Path, port: int, author: str) -> "ReviewServer":
 class ReviewServer(LocalServer):
     """Listens on this machine; one reviewer, one data set. A context manager."""
 
+    policy = POLICY
+
     def __init__(self, labelled: Labelled, port: int, author: str) -> None:
         self.labelled = labelled
         self.folder = labelled.info.path
@@ -157,7 +159,6 @@ class Handler(LocalHandler):
     """Finds what is asked for."""
 
     server: ReviewServer
-    policy = POLICY
 
     def get(self, path: str) -> None:
         """Send the page, its script, an episode's labels or its clip."""

@@ -92,6 +92,7 @@ class Stage:
         self._env = vec_env.make(
             configs.type_name(task), width, robot=policy.robot, task_config=task
         )
+        self._limit_s = self._env.spec.max_episode_steps / policy.robot.control_hz
         self._obs: Observation | None = None
         self._state = _copied(policy.initial_state(width))
         self._running: list[_Running | None] = [None] * width
@@ -159,7 +160,7 @@ class Stage:
             ours = [(row, one) for row, one in busy if one.acting is acting]
             rows = np.array([row for row, _ in ours])
             move = acting.helper.stand_in.act(Moment(
-                obs=obs, rows=rows, asked=self._asked[rows],
+                obs=obs, rows=rows, asked=self._asked[rows], limit_s=self._limit_s,
                 decision=np.array([len(one.decisions) - 1 for _, one in ours]),
                 progress=acting.helper.progress(rows),
             ))  # fmt: skip

@@ -20,6 +20,8 @@ class Moment:
     """bool [d], in which of them help is due."""
     decision: np.ndarray
     """i64 [d], decisions of each one's episode before the present one."""
+    limit_s: float
+    """Seconds that an episode lasts at most."""
     progress: np.ndarray
     """f32 [d], the critic's progress at the latest decision; NaN where it has said nothing."""
 
