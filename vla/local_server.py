@@ -8,6 +8,7 @@ see and to do is the business of who derives from it.
 import http
 import json
 import secrets
+import sys
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
@@ -66,6 +67,11 @@ class LocalServer(ThreadingHTTPServer):
     def hosts(self) -> tuple[str, str]:
         """What a request may call us."""
         return f"{HOST}:{self.server_port}", f"localhost:{self.server_port}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a browser that has gone away in the middle of a request."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class LocalHandler(BaseHTTPRequestHandler):

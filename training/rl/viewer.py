@@ -158,7 +158,7 @@ class Viewer(LocalServer):
             "frame-ancestors 'none'"
         )
         self._lock = threading.Lock()
-        self._told: dict[str, Any] = {"frame": 0}
+        self._told: dict[str, Any] = {"frame": 0, "over": False}
         self._views = np.zeros((1, 8, 8, 3), np.uint8)
         try:
             super().__init__(port, Handler)
@@ -175,7 +175,7 @@ class Viewer(LocalServer):
         """Show pictures u8 [v, h, w, 3] and what else there is to tell, as JSON types."""
         with self._lock:
             self._views = views
-            self._told = {**told, "frame": self._told["frame"] + 1}
+            self._told = {**self._told, **told, "frame": self._told["frame"] + 1}
 
     def tell(self, **told: Any) -> None:
         """Change some of what is told."""
@@ -184,6 +184,7 @@ class Viewer(LocalServer):
 
     def close(self) -> None:
         """Stop; calling it twice does no harm."""
+        self.tell(over=True)  # to pages that are still connected
         self.shutdown()
         self._thread.join()
         self.server_close()

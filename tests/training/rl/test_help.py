@@ -91,5 +91,11 @@ def test_leads_shrink_and_end() -> None:
 def test_mistakes_get_a_sentence() -> None:
     with pytest.raises(ValueError, match="help.attended: got 0.5 with reward 'sparse'"):
         PracticeConfig(reward="sparse", help=HelpConfig(attended=0.5))
+    with pytest.raises(ValueError, match="help.retried: got 0.5 with reward 'sparse'"):
+        PracticeConfig(reward="sparse", help=HelpConfig(retried=0.5))
+    with pytest.raises(ValueError, match="unknown stand_in 'humam': did you mean human?"):
+        HelpConfig(by="humam")
+    with pytest.raises(ValueError, match="expected less than runtime.silent_s"):
+        PracticeConfig(help=HelpConfig(answer_s=300.0))
     with pytest.raises(ValueError, match="shares up to 1"):
         HelpConfig(led=1.5)
