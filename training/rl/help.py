@@ -144,6 +144,17 @@ class Helper:
                 plan_[i] = retry.actions(robot, proprio[i], plan_[i])
         return by
 
+    def meet_(self, row: int) -> None:
+        """Note that somebody acts in an environment: progress is waited for anew there."""
+        one = self.watched.get(row)
+        if one is None:
+            return
+        one.waited = 0
+        if one.retry is not None:
+            one.retry.end_()
+        if self.stand_in.live:
+            one.asked = False  # the expert stays to the end; a person gives back
+
     def progress(self, rows: np.ndarray) -> np.ndarray:
         """Return what the critic last said of some environments, f32 [d]; NaN if nothing."""
         said = [self.watched[row].value if row in self.watched else np.nan for row in rows.tolist()]

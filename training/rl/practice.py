@@ -167,6 +167,7 @@ class Stage:
             for i in np.flatnonzero(move.acts):
                 row, one = ours[i]
                 one.give_way_()
+                acting.helper.meet_(row)
                 if move.actions is None:
                     scripted[row] = True
                 else:

@@ -7,6 +7,7 @@ import pytest
 
 from training.rl.config import PracticeConfig
 from training.rl.help import HelpConfig, Helper
+from training.rl.stand_ins.expert import Expert
 from vla.contracts.types import Observation
 
 
@@ -73,6 +74,22 @@ def test_the_budget_is_the_share_of_attended_episodes() -> None:
 def test_another_episode_in_the_same_place_is_another_matter() -> None:
     one = helper(HelpConfig(attended=1.0, patience=1), Says(0.1, 0.1))
     assert [helped(one, 1, t)[0] for t in (0, 1, 0)] == [False, True, False]
+
+
+class Live(Expert):
+    """Somebody who acts at every control step."""
+
+    live = True
+
+
+def test_who_gives_back_is_asked_again_where_progress_stands_still_again() -> None:
+    watched = HelpConfig(attended=1.0, patience=2)
+    for stand_in, after in ((Live(), [False, True]), (Expert(), [True, True])):
+        one = Helper(watched, seed=3, left=1.0, scorer=Says(*[0.1] * 9), views=(0, 1),
+                     stand_in=stand_in)  # fmt: skip
+        assert [bool(helped(one, 1, t)[0]) for t in range(3)] == [False, False, True]
+        one.meet_(0)
+        assert [bool(helped(one, 1, t)[0]) for t in (3, 4)] == after
 
 
 def leads(left: float) -> np.ndarray:

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from sim.kinematics import kinematics, moved, solve
+from sim.tasks import pick_place
 from tests.training.rl.test_help import Says, asked, seen
-from tests.training.small_policy import TASK, small_policy
+from tests.training.small_policy import small_policy
 from training.rl import retry
 from training.rl.experience import ASIDE, BACK, OTHER, POLICY
 from training.rl.help import HelpConfig, Helper
@@ -63,6 +64,19 @@ def test_it_is_tried_in_the_share_that_was_asked_for_and_leads_stay_what_they_we
     assert [d[:2] for d in drawn] == [before._drawn(n)[:2] for n in range(400)]
 
 
+def test_where_somebody_has_acted_waiting_begins_anew() -> None:
+    one, rows = helper(RETRIED, *[0.1] * 9), np.zeros(1, np.int64)
+
+    def by(t: int) -> int:
+        one.helped(seen(1), rows, rows, np.full(1, t))
+        planned = np.zeros((1, 4, 6), np.float32)
+        return int(one.retried(ROBOT, rows, np.zeros((1, 6), np.float32), planned)[0])
+
+    assert [by(t) for t in range(3)] == [POLICY, POLICY, BACK]
+    one.meet_(0)
+    assert [by(t) for t in (3, 4)] == [POLICY, BACK]
+
+
 def test_the_way_back_ends_where_the_episode_began() -> None:
     home = np.array(ROBOT.home, np.float32)
     one = Retry(home, np.random.default_rng(0), left=retry.DECISIONS)
@@ -114,11 +128,11 @@ def test_a_tool_goes_where_it_is_moved_and_turns_about_the_vertical(robot) -> No
 
 
 class Once(Helper):
-    """The arm of episode 0 goes back at decision 2; nobody looks at it."""
+    """The arm of episode 0 goes back at decision 2; progress is made from then on."""
 
     def __init__(self) -> None:
-        super().__init__(RETRIED, seed=0, left=1.0, scorer=Says(*[0.1, 0.1, 0.1] + [0.5] * 30),
-                         views=(0,))  # fmt: skip
+        critic = Says(0.1, 0.1, *(0.1 + 0.06 * np.arange(30)))
+        super().__init__(RETRIED, seed=0, left=1.0, scorer=critic, views=(0,))
 
     def _drawn(self, number):
         return super()._drawn(number)._replace(retried=number == 0)
@@ -127,9 +141,10 @@ class Once(Helper):
 def test_what_the_arm_did_by_itself_is_kept_as_such() -> None:
     policy = small_policy(none.Config())
     tried, plain = practise(
-        policy, TASK, episodes=2, seed=5, version=0, environments=2, helper=Once()
+        policy, pick_place.Config(), episodes=2, seed=5, version=0, environments=2, helper=Once()
     )
-    assert tried.by.tolist() == [POLICY, POLICY, BACK, BACK, BACK, ASIDE]
+    assert tried.by.tolist()[:6] == [POLICY, POLICY, BACK, BACK, BACK, ASIDE]
+    assert tried.own[-1]
     assert not plain.retried.any()
     home = tried.proprio[0]
     ends = [np.abs(tried.actions[t][-1] - home).max() for t in (2, 3, 4)]

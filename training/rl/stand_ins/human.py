@@ -54,7 +54,10 @@ class Human:
         self.there = True
         self.due = time.monotonic()
         self.tally = Tally()
-        _say(f"a person can watch and take over: {self.viewer.url}")
+        _say(
+            f"a person can watch and take over: {self.viewer.url} (practice begins when that page "
+            f"is open, or in {config.answer_s:.0f} s)"
+        )
 
     def act(self, now: Moment) -> Move:
         """Let a control step's time go by, and return what the person did in it, if anything.
@@ -76,6 +79,7 @@ class Human:
             self.greeted = True
             self._wait(lambda: self.viewer.hands.there)
         self._notice_()
+        self.waited = self.waited and asked
         if asked and self.there and not self.waited:
             self.waited = True
             self._ask_()
