@@ -1,4 +1,4 @@
-"""Who else acts in practice: the expert first, for a while, and where the critic sees no progress.
+"""Who else acts in practice: somebody first, for a while, and where the critic sees no progress.
 
 In three grades, after VLAC. A lead begins an episode in the middle of the work (jump-start, Uchendu
 et al. 2023); leads shrink from round to round. Where progress by the learned critic stands still,
@@ -23,7 +23,7 @@ from vla.contracts.specs import RobotSpec
 from vla.contracts.types import Frames, Observation
 
 STAND_INS = "training.rl.stand_ins"
-
+"""Who may act: a file each."""
 RISE = 0.05
 """Progress that counts as such."""
 
@@ -83,7 +83,8 @@ class _Drawn(NamedTuple):
 class Helper:
     """Says at every decision in which environments somebody else acts.
 
-    What it says of an episode follows from its seed and number alone, whatever runs beside it.
+    What it says of an episode follows from its seed and number alone, whatever runs beside it,
+    unless a person acts in it.
 
     Args:
         config: How much help.
@@ -180,7 +181,7 @@ class Helper:
             one.retry = Retry(np.asarray(obs.proprio)[i].copy(), rng)
 
     def _asks(self, obs: Observation, i: int, row: int, fresh: bool, led: bool) -> bool:
-        """Look at row i, environment `row`, and return whether help is due, from now to the end."""
+        """Look at row i, environment `row`, and return whether help is due."""
         assert self.scorer is not None
         one, part = self.watched[row], slice(i, i + 1)
         if one.asked and not self.stand_in.live:
@@ -207,7 +208,7 @@ class Helper:
 
 @dataclass
 class _Watched:
-    """What is known of an episode that is attended."""
+    """What is known of an episode that is watched."""
 
     state: Any
     """The critic's."""
