@@ -1,106 +1,15 @@
-"""How scripted experts move an arm: inverse kinematics and one-action-per-step motions; no tasks.
+"""How scripted experts move an arm: one-action-per-step motions; no tasks.
 
 A motion looks at the measured state in every control step and heads straight for its goal, so that
 the action is a function of what can be seen and can be imitated without memory.
 """
 
-import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-import mink
-import mujoco
 import numpy as np
 
-from sim.scene import ASSETS
+from sim.kinematics import solve
 from sim.task import World
-from vla.contracts.specs import RobotSpec
-
-POSITION_COST = 1.0
-# An arm of five joints must be free to tilt its hand; one of six or more should not.
-ANGLE_COST = 0.03
-ANGLE_COST_DEXTEROUS = 0.3
-POSTURE_COST = 1e-3
-# Without it full steps swing to and fro about a stretched arm.
-DAMPING = 1e-4
-MAX_ITERATIONS = 30
-MAX_STEP_RAD = 0.4
-
-
-@dataclass(frozen=True, eq=False)
-class Kinematics:
-    """An arm alone in the world, and the optimisation problem of putting its tool somewhere."""
-
-    configuration: mink.Configuration
-    """Scratch configuration; overwritten by every solve."""
-    tool: mink.FrameTask
-    """Where the tool should be."""
-    angle_cost: float
-    """Weight of a radian of tilt or yaw against a metre."""
-    posture: mink.PostureTask
-    """Settles what the tool leaves open, and holds the joints of the hand."""
-    joint_qpos: np.ndarray
-    """Index of each channel's joint in the configuration's q."""
-
-
-@functools.lru_cache(maxsize=4)
-def kinematics(robot: RobotSpec) -> Kinematics:
-    """Return the kinematics of a robot, compiled once per process."""
-    model = mujoco.MjModel.from_xml_path(str(ASSETS / robot.mjcf))
-    joint_qpos = np.array([model.joint(name).qposadr[0] for name in robot.names])
-    posture_cost = np.full(model.nv, 10.0)
-    arm = [c.name for c in robot.channels if c.name != robot.gripper.channel]
-    posture_cost[[model.joint(name).dofadr[0] for name in arm]] = POSTURE_COST
-    posture = mink.PostureTask(model, cost=posture_cost)
-    return Kinematics(
-        configuration=mink.Configuration(model),
-        tool=mink.FrameTask("tool", "site", POSITION_COST, 0.0, lm_damping=1e-6),
-        angle_cost=ANGLE_COST if len(arm) < 6 else ANGLE_COST_DEXTEROUS,
-        posture=posture,
-        joint_qpos=joint_qpos,
-    )
-
-
-def solve(
-    robot: RobotSpec, start: np.ndarray, pos_m: np.ndarray, yaw_rad: float | None = None
-) -> np.ndarray:
-    """Return channel positions that put the tool at `pos_m`, hand pointing down as far as it can.
-
-    Levenberg-Marquardt with joint limits, by mink. Position counts most: an arm that cannot point
-    down there, or has too few joints for `yaw_rad`, gives up the angle.
-
-    Args:
-        robot: The arm.
-        start: Channel positions to start from, shape (u,); the gripper's is returned unchanged.
-        pos_m: Goal of the tool in the world frame, metres.
-        yaw_rad: Angle from world y to the opening direction about z; None leaves it open.
-    """
-    arm = kinematics(robot)
-    model = arm.configuration.model
-    q = model.qpos0.copy()
-    q[arm.joint_qpos] = np.clip(start, robot.low, robot.high)
-    arm.posture.set_target(q)
-    cost = arm.angle_cost
-    arm.tool.set_orientation_cost([cost, cost, 0.0 if yaw_rad is None else cost])
-    pose = mink.SE3.from_rotation_and_translation(_pointing_down(yaw_rad or 0.0), pos_m)
-    arm.tool.set_target(pose)
-    arm.configuration.update(q)
-    for _ in range(MAX_ITERATIONS):
-        step = mink.solve_ik(
-            arm.configuration, [arm.tool, arm.posture], 1.0, solver="daqp", damping=DAMPING
-        )
-        # A linear model of the arm is good for a few tenths of a radian only.
-        step *= min(1.0, MAX_STEP_RAD / max(float(np.abs(step).max()), 1e-9))
-        arm.configuration.integrate_inplace(step, 1.0)
-        if np.abs(step).max() < 1e-3:
-            break
-    return arm.configuration.q[arm.joint_qpos].copy()
-
-
-def _pointing_down(yaw_rad: float) -> mink.SO3:
-    # Columns are the tool's axes in the world: z down, y along the opening direction.
-    cos, sin = np.cos(yaw_rad), np.sin(yaw_rad)
-    return mink.SO3.from_matrix(np.array([[-cos, -sin, 0.0], [-sin, cos, 0.0], [0.0, 0.0, -1.0]]))
 
 
 class Motion:

@@ -17,7 +17,7 @@ MAX_VIDEO_BYTES, MAX_VIDEOS_BYTES = 6_000_000, 12_000_000
 """A video above the first, or that lifts all above the second, is named instead of shown."""
 
 
-SHARES = ("success", "claimed", "right", "foreign", "helped")
+SHARES = ("success", "claimed", "right", "foreign", "helped", "attended", "retried")
 """Figures of a round of practice that are shares."""
 
 
@@ -236,11 +236,13 @@ def _practice(run: Run) -> Iterator[str]:
     head += [
         "claimed under another task's instruction",
         "decisions by a helper",
+        "episodes with a helper",
+        "episodes with a new attempt",
         "rank correlation of return and success",
         "alarm",
     ]
     yield "<h3>Rounds of practice</h3>"
-    yield table(head, rows, numbers=range(8), strong=1)
+    yield table(head, rows, numbers=range(10), strong=1)
     yield (
         '<p class="soft">The policy acts with noise in practice, and helpers act in it: its '
         "success is not that of the tests.</p>"

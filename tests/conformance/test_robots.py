@@ -6,7 +6,8 @@ import mujoco
 import numpy as np
 import pytest
 
-from sim.expert import Motion, solve
+from sim.expert import Motion
+from sim.kinematics import solve
 from sim.scene import ASSETS, compile_scene
 from sim.tasks import reach
 from sim.world import MujocoWorld

@@ -4,7 +4,8 @@ import mujoco
 import numpy as np
 import pytest
 
-from sim.expert import Motion, grasp_yaw, kinematics, solve
+from sim.expert import Motion, grasp_yaw
+from sim.kinematics import kinematics, solve
 from sim.layout import half_width_m
 from sim.scene import compile_scene
 from sim.tasks import reach

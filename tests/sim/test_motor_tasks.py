@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sim import layout, rewards
-from sim.expert import solve
+from sim.kinematics import solve
 from sim.scene import compile_scene
 from sim.tasks import drawer, pick_place, push, reach
 from sim.world import MujocoWorld

@@ -152,6 +152,7 @@ def test_a_run_of_practice_shows_what_was_claimed_and_what_was_true(tmp_path):
     rows = [
         {"step": 20, "practice/episodes": 40.0, "practice/success": 0.275,
          "practice/claimed": 0.2, "practice/right": 0.925, "practice/helped": 0.41,
+         "practice/attended": 0.675, "practice/retried": 0.325,
          "practice/foreign": 0.05,
          "practice/agreement": 0.76, "practice/alarm": 0.0,
          "health/spread": 0.213, "health/kl": 0.0},
@@ -161,7 +162,17 @@ def test_a_run_of_practice_shows_what_was_claimed_and_what_was_true(tmp_path):
     ]  # fmt: skip
     (place / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     page = page_of(place)
-    for said in ("Rounds of practice", "27.5%", "92.5%", "5.0%", "41.0%", "0.76", "yes"):
+    for said in (
+        "Rounds of practice",
+        "27.5%",
+        "92.5%",
+        "5.0%",
+        "41.0%",
+        "67.5%",
+        "32.5%",
+        "0.76",
+        "yes",
+    ):
         assert said in page
     assert "nan" not in page
     for said in ("Health of practice", "<b>0.0123</b>", "0.071", "After 80 episodes: deviation of"):

@@ -88,7 +88,7 @@ class Prepared(NamedTuple):
     score: np.ndarray
     """f32 [t, tuned], log-probability per number under the policy that practised."""
     own: np.ndarray
-    """f32 [t], 1 where the policy acted and 0 where somebody else did."""
+    """f32 [t], 1 where the policy acted and 0 where it did not."""
 
 
 class Batch(NamedTuple):
@@ -217,7 +217,7 @@ class Dppo(Practitioner):
                 one.reward, value, terminated=episode.terminated, gamma=self.run.gamma,
                 trace=self.config.trace,
             )  # fmt: skip
-            own = 1 - episode.helped.astype(np.float32)
+            own = episode.own.astype(np.float32)
             found.append(Prepared(advantage, advantage + value[:-1], score.numpy(), own))
         return found
 

@@ -20,6 +20,7 @@ from training.rl.help import Helper
 from training.rl.judge import Judge
 from training.rl.member import Job
 from training.rl.practice import Acting, Stage
+from training.rl.stand_in import StandIn
 from training.rl.weights import Board
 from vla import checkpoint
 from vla.policies.vla import VLAPolicy
@@ -35,10 +36,13 @@ def work(job: Job, alive: Callable[[], None]) -> None:
     begun, _ = checkpoint.load(job.start.policy)
     made = job.policy.build(begun.robot, begun.statistics, begun.text.tokenizer)
     policy = made.to(config.device).eval()  # its weights come from the board
-    cast = Cast(config, policy, Board(name=job.board), helpers(config, job, policy))
     left = deque(missing(config, folder))
-    width = min(config.environments, config.episodes * (1 + config.runtime.lag))
-    with contextlib.closing(Stage(policy, config.task, width)) as stage:
+    width = min(config.side_by_side, config.episodes * (1 + config.runtime.lag))
+    with (
+        contextlib.closing(config.help.begin(policy.robot)) as stand_in,
+        contextlib.closing(Stage(policy, config.task, width)) as stage,
+    ):
+        cast = Cast(config, policy, Board(name=job.board), helpers(job, policy, stand_in))
         while left or stage.busy:
             alive()
             stage.begin_(cast.ready(left, stage.free))
@@ -61,15 +65,16 @@ def missing(config: PracticeConfig, folder: Path) -> list[tuple[int, int]]:
     return found
 
 
-def helpers(config: PracticeConfig, job: Job, policy: VLAPolicy) -> Callable[[int], Helper]:
-    """Return who helps in a round; a critic is loaded only where somebody attends."""
-    judge = Judge(config, job.start, policy.robot) if config.help.watched else None
+def helpers(job: Job, policy: VLAPolicy, stand_in: StandIn) -> Callable[[int], Helper]:
+    """Return who helps in a round; a critic is loaded only where somebody watches its progress."""
+    config = job.config
+    judge = Judge(config, job.start, policy.robot) if config.help.watches else None
     scorer, views = (judge.scorer, judge.views) if judge else (None, ())
 
     def helper(number: int) -> Helper:
         return Helper(
             config.help, seed=config.seed_of(number), left=config.left(number), scorer=scorer,
-            views=views,
+            views=views, stand_in=stand_in,
         )  # fmt: skip
 
     return helper

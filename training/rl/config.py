@@ -66,7 +66,7 @@ class PracticeConfig(RunConfig):
     gamma: float = 0.98
     """Discount per decision."""
     environments: int = 40
-    """How many run side by side."""
+    """How many run side by side; one where a person helps."""
     optimiser: OptimiserConfig = field(
         default_factory=lambda: OptimiserConfig(lr=3e-4, warmup=20, ema=0.99)
     )
@@ -85,17 +85,28 @@ class PracticeConfig(RunConfig):
         super().__post_init__()
         check_least(self, rounds=1, episodes=1, environments=1, gamma=0,
                     shift_px=0, gain=0, earlier=1)  # fmt: skip
-        if self.help.watched and "critic" not in self.reward:
+        for name in ("attended", "retried", "stop"):
+            given = getattr(self.help, name)
+            if given and "critic" not in self.reward:
+                raise ValueError(
+                    f"help.{name}: got {given} with reward {self.reward!r}; a critic has to see "
+                    'that there is no progress: use --reward critic, or "critic+sparse"'
+                )
+        if self.help.by != "expert" and self.help.answer_s >= self.runtime.silent_s:
             raise ValueError(
-                f"got help.attended {self.help.attended} and help.stop {self.help.stop} with "
-                f"reward {self.reward!r}; help comes, and an episode is given up, where a critic "
-                'sees no progress: use --reward critic, or "critic+sparse"'
+                f"help.answer_s: got {self.help.answer_s}, expected less than runtime.silent_s "
+                f"({self.runtime.silent_s}), after which who waits is taken for dead"
             )
         if self.gamma > 1 or self.steps % self.rounds:
             raise ValueError(
                 f"got gamma {self.gamma} and {self.steps} steps in {self.rounds} rounds, expected "
                 "gamma of at most 1 and as many steps in every round"
             )
+
+    @property
+    def side_by_side(self) -> int:
+        """How many environments run."""
+        return 1 if self.help.by == "human" else self.environments
 
     def seed_of(self, number: int) -> int:
         """Return the seed of the episodes of a round."""

@@ -9,9 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float32, Float64, Int64, UInt8
+from jaxtyping import Bool, Float32, Float64, Int8, Int64, UInt8
 
 from vla.contracts.types import EpisodeBatch, Frames
+
+POLICY, OTHER, BACK, ASIDE = range(4)
+"""Who acted in a decision: the policy; somebody else; in an attempt anew (`training.rl.retry`) the
+arm, on its way back to where the episode began, and then the policy with its targets displaced."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,8 +38,8 @@ class Episode:
     """The moment of each decision."""
     actions: Float32[np.ndarray, "t x u"]
     """Position targets handed to the arm, X for each decision."""
-    helped: Bool[np.ndarray, " t"]
-    """Whether somebody else acted: then `latents` and `log_prob` are of what was not done."""
+    by: Int8[np.ndarray, " t"]
+    """Who acted. Unless it was the policy, `latents` and `log_prob` are of what was not done."""
     latents: Float32[np.ndarray, "t d1 k u"]
     """The path of each decision through the denoising chain (`DenoiseTrace`)."""
     log_prob: Float32[np.ndarray, "t d"]
@@ -65,6 +69,21 @@ class Episode:
         return int(self.step[-1])
 
     @property
+    def own(self) -> Bool[np.ndarray, " t"]:
+        """Whether the policy acted, and nothing came between it and the arm."""
+        return self.by == POLICY
+
+    @property
+    def helped(self) -> Bool[np.ndarray, " t"]:
+        """Whether somebody else acted."""
+        return self.by == OTHER
+
+    @property
+    def retried(self) -> Bool[np.ndarray, " t"]:
+        """Whether it was part of an attempt anew."""
+        return (self.by == BACK) | (self.by == ASIDE)
+
+    @property
     def decided(self) -> np.ndarray:
         """The moments of the decisions, and the end: i64 [t + 1]."""
         return np.append(self.at, len(self.step) - 1)
@@ -77,10 +96,16 @@ class Episode:
     def lessons(self, good: bool) -> np.ndarray:
         """Return the moments that are worth cloning, i64 [n].
 
-        All of a success, but not what led to help; of a failure what somebody else did.
+        Always what somebody else did; of a success all the rest, too, but not what led to help or
+        to the last attempt anew, which begins with the way back.
         """
-        helped = np.flatnonzero(self.helped)
-        worthy = np.arange(helped[0] if len(helped) else 0, len(self)) if good else helped
+        worthy = np.flatnonzero(self.helped)
+        if good:
+            back = self.by == BACK
+            begun = np.flatnonzero(back & ~np.append(False, back[:-1]))
+            first = begun[-1] if len(begun) else 0
+            after = worthy[worthy >= first]
+            worthy = np.union1d(worthy, np.arange(after[0] if len(after) else first, len(self)))
         moments = np.arange(len(self.step) - 1)
         decision = np.searchsorted(self.at, moments, side="right") - 1
         return moments[np.isin(decision, worthy)]

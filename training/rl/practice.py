@@ -12,8 +12,9 @@ import torch
 from sim import vec_env
 from training.evaluate import episode_noise
 from training.rl.clock import Stopwatch
-from training.rl.experience import Episode
+from training.rl.experience import OTHER, POLICY, Episode
 from training.rl.help import Helper
+from training.rl.stand_in import Moment
 from vla.contracts import config as configs
 from vla.contracts.config import PluginConfig
 from vla.contracts.types import DenoiseTrace, EnvStep, Observation, PolicyState
@@ -31,7 +32,12 @@ class Acting:
     version: int
     """Updates that the policy has seen; kept with the episodes."""
     helper: Helper | None = None
-    """Says where somebody else acts, for as many environments as run; nobody if None."""
+    """Says where somebody else acts, and who, for as many environments as run; nobody if None."""
+
+    @property
+    def live(self) -> bool:
+        """Whether somebody is asked at every control step."""
+        return self.helper is not None and self.helper.stand_in.live
 
 
 def practise(
@@ -50,7 +56,8 @@ def practise(
         seed: Of episodes and of the policy's noise.
         version: Kept with the episodes.
         environments: How many run side by side.
-        helper: Says where somebody else acts, for as many environments as run; nobody if None.
+        helper: Says where somebody else acts, and who, for as many environments as run; nobody if
+            None.
         clock: Told of the seconds that inference, simulation and pictures took.
     """
     acting = Acting(policy=policy, seed=seed, version=version, helper=helper)
@@ -85,11 +92,12 @@ class Stage:
         self._env = vec_env.make(
             configs.type_name(task), width, robot=policy.robot, task_config=task
         )
+        self._limit_s = self._env.spec.max_episode_steps / policy.robot.control_hz
         self._obs: Observation | None = None
         self._state = _copied(policy.initial_state(width))
         self._running: list[_Running | None] = [None] * width
         self._plan = np.zeros((width, self._execute, len(policy.robot.channels)), np.float32)
-        self._taken, self._helped = np.zeros(width, np.int64), np.zeros(width, np.bool_)
+        self._taken, self._asked = np.zeros(width, np.int64), np.zeros(width, np.bool_)
 
     @property
     def free(self) -> int:
@@ -108,7 +116,7 @@ class Stage:
         rows = [row for row, one in enumerate(self._running) if one is None][: len(episodes)]
         for row, (acting, number) in zip(rows, episodes, strict=True):
             self._running[row] = _Running(acting, number)
-            self._taken[row], self._helped[row] = 0, False
+            self._taken[row], self._asked[row] = 0, False
         seeds = np.array([acting.seed for acting, _ in episodes])
         with self.clock.on("step"):
             self._obs = self._env.begin(
@@ -116,7 +124,9 @@ class Stage:
             )
 
     def step_(self) -> list[Episode]:
-        """Act until the next moment that is looked at; return the episodes that ended."""
+        """Act until the next moment that is looked at, or for one control step where somebody acts
+        live; return the episodes that ended.
+        """
         obs = self._obs
         assert obs is not None
         due = [(row, one) for row, one in self._at_work if self._taken[row] == 0]
@@ -130,14 +140,17 @@ class Stage:
         busy = self._at_work
         if not busy:
             return ended
+        beat = 1 if any(one.acting.live for _, one in busy) else self._beat
         for row, one in busy:
-            one.see_(obs, row)
-        ahead = self._taken[:, None] + np.arange(self._beat)
+            if self._taken[row] % self._beat == 0:
+                one.see_(obs, row)
+        scripted = self._give_way_(busy, obs)
+        ahead = self._taken[:, None] + np.arange(beat)
         now = self._plan[np.arange(len(self._plan))[:, None], ahead]
         idle = np.array([one is None for one in self._running])
         with self.clock.on("step"):
-            step = self._env.step_chunk(now, self._helped, idle)
-        self._taken = (self._taken + self._beat) % self._execute
+            step = self._env.step_chunk(now, scripted, idle)
+        self._taken = (self._taken + beat) % self._execute
         self._obs = step.obs
         for row, one in busy:
             one.arrive_(step, row)
@@ -160,8 +173,8 @@ class Stage:
         rows = np.array([row for row, _ in due])
         number = np.array([one.number for _, one in due])
         decision = np.array([len(one.decisions) for _, one in due])
-        self._helped[rows] = acting.helper.helped(_rows(obs, rows), rows, number, decision)
-        hopeless = acting.helper.hopeless(rows, number)
+        self._asked[rows] = acting.helper.helped(_rows(obs, rows), rows, number, decision)
+        hopeless = acting.helper.hopeless(rows)
         ended = []
         for (row, one), lost in zip(due, hopeless, strict=True):
             if lost:
@@ -170,6 +183,30 @@ class Stage:
                 ended.append(one.episode(end, self._execute, terminated=False, success=False))
                 self._running[row] = None
         return ended
+
+    def _give_way_(self, busy: list[tuple[int, "_Running"]], obs: Observation) -> np.ndarray:
+        """Let others act where they will; return where it is the environment's expert, bool [e]."""
+        scripted = np.zeros(len(self._running), np.bool_)
+        for acting in dict.fromkeys(one.acting for _, one in busy if one.acting.helper):
+            assert acting.helper is not None
+            ours = [(row, one) for row, one in busy if one.acting is acting]
+            rows = np.array([row for row, _ in ours])
+            move = acting.helper.stand_in.act(Moment(
+                obs=obs, rows=rows, asked=self._asked[rows], limit_s=self._limit_s,
+                decision=np.array([len(one.decisions) - 1 for _, one in ours]),
+                progress=acting.helper.progress(rows),
+            ))  # fmt: skip
+            for i in np.flatnonzero(move.acts):
+                row, one = ours[i]
+                one.give_way_()
+                acting.helper.meet_(row)
+                if move.actions is None:
+                    scripted[row] = True
+                else:
+                    rest = self._plan[row, self._taken[row] :]
+                    told = np.minimum(np.arange(len(rest)), len(move.actions[i]) - 1)
+                    rest[:] = move.actions[i][told]
+        return scripted
 
     def _decide_(self, acting: Acting, due: list[tuple[int, "_Running"]], obs: Observation) -> None:
         """Plan what is done next where a decision is due and the same policy acts."""
@@ -184,9 +221,12 @@ class Stage:
         if self._remembers:
             for name in _STATE:
                 getattr(self._state, name)[rows] = getattr(after, name)
-        self._plan[rows] = _numpy(chunk.values)[:, : self._execute]
-        for i, (row, one) in enumerate(due):
-            one.decide_(i, trace, bool(self._helped[row]))
+        plan, by = _numpy(chunk.values)[:, : self._execute].copy(), np.full(len(rows), POLICY)
+        if acting.helper:
+            by = acting.helper.retried(policy.robot, rows, np.asarray(seen.proprio), plan)
+        self._plan[rows] = plan
+        for i, (_, one) in enumerate(due):
+            one.decide_(i, trace, int(by[i]))
 
     def close(self) -> None:
         """Release the environments; what is not finished is dropped."""
@@ -202,31 +242,39 @@ class _Running:
         self.task = ""
         self.moments: list[dict[str, Any]] = []
         self.decisions: list[dict[str, Any]] = []
-        self.executed: list[int] = []
         self.actions: list[np.ndarray] = []
+        self.executed: list[int] = []
+        """Control steps since each moment, up to the next."""
         self.after: list[tuple[float, float]] = []
+        """Progress at the end of these, and their reward."""
 
-    def decide_(self, i: int, trace: DenoiseTrace, helped: bool) -> None:
-        """Keep row i of what was decided at the moment to be seen next, and whether somebody else
-        acts.
-        """
+    def decide_(self, i: int, trace: DenoiseTrace, by: int) -> None:
+        """Keep row i of what was decided at the moment to be seen next, and who acts."""
         self.decisions.append({
             "at": len(self.moments),
-            "helped": np.bool_(helped),
+            "by": np.int8(by),
             "latents": _numpy(trace.latents[i]).copy(),
             "log_prob": _numpy(trace.log_prob[i]).copy(),
         })  # fmt: skip
+
+    def give_way_(self) -> None:
+        """Keep that in the present decision somebody else acts."""
+        self.decisions[-1]["by"] = np.int8(OTHER)
 
     def see_(self, obs: Observation, row: int) -> None:
         """Keep what was seen."""
         self.task = obs.task[row]
         self.moments.append(_moment(obs, row))
+        self.executed.append(0)
+        self.after.append((0.0, 0.0))
 
     def arrive_(self, step: EnvStep, row: int) -> None:
         """Keep what was done, and what came of it."""
-        self.actions.append(step.info["actions"][row].copy())
-        self.executed.append(int(step.info["steps"][row]))
-        self.after.append((float(step.info["progress"][row]), float(step.reward[row])))
+        count = int(step.info["steps"][row])
+        self.actions.append(step.info["actions"][row][:count].copy())
+        self.executed[-1] += count
+        earned = self.after[-1][1] + float(step.reward[row])
+        self.after[-1] = float(step.info["progress"][row]), earned
 
     def episode(
         self, end: dict[str, Any], execute: int, *, terminated: bool, success: bool
@@ -236,20 +284,17 @@ class _Running:
         kept = {name: np.stack([m[name] for m in moments]) for name in moments[0]}
         kept |= {name: np.stack([d[name] for d in self.decisions]) for name in self.decisions[0]}
         progress, reward = np.array(self.after, np.float32).T
-        begin = kept["at"]
         return Episode(
-            **kept, step=np.cumsum([0, *self.executed]), actions=self._planned(begin, execute),
-            progress=np.append(np.float32(0), progress), reward=np.add.reduceat(reward, begin),
+            **kept, step=np.cumsum([0, *self.executed]), actions=self._planned(execute),
+            progress=np.append(np.float32(0), progress), reward=np.add.reduceat(reward, kept["at"]),
             terminated=terminated, success=success, task=self.task, number=self.number,
             seed=self.acting.seed, version=self.acting.version,
         )  # fmt: skip
 
-    def _planned(self, begin: np.ndarray, execute: int) -> np.ndarray:
+    def _planned(self, execute: int) -> np.ndarray:
         """Return the actions of each decision f32 [t, x, u]; the last repeated where it ended."""
         done = np.concatenate(self.actions)
-        if len(done) == len(begin) * execute:
-            return done.reshape(len(begin), execute, -1)
-        wanted = begin[:, None] + np.arange(execute)  # one action per moment
+        wanted = np.arange(len(self.decisions) * execute).reshape(-1, execute)
         return done[np.minimum(wanted, len(done) - 1)]
 
 

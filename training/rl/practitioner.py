@@ -25,6 +25,7 @@ from training.rl.judge import Judge, Verdict
 from training.rl.practice import practise
 from training.rl.returns import discounted
 from training.rl.rewards import Worth
+from training.rl.stand_in import StandIn
 from training.rl.team import Team
 from vla import checkpoint
 from vla.contracts import config as configs
@@ -45,6 +46,7 @@ class Rounds:
         self.policy, self.origin = checkpoint.load(start.policy, device=config.device)
         self.judge = Judge(config, start, self.policy.robot)
         self.team: Team | None = None
+        self.stand_in: StandIn | None = None
         self.demos = _demonstrations(self.policy, start.demos)
         self.episodes: list[Episode] = []
         self.worth: list[Worth] = []
@@ -65,8 +67,9 @@ class Rounds:
             self.episodes += found
             self.worth += [one.worth for one in told]
             self.count += 1
-            if self.team and self.count == self.config.rounds:
-                self.team.close()
+            for one in (self.team, self.stand_in):
+                if one and self.count == self.config.rounds:
+                    one.close()
             behind = updates - min(e.version for e in found)
             return {
                 **self._audit(len(found)),
@@ -94,13 +97,14 @@ class Rounds:
 
     def _practise(self, policy: VLAPolicy, updates: int) -> list[Episode]:
         config, seed, judge = self.config, self.config.seed_of(self.count), self.judge
+        self.stand_in = self.stand_in or config.help.begin(policy.robot)
         helper = Helper(
             config.help, seed=seed, left=config.left(self.count), scorer=judge.scorer,
-            views=judge.views,
+            views=judge.views, stand_in=self.stand_in,
         )  # fmt: skip
         return practise(
             policy, config.task, episodes=config.episodes, seed=seed, version=updates,
-            environments=config.environments, helper=helper, clock=self.clock,
+            environments=config.side_by_side, helper=helper, clock=self.clock,
         )  # fmt: skip
 
     def restore_(self, count: int) -> None:
@@ -131,6 +135,8 @@ class Rounds:
             "practice/alarm": float(agreement < ALARM),
             "practice/control_steps": float(sum(e.steps for e in episodes)),
             "practice/helped": float(np.mean(np.concatenate([e.helped for e in episodes]))),
+            "practice/attended": float(np.mean([e.helped.any() for e in episodes])),
+            "practice/retried": float(np.mean([e.retried.any() for e in episodes])),
         }
 
     def _audit_foreign(self, told: list[Worth]) -> dict[str, float]:

@@ -60,4 +60,4 @@ def executed(policy: VLAPolicy, episode: Episode) -> np.ndarray:
     done = policy.normalizer.action(torch.from_numpy(episode.actions)).numpy()
     # Of what the policy did itself, without the limits that the arm put to it.
     own = episode.latents[:, -1, : policy.config.execute]
-    return np.where(episode.helped[:, None, None], done, own)
+    return np.where(episode.own[:, None, None], own, done)

@@ -18,9 +18,11 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 from training.rl.experience import Episode
 
 MOMENTS = ("images", "proprio", "time_s", "progress", "step")
-DECISIONS = ("actions", "helped", "at", "latents", "log_prob", "reward")
+DECISIONS = ("actions", "by", "at", "latents", "log_prob", "reward")
 SINGLE = ("terminated", "success", "task", "number", "seed", "version")
-FORMAT = 2
+FORMAT = 3
+BEFORE = 2
+"""Format in which was kept whether somebody else acted, and nothing else of who acted."""
 EPISODE = "episode-"
 """What the names of the groups of single episodes begin with."""
 
@@ -68,14 +70,17 @@ def read_round(folder: Path, name: str) -> list[Episode]:
         return [episode for one in single for episode in read_round(folder / name, one)]
     try:
         group = zarr.open_group(folder / name, mode="r")
-        if group.attrs["format"] != FORMAT:
-            raise ValueError(f"format {group.attrs['format']}, expected {FORMAT}")
+        found = group.attrs["format"]
+        if found not in (BEFORE, FORMAT):
+            raise ValueError(f"format {found}, expected {BEFORE} or {FORMAT}")
         told: Any = group.attrs["episodes"]
         moments, decisions = (
             np.cumsum([one[name] for one in told]) for name in ("moments", "decisions")
         )
-        columns: dict[str, Any] = {k: np.split(np.asarray(group[k]), moments[:-1]) for k in MOMENTS}
-        columns |= {k: np.split(np.asarray(group[k]), decisions[:-1]) for k in DECISIONS}
+        arrays = {k: np.asarray(group[_kept(k, found)]) for k in MOMENTS + DECISIONS}
+        arrays["by"] = arrays["by"].astype(np.int8)  # before, 1 stood for somebody else as well
+        columns: dict[str, Any] = {k: np.split(arrays[k], moments[:-1]) for k in MOMENTS}
+        columns |= {k: np.split(arrays[k], decisions[:-1]) for k in DECISIONS}
         return [
             Episode(**{k: columns[k][e] for k in columns}, **{k: one[k] for k in SINGLE})
             for e, one in enumerate(told)
@@ -84,6 +89,11 @@ def read_round(folder: Path, name: str) -> list[Episode]:
         raise ValueError(
             f"{folder / name}: damaged experience ({error}); delete this round to go on without it"
         ) from error
+
+
+def _kept(key: str, found: Any) -> str:
+    """Return the name of a field of episodes in a format."""
+    return "helped" if key == "by" and found == BEFORE else key
 
 
 def rounds(folder: Path) -> list[str]:

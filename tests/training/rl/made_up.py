@@ -18,7 +18,7 @@ def episode(
         images=rng.integers(0, 255, (t + 1, 2, 8, 8, 3), np.uint8),
         proprio=rng.random((t + 1, 2), np.float32), time_s=np.arange(t + 1) * 0.2,
         actions=rng.random((t, 2, 2), np.float32), step=2 * np.arange(t + 1), at=np.arange(t),
-        helped=np.zeros(t, np.bool_),
+        by=np.zeros(t, np.int8),
         latents=rng.random((t, 3, 4, 2), np.float32), log_prob=rng.random((t, 2), np.float32),
         progress=np.array(progress or np.linspace(0, 0.5, t + 1), np.float32), reward=reward,
         terminated=success, success=success, task="push it", number=number, seed=3, version=1,

@@ -7,6 +7,7 @@ import pytest
 
 from training.rl.config import PracticeConfig
 from training.rl.help import HelpConfig, Helper
+from training.rl.stand_ins.expert import Expert
 from vla.contracts.types import Observation
 
 
@@ -80,7 +81,7 @@ def given_up(config: HelpConfig, *values: float) -> list[bool]:
     found = []
     for t in range(len(values)):
         helped(one, 1, t)
-        found.append(bool(one.hopeless(here, here)[0]))
+        found.append(bool(one.hopeless(here)[0]))
     return found
 
 
@@ -94,6 +95,22 @@ def test_an_episode_that_is_attended_is_helped_instead() -> None:
     both = HelpConfig(stop=3, patience=1, attended=1.0)
     assert given_up(both, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1) == [False] * 6
     assert asked(both, 0.1, 0.1, 0.1, 0.1) == [False, True, True, True]
+
+
+class Live(Expert):
+    """Somebody who acts at every control step."""
+
+    live = True
+
+
+def test_who_gives_back_is_asked_again_where_progress_stands_still_again() -> None:
+    watched = HelpConfig(attended=1.0, patience=2)
+    for stand_in, after in ((Live(), [False, True]), (Expert(), [True, True])):
+        one = Helper(watched, seed=3, left=1.0, scorer=Says(*[0.1] * 9), views=(0, 1),
+                     stand_in=stand_in)  # fmt: skip
+        assert [bool(helped(one, 1, t)[0]) for t in range(3)] == [False, False, True]
+        one.meet_(0)
+        assert [bool(helped(one, 1, t)[0]) for t in (3, 4)] == after
 
 
 def leads(left: float) -> np.ndarray:
@@ -110,9 +127,15 @@ def test_leads_shrink_and_end() -> None:
 
 
 def test_mistakes_get_a_sentence() -> None:
-    with pytest.raises(ValueError, match="help.attended 0.5 and help.stop 0 with reward 'sparse'"):
+    with pytest.raises(ValueError, match="help.attended: got 0.5 with reward 'sparse'"):
         PracticeConfig(reward="sparse", help=HelpConfig(attended=0.5))
-    with pytest.raises(ValueError, match="help.stop 4 with reward 'oracle'"):
+    with pytest.raises(ValueError, match="help.retried: got 0.5 with reward 'sparse'"):
+        PracticeConfig(reward="sparse", help=HelpConfig(retried=0.5))
+    with pytest.raises(ValueError, match="unknown stand_in 'humam': did you mean human?"):
+        HelpConfig(by="humam")
+    with pytest.raises(ValueError, match="expected less than runtime.silent_s"):
+        PracticeConfig(help=HelpConfig(by="human", answer_s=300.0))
+    with pytest.raises(ValueError, match="help.stop: got 4 with reward 'oracle'"):
         PracticeConfig(reward="oracle", help=HelpConfig(stop=4))
     with pytest.raises(ValueError, match="shares up to 1"):
         HelpConfig(led=1.5)

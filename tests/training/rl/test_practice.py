@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from tests.training.rl.made_up import episode
 from tests.training.small_policy import TASK, small_policy
-from training.rl.experience import frames, gather, join, windows
+from training.rl.experience import ASIDE, BACK, OTHER, POLICY, frames, gather, join, windows
 from training.rl.help import HelpConfig, Helper
 from training.rl.practice import practise
 from vla.memory import none
@@ -148,7 +149,7 @@ class FirstTwo(Helper):
     """Somebody else acts in the first two decisions of the episode with number 1."""
 
     def __init__(self) -> None:
-        super().__init__(HelpConfig(), seed=5, left=1.0, scorer=None, views=())
+        super().__init__(HelpConfig(), seed=0, left=1.0, scorer=None, views=())
 
     def helped(self, obs, rows, number, decision):
         return (number == 1) & (decision < 2)
@@ -167,9 +168,9 @@ def test_what_somebody_else_did_is_kept_as_such(episodes) -> None:
 
 def test_lessons_are_successes_but_what_led_to_help_and_all_of_the_help(episodes) -> None:
     def lessons(good, *helped):
-        marks = np.zeros(len(episodes[0]), np.bool_)
-        marks[list(helped)] = True
-        return replace(episodes[0], helped=marks).lessons(good).tolist()
+        marks = np.zeros(len(episodes[0]), np.int8)
+        marks[list(helped)] = OTHER
+        return replace(episodes[0], by=marks).lessons(good).tolist()
 
     every = list(range(len(episodes[0])))
     assert lessons(True) == every
@@ -178,9 +179,26 @@ def test_lessons_are_successes_but_what_led_to_help_and_all_of_the_help(episodes
     assert lessons(False, 2, 3) == [2, 3]
 
 
+@pytest.mark.parametrize(
+    ("by", "good", "bad"),
+    [
+        # From the last way back on: what led to it, and the attempt before, are not cloned.
+        ((POLICY, BACK, BACK, ASIDE, BACK, BACK, ASIDE, POLICY), (4, 5, 6, 7), ()),
+        # Help after it: what led to the help is not cloned either.
+        ((POLICY, BACK, ASIDE, ASIDE, OTHER, POLICY, OTHER), (4, 5, 6), (4, 6)),
+        # A lead before it is worth cloning whatever came of it.
+        ((OTHER, POLICY, POLICY, BACK, ASIDE, POLICY), (0, 3, 4, 5), (0,)),
+    ],
+)
+def test_lessons_begin_with_the_last_attempt(by, good, bad) -> None:
+    told = replace(episode(len(by)), by=np.array(by, np.int8))
+    assert told.lessons(good=True).tolist() == list(good)
+    assert told.lessons(good=False).tolist() == list(bad)
+
+
 def test_lessons_without_memory_are_all_control_steps_of_their_decisions(forgetful) -> None:
     found, policy = forgetful
-    marks = np.zeros(len(found[0]), np.bool_)
-    marks[1] = True
+    marks = np.zeros(len(found[0]), np.int8)
+    marks[1] = OTHER
     span = policy.config.execute
-    assert replace(found[0], helped=marks).lessons(False).tolist() == list(range(span, 2 * span))
+    assert replace(found[0], by=marks).lessons(False).tolist() == list(range(span, 2 * span))

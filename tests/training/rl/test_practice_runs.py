@@ -129,6 +129,17 @@ def test_a_critic_rewards_calls_for_help_and_is_audited(begun, tmp_path) -> None
     assert all(e.helped.any() and not e.helped[0] for e in kept)
 
 
+def test_a_run_goes_on_where_a_person_could_help_and_nobody_comes(begun, tmp_path, capsys) -> None:
+    alone = HelpConfig(by="human", answer_s=0.0)
+    run = config(help=alone, eval=EvalConfig(every=0, final_episodes=0))
+    assert (config().side_by_side, run.side_by_side) == (2, 1)
+    loop.run(run, start(begun, tmp_path), tmp_path / "run", Console(quiet=True))
+    said = capsys.readouterr().err
+    assert said.count("a person can watch and take over: http://127.0.0.1:") == 1
+    assert "a person acted in 0 of 4 episodes and in 0% of decisions" in said
+    assert all(e.own.all() for e in store.read_newest(tmp_path / "experience", 4))
+
+
 def test_a_run_does_not_go_on_with_another_reward_than_it_was_begun_with(begun, tmp_path) -> None:
     def place(name):
         return replace(start(begun, tmp_path), critic=make_critic(tmp_path / name))

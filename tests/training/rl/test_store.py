@@ -2,9 +2,11 @@
 
 import dataclasses
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import zarr
 
 from tests.training.rl.made_up import episode
 from training.rl import store
@@ -35,6 +37,21 @@ def test_damage_is_told(tmp_path) -> None:
         store.read_round(tmp_path, "round-0")
     with pytest.raises(ValueError, match="nothing to keep, got 0 episodes"):
         store.write_round(tmp_path, "round-1", [])
+
+
+def test_a_store_of_before_is_read(tmp_path) -> None:
+    kept = replace(episode(3), by=np.array([0, 1, 0], np.int8))
+    store.write_round(tmp_path, "round-0", [kept])
+    group = zarr.open_group(tmp_path / "round-0", mode="a")
+    group.create_array("helped", data=np.array([False, True, False]))
+    del group["by"]
+    group.attrs["format"] = 2
+    (found,) = store.read_round(tmp_path, "round-0")
+    assert found.by.tolist() == [0, 1, 0]
+    assert found.by.dtype == np.int8
+    group.attrs["format"] = 1
+    with pytest.raises(ValueError, match="format 1, expected 2 or 3"):
+        store.read_round(tmp_path, "round-0")
 
 
 def test_the_newest_episodes_of_a_store_are_found(tmp_path) -> None:
