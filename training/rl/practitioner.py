@@ -23,10 +23,10 @@ from training.rl.experience import Episode, gather, moments, windows
 from training.rl.help import Helper
 from training.rl.judge import Judge, Verdict
 from training.rl.practice import practise
+from training.rl.processes.team import Team
 from training.rl.returns import discounted
 from training.rl.rewards import Worth
 from training.rl.stand_in import StandIn
-from training.rl.team import Team
 from vla import checkpoint
 from vla.contracts import config as configs
 from vla.contracts.types import EpisodeBatch

@@ -60,10 +60,10 @@ FORGETFUL = ("--policy.memory.type", "none")
 CLONES = {
     "pick_place": Clone(task="pick_place", demos=24, steps=400),
     "push": Clone(task="push", demos=12, steps=400),
-    "cue_colour": Clone(task="cue_colour", demos=200, steps=300),
-    "cue_colour without memory": Clone(task="cue_colour", demos=200, steps=300, more=FORGETFUL),
-    "put_back": Clone(task="put_back", demos=200, steps=300),
-    "put_back without memory": Clone(task="put_back", demos=200, steps=300, more=FORGETFUL),
+    "cue_colour": Clone(task="cue_colour", demos=1500, steps=1000),
+    "cue_colour without memory": Clone(task="cue_colour", demos=1500, steps=1000, more=FORGETFUL),
+    "put_back": Clone(task="put_back", demos=1500, steps=1000),
+    "put_back without memory": Clone(task="put_back", demos=1500, steps=1000, more=FORGETFUL),
 }
 REMEMBERED = ("cue_colour", "put_back")
 """Tasks that end with a choice which only memory makes better than chance."""

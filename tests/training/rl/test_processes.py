@@ -13,12 +13,13 @@ import safetensors.torch
 from tests.training.rl.made_up import episode
 from tests.training.rl.runs import config, start
 from tests.training.small_policy import small_policy
-from training.rl import actor, parts, scoring, store
+from training.rl import store
 from training.rl.config import RuntimeConfig
 from training.rl.judge import Verdict
-from training.rl.member import Job, Member
+from training.rl.processes import actor, parts, scoring
+from training.rl.processes.member import Job, Member
+from training.rl.processes.weights import Board
 from training.rl.rewards import Worth
-from training.rl.weights import Board
 
 ROUND = "round-000000"
 

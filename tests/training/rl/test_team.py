@@ -12,10 +12,11 @@ from reward_models.label.practice import make_critic
 from tests.training.rl.runs import ALGOS, config, start
 from training import loop
 from training.config import EvalConfig
-from training.rl import parts, store
+from training.rl import store
 from training.rl.config import RuntimeConfig
 from training.rl.help import HelpConfig
-from training.rl.team import Team
+from training.rl.processes import parts
+from training.rl.processes.team import Team
 from vla import checkpoint
 
 QUICK = EvalConfig(every=0, final_episodes=0)

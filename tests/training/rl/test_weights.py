@@ -5,7 +5,7 @@ import multiprocessing
 import numpy as np
 import pytest
 
-from training.rl.weights import Board
+from training.rl.processes.weights import Board
 
 SIZE = 1 << 20
 

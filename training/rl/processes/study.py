@@ -1,6 +1,6 @@
 """The study of practice in processes: what it gains, what a slow critic costs, what kills lose.
 
-`python -m training.rl.runtime_study --out runs/runtime`
+`python -m training.rl.processes.study --out runs/runtime`
 
 Weights and critic are fresh: they do not change the time of a step. The task is `cue_colour` with
 delays whose lengths differ fortyfold, drawn log-uniformly, so that its episodes differ tenfold.
@@ -28,12 +28,13 @@ from training import demos, host, loop
 from training.algos import filtered_bc
 from training.config import EvalConfig
 from training.optimiser import Optimiser
-from training.rl import parts, scoring, store
+from training.rl import store
 from training.rl.config import PracticeConfig, RuntimeConfig, Start
 from training.rl.experience import Episode
 from training.rl.judge import Judge
-from training.rl.member import Job
-from training.rl.team import Team
+from training.rl.processes import parts, scoring
+from training.rl.processes.member import Job
+from training.rl.processes.team import Team
 from vla import arguments, checkpoint
 from vla.contracts import registry
 from vla.contracts.config import check_least
@@ -313,7 +314,7 @@ def table(title: str, found: dict[str, Pace], baselines: int) -> Table:
 
 def main(argv: list[str]) -> int:
     """Run the study; exit code 1 if kills lost something."""
-    args = arguments.read(StudyArgs, argv, "python -m training.rl.runtime_study")
+    args = arguments.read(StudyArgs, argv, "python -m training.rl.processes.study")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     console = Console(highlight=False, soft_wrap=True)
     start = begin(args.out)

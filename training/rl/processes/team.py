@@ -9,12 +9,13 @@ from dataclasses import replace
 
 from safetensors.torch import save
 
-from training.rl import actor, parts, scoring, store
+from training.rl import store
 from training.rl.config import PracticeConfig, Start
 from training.rl.experience import Episode
 from training.rl.judge import Judge, Verdict
-from training.rl.member import Job, Member, Work
-from training.rl.weights import Board
+from training.rl.processes import actor, parts, scoring
+from training.rl.processes.member import Job, Member, Work
+from training.rl.processes.weights import Board
 from vla.policies.vla import VLAPolicy
 
 PAUSE_S = 0.02

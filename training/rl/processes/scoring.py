@@ -9,10 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from training import host
-from training.rl import parts, store
+from training.rl import store
 from training.rl.config import PracticeConfig
 from training.rl.judge import Judge
-from training.rl.member import Job
+from training.rl.processes import parts
+from training.rl.processes.member import Job
 from vla import checkpoint
 
 PAUSE_S = 0.02

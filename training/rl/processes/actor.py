@@ -14,14 +14,15 @@ from pathlib import Path
 from safetensors.torch import load
 
 from training import host
-from training.rl import parts, store
+from training.rl import store
 from training.rl.config import PracticeConfig
 from training.rl.help import Helper
 from training.rl.judge import Judge
-from training.rl.member import Job
 from training.rl.practice import Acting, Stage
+from training.rl.processes import parts
+from training.rl.processes.member import Job
+from training.rl.processes.weights import Board
 from training.rl.stand_in import StandIn
-from training.rl.weights import Board
 from vla import checkpoint
 from vla.policies.vla import VLAPolicy
 

@@ -1,0 +1,1 @@
+"""Practice in processes beside the learner: an actor, a scorer, and what ties them together."""
