@@ -58,7 +58,7 @@ class Arm:
 
 FORGETFUL = ("--policy.memory.type", "none")
 CLONES = {
-    "pick_place": Clone(task="pick_place", demos=24, steps=400),
+    "pick_place": Clone(task="pick_place", demos=20, steps=400),
     "push": Clone(task="push", demos=12, steps=400),
     "cue_colour": Clone(task="cue_colour", demos=1500, steps=1000),
     "cue_colour without memory": Clone(task="cue_colour", demos=1500, steps=1000, more=FORGETFUL),
