@@ -144,8 +144,9 @@ class LocalHandler(BaseHTTPRequestHandler):
 
     def _path(self) -> str:
         """Return the path behind the token, once host and token are found right."""
+        expected = " and ".join(sorted(self.server.hosts))
         if self.headers.get("Host", "") not in self.server.hosts:
-            raise Refused(http.HTTPStatus.FORBIDDEN, f"this server answers to {HOST} alone")
+            raise Refused(http.HTTPStatus.FORBIDDEN, f"this server answers to {expected} alone")
         origin = self.headers.get("Origin")
         if origin is not None and origin not in [f"http://{host}" for host in self.server.hosts]:
             raise Refused(http.HTTPStatus.FORBIDDEN, "this server answers to its own page alone")

@@ -40,13 +40,15 @@ def examine(policy: VLAPolicy, context: Context, generator: torch.Generator) -> 
         generator: Draws the noise.
     """
     noise = torch.randn((len(context.pooled) * DRAWS, *policy.noise_shape), generator=generator)
-    noise[:, -1] = 0.0  # the floor under the last deviation would hide that nothing else differs
+    noise = noise.to(policy.device)
+    if policy.steering is None:
+        noise[:, -1] = 0.0  # the floor under the last deviation would hide that all else is alike
     learning = policy.head if policy.steering is None else policy.steering.actor
     with activity(learning) as units:
         latents, _ = policy.denoise(widened(context, DRAWS), noise, True)
     chunks = latents[:, -1, : policy.config.execute].unflatten(0, (-1, DRAWS))
     return {
-        "health/spread": health.spread(chunks.numpy()),
+        "health/spread": health.spread(chunks.cpu().numpy()),
         "health/dormant": health.dormant(units),
     }
 
@@ -64,7 +66,7 @@ def moved(
         contexts: What each is conditioned on at m states.
         latents: f32 [m, steps + 1, k, u], paths from there.
     """
-    found = []
+    found, latents = [], latents.to(policy.device)
     for i in range(policy.head.config.steps):
         mean, std = policy.head.step(i, latents[:, i], contexts[0], True)
         other, _ = begun.head.step(i, latents[:, i], contexts[1], True)
