@@ -92,10 +92,12 @@ class PracticeConfig(RunConfig):
                     f"help.{name}: got {given} with reward {self.reward!r}; a critic has to see "
                     'that there is no progress: use --reward critic, or "critic+sparse"'
                 )
-        if self.help.by != "expert" and self.help.answer_s >= self.runtime.silent_s:
+        # Somebody may be waited for at the start and, when that is over, for an answer.
+        if self.help.by != "expert" and 2 * self.help.answer_s >= self.runtime.silent_s:
             raise ValueError(
-                f"help.answer_s: got {self.help.answer_s}, expected less than runtime.silent_s "
-                f"({self.runtime.silent_s}), after which who waits is taken for dead"
+                f"help.answer_s: got {self.help.answer_s}, expected less than half of "
+                f"runtime.silent_s ({self.runtime.silent_s}), after which who waits is taken for "
+                "dead"
             )
         if self.gamma > 1 or self.steps % self.rounds:
             raise ValueError(

@@ -8,6 +8,7 @@ fallen silent holds nothing down.
 import http
 import importlib.resources
 import io
+import math
 import secrets
 import string
 import threading
@@ -45,6 +46,8 @@ class Held:
     """Whether the hand is to do the opposite of what it does."""
     active: bool
     """Whether anything was held down within the last `LET_GO_S`, and not given back since."""
+    loud: bool
+    """Whether the page was heard within the last `SILENT_S`; if not, nothing is to move."""
 
 
 class Hands:
@@ -59,7 +62,10 @@ class Hands:
         self._anybody = -np.inf
         self._move = self._tapped = np.zeros(len(AXES))
         self._count: dict[str, int] = {}
-        self._toggles, self._stale = 0, False
+        self._toggles = 0
+        # Pages that hold something down, and those for which it does not count until released.
+        self._holding: set[str] = set()
+        self._stale: set[str] = set()
 
     def hear(self, said: dict[str, Any]) -> bool:
         """Take what a page says; return whether it is the one that moves the arm.
@@ -73,13 +79,17 @@ class Hands:
             self._anybody = now
             gripped = grips - self._count.get(page, grips)
             self._count[page] = grips
+            if move.any():
+                self._holding.add(page)
+            else:
+                self._holding.discard(page)
+                self._stale.discard(page)
+            move = np.zeros(len(AXES)) if page in self._stale else move
             busy = now - self._moved < LET_GO_S and now - self._heard < GONE_S
             if page != self._page:
                 if busy or not (move.any() or gripped):
                     return False
-                self._page, self._toggles, self._stale = page, 0, False
-            self._stale = self._stale and bool(move.any())
-            move = np.zeros(len(AXES)) if self._stale else move
+                self._page, self._toggles = page, 0
             self._heard, self._move = now, move
             if move.any() or gripped:
                 self._moved, self._tapped = now, move
@@ -98,16 +108,16 @@ class Hands:
             self._tapped, self._toggles = np.zeros(len(AXES)), 0
             return Held(
                 move=move if loud else np.zeros(len(AXES)), toggles=toggles,
-                active=now - self._moved < LET_GO_S,
+                active=now - self._moved < LET_GO_S, loud=loud,
             )  # fmt: skip
 
     def drop_(self) -> None:
-        """Let go of whatever is held down: it counts again once it has been released."""
+        """Let go of whatever is held down, at every page: it counts again once it is released."""
         with self._lock:
             self._drop_()
 
     def _drop_(self) -> None:
-        self._stale = self._stale or bool(self._move.any())
+        self._stale |= self._holding
         self._moved, self._toggles = -np.inf, 0
         self._move = self._tapped = np.zeros(len(AXES))
 
@@ -132,10 +142,16 @@ def _checked(said: dict[str, Any]) -> tuple[str, np.ndarray, int, bool]:
             "expected a name, a whole number and true or false"
         )
     move = said["move"]
-    numbers = isinstance(move, list) and all(type(one) in (int, float) for one in move)
-    if not numbers or len(move) != len(AXES) or not np.isfinite(move).all():
+    if not isinstance(move, list) or len(move) != len(AXES) or not all(map(_finite, move)):
         raise ValueError(f"got move {str(move)[:80]}, expected {len(AXES)} numbers")
     return page[:40], np.clip(np.array(move, np.float64), -1, 1), grips, gives
+
+
+def _finite(one: Any) -> bool:
+    try:
+        return type(one) in (int, float) and math.isfinite(one)
+    except OverflowError:  # a whole number beyond all floats
+        return False
 
 
 class Viewer(LocalServer):

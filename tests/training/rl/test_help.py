@@ -133,8 +133,11 @@ def test_mistakes_get_a_sentence() -> None:
         PracticeConfig(reward="sparse", help=HelpConfig(retried=0.5))
     with pytest.raises(ValueError, match="unknown stand_in 'humam': did you mean human?"):
         HelpConfig(by="humam")
-    with pytest.raises(ValueError, match="expected less than runtime.silent_s"):
-        PracticeConfig(help=HelpConfig(by="human", answer_s=300.0))
+    # Waited for at the start and then for an answer, in one go: less than half.
+    for answer_s in (150.0, 300.0):
+        with pytest.raises(ValueError, match="expected less than half of runtime.silent_s"):
+            PracticeConfig(help=HelpConfig(by="human", answer_s=answer_s))
+    PracticeConfig(help=HelpConfig(by="human", answer_s=149.0))
     with pytest.raises(ValueError, match="help.stop: got 4 with reward 'oracle'"):
         PracticeConfig(reward="oracle", help=HelpConfig(stop=4))
     with pytest.raises(ValueError, match="shares up to 1"):

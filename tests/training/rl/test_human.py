@@ -174,6 +174,26 @@ def test_a_browser_that_has_fallen_silent_moves_nothing(place) -> None:
     assert not acts(place, 5)
 
 
+def test_nor_does_it_move_the_hand(place) -> None:
+    measured = np.array([*ROBOT.home[:-1], 0.2])
+    with Person(place) as ann:
+        acts(place, 0)
+        ann.move = RIGHT
+        until(lambda: acts(place, 1))
+        place._hold_(measured)
+        ann.move = STILL
+        ann.grips += 1
+        until(lambda: place.act(moment(2, proprio=measured)).actions[0, 0, -1] > 0.2)
+    time.sleep(viewer.SILENT_S)
+    still = []
+    for step in (3, 4):
+        move = place.act(moment(step, proprio=measured))
+        assert move.acts[0]
+        measured = np.asarray(move.actions[0, 0], np.float64)  # an arm that follows at once
+        still.append(measured)
+    np.testing.assert_allclose(*still, atol=1e-6)
+
+
 def test_the_hand_is_toggled_and_a_grasp_is_kept(place) -> None:
     half = np.array([*ROBOT.home[:-1], 0.2])
     with Person(place) as ann:
@@ -211,6 +231,25 @@ def test_only_one_page_moves_the_arm(place) -> None:
         assert not bob.told["mine"]
         assert acts(place, 1)
         assert place.viewer.hands.look().move.tolist() == RIGHT
+
+
+def test_what_one_page_holds_does_not_count_again_because_another_lets_go() -> None:
+    hands = viewer.Hands()
+
+    def says(page: str, move: list[float]) -> bool:
+        return hands.hear({"page": page, "move": move, "grips": 0, "gives": False})
+
+    assert says("ann", RIGHT)
+    hands.drop_()
+    assert says("bob", RIGHT)
+    assert says("bob", STILL)
+    hands.drop_()
+    assert not says("ann", RIGHT)
+    assert not hands.look().move.any()
+    assert not hands.active
+    assert not says("ann", STILL)
+    assert says("ann", RIGHT)
+    assert hands.look().move.tolist() == RIGHT
 
 
 def test_who_is_asked_is_waited_for_and_then_the_policy_goes_on(place, capsys) -> None:
@@ -301,6 +340,7 @@ def test_strangers_neither_move_nor_see_anything(place, path, headers, status) -
         ({"move": [1, 2]}, "expected 4 numbers"),
         ({"move": [1, 0, 0, True]}, "expected 4 numbers"),
         ({"move": [1, 0, 0, float("nan")]}, "expected 4 numbers"),
+        ({"move": [10**400, 0, 0, 0]}, "expected 4 numbers"),
         ({"grips": "1"}, "expected a name, a whole number and true or false"),
         ({"more": 1}, "expected page, move, grips, gives"),
     ],

@@ -28,8 +28,20 @@ def viewer(page):
     found.close()
 
 
-def key(page, kind: str, name: str) -> None:
-    page.call("Input.dispatchKeyEvent", type=kind, key=name)
+def key(page, kind: str, name: str, code: str) -> None:
+    page.call("Input.dispatchKeyEvent", type=kind, key=name, code=code)
+
+
+def mouse(page, kind: str, at: tuple[float, float], button: str = "left") -> None:
+    page.call("Input.dispatchMouseEvent", type=kind, x=at[0], y=at[1], button=button, clickCount=1)
+
+
+def middle(page, code: str) -> tuple[float, float]:
+    """Return where on the page a button is."""
+    found = f"document.querySelector('[data-key={code}]')"
+    page.value(f"{found}.scrollIntoView()")
+    box = page.value(f"{found}.getBoundingClientRect().toJSON()")
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
 
 def held(page, viewer, wanted: list[float]) -> None:
@@ -43,28 +55,71 @@ def held(page, viewer, wanted: list[float]) -> None:
 def test_keys_and_buttons_move_the_tool_for_as_long_as_they_are_held(page, viewer) -> None:
     page.wait('at("state").textContent == "No episode has begun yet"')
     held(page, viewer, [0, 0, 0, 0])
-    key(page, "keyDown", "ArrowUp")
-    key(page, "keyDown", "D")
+    key(page, "keyDown", "ArrowUp", "ArrowUp")
+    key(page, "keyDown", "D", "KeyD")
     held(page, viewer, [1, 1, 0, 0])
     assert page.value('document.querySelectorAll("button.down").length') == 2
-    key(page, "keyUp", "d")
+    key(page, "keyUp", "d", "KeyD")
     held(page, viewer, [0, 1, 0, 0])
-    page.value('window.dispatchEvent(new Event("blur"))')
+    key(page, "keyUp", "ArrowUp", "ArrowUp")
     held(page, viewer, [0, 0, 0, 0])
-    for event, wanted in (("pointerdown", -1), ("pointerup", 0)):
-        page.value(
-            f"document.querySelector('[data-key=f]').dispatchEvent(new PointerEvent('{event}'))"
-        )
-        held(page, viewer, [0, 0, 0, wanted])
+    button = middle(page, "KeyF")
+    mouse(page, "mousePressed", button)
+    held(page, viewer, [0, 0, 0, -1])
+    # It ends where the pointer is let go of, even if that is elsewhere.
+    mouse(page, "mouseMoved", (2, 2))
+    held(page, viewer, [0, 0, 0, -1])
+    mouse(page, "mouseReleased", (2, 2))
+    held(page, viewer, [0, 0, 0, 0])
+    mouse(page, "mousePressed", button, "middle")
+    held(page, viewer, [0, 0, 0, 0])
+    mouse(page, "mouseReleased", button, "middle")
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [("AltGraph", "AltRight"), ("Alt", "AltLeft"), ("Control", "ControlLeft"),
+     ("Meta", "MetaLeft")],
+)  # fmt: skip
+def test_no_key_sticks_whose_release_has_another_name_or_never_comes(
+    page, viewer, name, code
+) -> None:
+    key(page, "keyDown", "q", "KeyQ")
+    held(page, viewer, [0, 0, 1, 0])
+    key(page, "keyDown", name, code)
+    held(page, viewer, [0, 0, 0, 0])
+    key(page, "keyUp", "@", "KeyQ")
+    key(page, "keyUp", name, code)
+    held(page, viewer, [0, 0, 0, 0])
+    # Shift changes the name of a key, too, and nothing else.
+    key(page, "keyDown", "q", "KeyQ")
+    key(page, "keyDown", "Shift", "ShiftLeft")
+    held(page, viewer, [0, 0, 1, 0])
+    key(page, "keyUp", "@", "KeyQ")
+    held(page, viewer, [0, 0, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("target", "event"),
+    [("window", "blur"), ("document", "visibilitychange"), ("document", "contextmenu")],
+)
+def test_who_turns_away_holds_nothing_down(page, viewer, target, event) -> None:
+    key(page, "keyDown", "q", "KeyQ")
+    held(page, viewer, [0, 0, 1, 0])
+    page.value(f'{target}.dispatchEvent(new Event("{event}", {{ bubbles: true }}))')
+    held(page, viewer, [0, 0, 0, 0])
+    key(page, "keyUp", "q", "KeyQ")
 
 
 def test_space_toggles_the_hand_and_enter_gives_back(page, viewer) -> None:
     page.wait("frame == 0")
-    page.press(" ")
+    for kind in ("keyDown", "keyUp"):
+        key(page, kind, " ", "Space")
     page.wait("!busy")
     assert viewer.hands.look().toggles
     assert viewer.hands.active
-    page.press("Enter")
+    for kind in ("keyDown", "keyUp"):
+        key(page, kind, "Enter", "Enter")
     page.wait("!busy")
     assert not viewer.hands.active
 
@@ -82,9 +137,9 @@ def test_it_shows_pictures_what_is_to_be_done_and_who_acts(page, viewer) -> None
     shows("The policy asks for help: press a key to take over")
     viewer.tell(asked=False, acts=True)
     shows("Somebody acts at another page")
-    key(page, "keyDown", "q")
+    key(page, "keyDown", "q", "KeyQ")
     shows("You act")
-    key(page, "keyUp", "q")
+    key(page, "keyUp", "q", "KeyQ")
     viewer.close()
     shows("Practice has ended, or was stopped")
     viewer.close()

@@ -112,7 +112,8 @@ class Human:
             self.closes = not self.closes
             self.opening = self.robot.gripper.closed if self.closes else self.robot.gripper.open
         self.tally.act_()
-        self.target = self._targets(measured, held.move)
+        if held.loud:  # else all of the arm stays where it is, the hand too
+            self.target = self._targets(measured, held.move)
         return Move(np.ones(1, np.bool_), self.target.astype(np.float32)[None, None])
 
     def _targets(self, measured: np.ndarray, move: np.ndarray) -> np.ndarray:
