@@ -23,6 +23,7 @@ from training.rl.experience import Episode, gather, moments, windows
 from training.rl.help import Helper
 from training.rl.judge import Judge, Verdict
 from training.rl.practice import practise
+from training.rl.processes import parts
 from training.rl.processes.team import Team
 from training.rl.returns import discounted
 from training.rl.rewards import Worth
@@ -108,14 +109,17 @@ class Rounds:
         )  # fmt: skip
 
     def restore_(self, count: int) -> None:
-        """Read the first `count` rounds, and judge them as they were."""
-        for number in range(count):
-            self._take_(store.read_round(self.start.experience, store.name_of(number)))
+        """Read the first `count` rounds and what was said of them, or judge them as they were."""
+        folder = self.start.experience
+        for name in map(store.name_of, range(count)):
+            episodes = store.read_round(folder, name)
+            told = parts.told(folder, name, episodes)
+            self._take_(episodes, [one.worth for one in told] if told else None)
         self.count = count
 
-    def _take_(self, episodes: list[Episode]) -> None:
+    def _take_(self, episodes: list[Episode], told: list[Worth] | None = None) -> None:
         with self.clock.on("score"):
-            self.worth += self.judge.worth(episodes)
+            self.worth += told or self.judge.worth(episodes)
         self.episodes += episodes
 
     def _audit(self, latest: int) -> dict[str, float]:

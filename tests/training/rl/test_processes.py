@@ -68,6 +68,19 @@ def test_a_verdict_comes_back_beside_its_episode(tmp_path) -> None:
         parts.read_verdict(tmp_path, ROUND, 4)
 
 
+def test_what_was_judged_of_a_round_is_not_judged_again(tmp_path) -> None:
+    made = [episode(1, number=number) for number in (0, 1)]
+    for one in made:
+        parts.keep(tmp_path, ROUND, one)
+        parts.judge(tmp_path, ROUND, one.number, Verdict(worth=worth(one.number), foreign=None))
+    parts.finish(tmp_path, ROUND)
+    found = parts.told(tmp_path, ROUND, store.read_round(tmp_path, ROUND))
+    assert found is not None
+    assert [one.worth.reward.tolist() for one in found] == [[0.0], [1.0]]
+    (tmp_path / ROUND / "verdict-000001.safetensors").unlink()
+    assert parts.told(tmp_path, ROUND, made) is None
+
+
 def test_with_lag_what_waits_is_judged_and_without_it_whole_rounds(tmp_path) -> None:
     parts.keep(tmp_path, ROUND, episode(1, number=1))
     assert scoring.waiting(apart(lag=1), tmp_path) == (ROUND, [1])

@@ -7,6 +7,7 @@ been judged it becomes, by one rename as well, a round as any other (`training.r
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +53,20 @@ def read_verdict(folder: Path, name: str, number: int) -> Verdict:
     Raises:
         ValueError: it is not there, or damaged.
     """
-    path = _verdict(folder, name, number)
+    return _read(_verdict(folder, name, number))
+
+
+def told(folder: Path, name: str, episodes: Sequence[Episode]) -> list[Verdict] | None:
+    """Return what a scorer judged of the episodes of a whole round; None unless it is all there.
+
+    Raises:
+        ValueError: a verdict is damaged.
+    """
+    paths = [folder / name / _verdict(folder, name, e.number).name for e in episodes]
+    return [_read(path) for path in paths] if all(path.exists() for path in paths) else None
+
+
+def _read(path: Path) -> Verdict:
     try:
         arrays = safetensors.numpy.load_file(path)
         own, foreign = (
