@@ -34,7 +34,7 @@ WRONG_WORDS = {
     ),
     "nobody calls for help": (
         LINE + " --reward sparse --help.attended 0.5",
-        "help is asked for where a critic sees no progress",
+        "a critic has to see that there is no progress",
     ),
     "rounds": (LINE + " --rounds 3", "as many steps in every round"),
     "lag alone": (LINE + " --reward sparse --runtime.lag 1", "add --runtime.processes"),

@@ -225,7 +225,7 @@ def test_the_last_weights_may_be_the_best_and_the_final_evaluation_chooses_nothi
         good = next(rates) if seed == 40 else 4
         return Evaluation(
             task=configs.to_json(task), seed=seed, success=[k < good for k in range(4)],
-            progress=[1.0] * 4, steps=[3] * 4, seconds=0.1,
+            progress=[1.0] * 4, steps=[3] * 4, decided=[True] * 4, seconds=0.1,
         )  # fmt: skip
 
     monkeypatch.setattr(bc, "evaluate", fake_evaluate)
