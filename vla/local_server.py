@@ -5,6 +5,7 @@ another host (a web page that points its own name at this machine) are refused. 
 see and to do is the business of who derives from it.
 """
 
+import abc
 import http
 import json
 import secrets
@@ -74,13 +75,14 @@ class LocalServer(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-class LocalHandler(BaseHTTPRequestHandler):
+class LocalHandler(BaseHTTPRequestHandler, abc.ABC):
     """Checks who asks, and sends what `get` and `post` find."""
 
     server: Any
     protocol_version = "HTTP/1.1"
     timeout = 60
 
+    @abc.abstractmethod
     def get(self, path: str) -> None:
         """Send what is at a path behind the token.
 
@@ -88,11 +90,10 @@ class LocalHandler(BaseHTTPRequestHandler):
             Refused: there is nothing.
             ValueError: what is asked for makes no sense.
         """
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def post(self, path: str, body: dict[str, Any]) -> None:
         """Do what a path behind the token stands for, with what was sent; like `get`."""
-        raise NotImplementedError
 
     def do_GET(self) -> None:
         """Answer with what there is to see."""

@@ -170,9 +170,7 @@ class Stage:
     ) -> list[Episode]:
         """Let the helper look where a decision is due; return the episodes that it gives up."""
         assert acting.helper is not None
-        rows = np.array([row for row, _ in due])
-        number = np.array([one.number for _, one in due])
-        decision = np.array([len(one.decisions) for _, one in due])
+        rows, number, decision = _places(due)
         self._asked[rows] = acting.helper.helped(_rows(obs, rows), rows, number, decision)
         hopeless = acting.helper.hopeless(rows)
         ended = []
@@ -210,9 +208,7 @@ class Stage:
 
     def _decide_(self, acting: Acting, due: list[tuple[int, "_Running"]], obs: Observation) -> None:
         """Plan what is done next where a decision is due and the same policy acts."""
-        rows = np.array([row for row, _ in due])
-        decision = np.array([len(one.decisions) for _, one in due])
-        number = np.array([one.number for _, one in due])
+        rows, number, decision = _places(due)
         seen, policy = _rows(obs, rows), acting.policy
         noise = episode_noise(acting.seed, number, decision, policy.noise_shape)
         past = _picked(self._state, rows) if self._remembers else policy.initial_state(len(rows))
@@ -296,6 +292,13 @@ class _Running:
         done = np.concatenate(self.actions)
         wanted = np.arange(len(self.decisions) * execute).reshape(-1, execute)
         return done[np.minimum(wanted, len(done) - 1)]
+
+
+def _places(due: list[tuple[int, _Running]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return environment, number of the episode and decisions before this one, i64 [d] each."""
+    places = [(row, one.number, len(one.decisions)) for row, one in due]
+    rows, number, decision = np.array(places, np.int64).T
+    return rows, number, decision
 
 
 def _rows(obs: Observation, rows: np.ndarray) -> Observation:

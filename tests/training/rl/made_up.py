@@ -1,4 +1,6 @@
-"""A made-up practised episode."""
+"""A made-up practised episode, and a made-up critic of a running one."""
+
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -23,3 +25,19 @@ def episode(
         progress=np.array(progress or np.linspace(0, 0.5, t + 1), np.float32), reward=reward,
         terminated=success, success=success, task="push it", number=number, seed=3, version=1,
     )  # fmt: skip
+
+
+class Says:
+    """A critic that says the given progress, one number per decision, in every row."""
+
+    def __init__(self, *values: float) -> None:
+        self.values = values
+
+    def start(self, batch, example=None, task=""):
+        return 0
+
+    def step(self, state, frames, task):
+        return SimpleNamespace(value=np.full(len(task), self.values[state], np.float32)), state + 1
+
+    def score(self, frames, task, example=None):
+        raise AssertionError("whole episodes are not judged while they run")

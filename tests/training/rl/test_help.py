@@ -1,30 +1,13 @@
 """Help in practice: leads shrink, and who attends is asked where nothing moves on."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
+from tests.training.rl.made_up import Says
 from training.rl.config import PracticeConfig
 from training.rl.help import HelpConfig, Helper
 from training.rl.stand_ins.expert import Expert
 from vla.contracts.types import Observation
-
-
-class Says:
-    """A critic that says the given progress, one number per decision, in every row."""
-
-    def __init__(self, *values: float) -> None:
-        self.values = values
-
-    def start(self, batch, example=None, task=""):
-        return 0
-
-    def step(self, state, frames, task):
-        return SimpleNamespace(value=np.full(len(task), self.values[state], np.float32)), state + 1
-
-    def score(self, frames, task, example=None):
-        raise NotImplementedError
 
 
 def seen(rows: int) -> Observation:

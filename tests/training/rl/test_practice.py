@@ -1,31 +1,17 @@
 """Practice: whole episodes, the same whatever runs beside them, replayed to the same numbers."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from tests.training.rl.made_up import episode
+from tests.training.rl.made_up import Says, episode
 from tests.training.small_policy import TASK, small_policy
 from training.rl.experience import ASIDE, BACK, OTHER, POLICY, frames, gather, join, windows
 from training.rl.help import HelpConfig, Helper
 from training.rl.practice import practise
 from vla.memory import none
-
-
-class Nothing:
-    """A critic that never sees progress."""
-
-    def start(self, batch, example=None, task=""):
-        return None
-
-    def step(self, state, frames, task):
-        return SimpleNamespace(value=np.zeros(len(task), np.float32)), state
-
-    def score(self, frames, task, example=None):
-        raise NotImplementedError
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +42,7 @@ def test_how_many_run_side_by_side_changes_nothing(episodes) -> None:
 
 
 def test_an_episode_that_is_given_up_is_cut_as_by_a_time_limit(episodes) -> None:
-    hopeless = Helper(HelpConfig(stop=2), seed=5, left=1.0, scorer=Nothing(), views=(0,))
+    hopeless = Helper(HelpConfig(stop=2), seed=5, left=1.0, scorer=Says(*[0.0] * 9), views=(0,))
     found = practise(
         small_policy(), TASK, episodes=3, seed=5, version=2, environments=2, helper=hopeless
     )

@@ -5,7 +5,8 @@ import pytest
 
 from sim.kinematics import kinematics, moved, solve
 from sim.tasks import pick_place
-from tests.training.rl.test_help import Says, asked, seen
+from tests.training.rl.made_up import Says
+from tests.training.rl.test_help import asked, seen
 from tests.training.small_policy import small_policy
 from training.rl import retry
 from training.rl.experience import ASIDE, BACK, OTHER, POLICY

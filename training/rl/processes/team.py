@@ -67,9 +67,8 @@ class Team:
         name = store.name_of(number)
         if store.has(self.folder, name):  # taken by a run that was killed before it was saved
             episodes = store.read_round(self.folder, name)
-            return episodes, parts.told(self.folder, name, episodes) or self.judge.verdicts(
-                episodes
-            )
+            told = parts.told(self.folder, name, episodes)
+            return episodes, told or self.judge.verdicts(episodes)
         while not self._ready(name):
             self.tend()
             time.sleep(PAUSE_S)
