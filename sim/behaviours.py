@@ -13,14 +13,18 @@ from sim.task import Task, World
 
 SCRIPTED = ("drop", "slip", "undo", "wrong_object", "near_miss", "overshoot", "hover")
 """Behaviours that a task's own script plays, if the task lists them in `variants`."""
-GENERIC = ("freeze", "random")
+GENERIC = ("freeze", "random", "noisy")
 """Behaviours that work in every task."""
 NAMES = ("expert", *SCRIPTED, *GENERIC, "mixed")
 """Every behaviour; "mixed" draws one of those that the task supports, episode by episode."""
 
 EXPERT_SHARE = 0.25
+NOISY_SHARE = 0.25
 FREEZE_STEPS = 20
 RANDOM_STEPS = 40
+NOISE = 0.02
+"""Largest standard deviation of the noise on a noisy expert's channels, as a share of their range:
+on an arm as long as the SO-101 the hand is some 2 cm off."""
 
 
 def supported(task: Task) -> tuple[str, ...]:
@@ -39,7 +43,8 @@ def check_supported(task: Task, behaviour: str) -> None:
 
 
 def resolve(task: Task, behaviour: str, rng: np.random.Generator) -> str:
-    """Return `behaviour`, or one drawn for the episode if it is "mixed" (the expert one in four).
+    """Return `behaviour`, or one drawn for the episode if it is "mixed": expert and noisy expert
+    one in four each, the others alike.
 
     Raises:
         ValueError: there is no such behaviour, or it makes no sense in this task.
@@ -47,8 +52,13 @@ def resolve(task: Task, behaviour: str, rng: np.random.Generator) -> str:
     check_supported(task, behaviour)
     known = supported(task)
     if behaviour == "mixed":
-        expert = rng.random() < EXPERT_SHARE
-        return "expert" if expert else known[1 + int(rng.integers(len(known) - 1))]
+        others = [name for name in known if name not in ("expert", "noisy")]
+        share = rng.random()
+        if share < EXPERT_SHARE:
+            return "expert"
+        if share < EXPERT_SHARE + NOISY_SHARE:
+            return "noisy"
+        return others[int(rng.integers(len(others)))]
     return behaviour
 
 
@@ -78,6 +88,8 @@ def act_stream(
         return _freeze(world, task, rng)
     if behaviour == "random":
         return _random(world, task, rng)
+    if behaviour == "noisy":
+        return _noisy(world, task, rng)
     return task.script(world, behaviour)
 
 
@@ -107,3 +119,23 @@ def _random(world: World, task: Task, rng: np.random.Generator) -> Iterator[np.n
         # While a task locks the arm nobody can tell random from expert.
         moved += np.array_equal(task.control(world, action), action)
         yield action
+
+
+def _noisy(world: World, task: Task, rng: np.random.Generator) -> Iterator[np.ndarray]:
+    """Play the expert, pushed off its way, again and again until time is up.
+
+    A critic that knows only the expert's way of succeeding does not know a learner's. Noise on
+    an expert's actions shows such errors (DART, Laskey et al. 2017, arXiv 1703.09327); here it
+    is slow, as the errors of a policy are that takes things to lie where they do not.
+    """
+    low, high = np.asarray(world.robot.low), np.asarray(world.robot.high)
+    spread = rng.uniform(0, NOISE) * (high - low)
+    kept = rng.uniform(0.8, 0.98)
+    error = rng.standard_normal(len(low))
+    acted = True
+    while acted:
+        acted = False
+        for action in task.script(world, "expert"):
+            acted = True
+            yield np.clip(action + spread * error, low, high)
+            error = kept * error + np.sqrt(1 - kept**2) * rng.standard_normal(len(low))

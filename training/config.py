@@ -85,5 +85,7 @@ class TrainConfig(RunConfig):
     """Demonstrations."""
     policy: PluginConfig = plugin("vla.policies", "vla")
     """What learns."""
+    vision_from: str | None = None
+    """Trained critic with whose vision the policy begins; it begins with random weights if None."""
     compile: bool = False
     """Compile the policy's loss with torch.compile."""

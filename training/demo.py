@@ -27,10 +27,11 @@ CRITIC = (
 )  # fmt: skip
 """A critic of two tasks, small enough for a few minutes."""
 FEW = ("--episodes", "20", "--seed", "3000")
-"""Demonstrations of which a policy succeeds at about one in four."""
+"""Demonstrations of which a policy fails more often than not."""
 PRACTICE = (
     "--task", "pick_place", "--rounds", "3", "--episodes", "20", "--steps", "600",
-    "--algo.batch", "12", "--optimiser.lr", "1e-3", "--help.attended", "1",
+    "--algo.batch", "64", "--algo.queries", "1", "--optimiser.lr", "1e-3",
+    "--optimiser.ema", "0.999", "--help.attended", "1",
 )  # fmt: skip
 """Practice with the critic's reward alone; help comes where it sees no progress."""
 
@@ -64,15 +65,16 @@ def critic_steps(out: Path) -> list[list[str]]:
 
 def practice_steps(out: Path) -> list[list[str]]:
     """Return the lines that clone a policy from few demonstrations and lift it by practice."""
-    few, (clone, lifted) = str(out / "few"), (str(out / name) for name in LIFTED)
+    few, critic = str(out / "few"), str(out / "critic")
+    clone, lifted = (str(out / name) for name in LIFTED)
     quick = ["--eval.every", "0", "--eval.final-episodes", "0"]
     test = ["--episodes", str(EPISODES), "--seed", str(SEED)]
     return [
         ["demos", "pick_place", *FEW, "--out", few],
-        ["train", "--recipe", "pick_place", "--data", few, "--steps", "400", *quick,
-         "--out", clone],
-        ["train", "rl", *PRACTICE, "--from", clone, "--demos", few,
-         "--critic", str(out / "critic"), *quick, "--out", lifted],
+        ["train", "--recipe", "pick_place", "--data", few, "--vision-from", critic,
+         "--steps", "400", *quick, "--out", clone],
+        ["train", "rl", *PRACTICE, "--from", clone, "--demos", few, "--critic", critic, *quick,
+         "--out", lifted],
         *(["eval", place, *test] for place in (clone, lifted)),
         ["report", clone, lifted, "--out", str(out / "practice_report.html")],
     ]  # fmt: skip

@@ -168,13 +168,29 @@ def test_random_goes_on_after_a_memory_task_has_let_the_arm_go(name: str) -> Non
     assert np.ptp(np.stack(trace.pose), axis=0).max() > 0.1
 
 
-def test_mixed_draws_every_behaviour_and_the_expert_one_time_in_four() -> None:
+@pytest.mark.parametrize("task", [reach, push, pick_place, drawer])
+def test_noisy_leaves_the_experts_way_and_succeeds_at_times(task: object) -> None:
+    expert = _play(task.Config(), "expert", 0)
+    noisy = [_play(task.Config(), "noisy", seed) for seed in range(8)]
+    assert np.abs(noisy[0].tool_m[8] - expert.tool_m[8]).max() > 0.002
+    assert sum(trace.success[-1] for trace in noisy) >= 2
+    lasted = [len(trace.success) for trace in noisy if not trace.success[-1]]
+    assert all(steps == noisy[0].world.time_limit for steps in lasted)
+
+
+def test_noisy_errs_on_pick_and_place_as_a_learner_does() -> None:
+    ends = [_play(pick_place.Config(), "noisy", seed).success[-1] for seed in range(30)]
+    assert 8 <= sum(ends) <= 26
+
+
+def test_mixed_draws_every_behaviour_and_expert_and_noisy_one_time_in_four_each() -> None:
     task = pick_place.Config(distractors=1).build(so101.SPEC)
     rng = np.random.default_rng(0)
     drawn = [behaviours.resolve(task, "mixed", rng) for _ in range(2000)]
     assert set(drawn) == set(behaviours.supported(task))
     # Standard error of a share of 0.25 in 2000 draws: 0.0097.
     assert drawn.count("expert") / 2000 == pytest.approx(0.25, abs=0.03)
+    assert drawn.count("noisy") / 2000 == pytest.approx(0.25, abs=0.03)
 
 
 def test_a_behaviour_that_makes_no_sense_names_those_that_do() -> None:

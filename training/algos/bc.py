@@ -18,6 +18,7 @@ from training.config import TrainConfig
 from training.data import batches, check, sampler
 from training.evaluate import Evaluation, evaluate
 from training.optimiser import Optimiser
+from training.vision import borrow_
 from vla import checkpoint
 from vla.contracts import config as configs
 from vla.contracts import registry
@@ -93,6 +94,8 @@ class BehaviourCloning:
         self.module: VLAPolicy = train.policy.build(
             robot, normalisation(self.store), train_tokenizer(self.instructions)
         ).to(train.device)
+        if train.vision_from is not None:
+            borrow_(self.module, train.vision_from)
         self.loss = torch.compile(self.module.bc_loss) if train.compile else self.module.bc_loss
         chunk = train.policy.chunk
         motion = sampler.motion_weights(self.store, chunk)

@@ -92,6 +92,11 @@ class PracticeConfig(RunConfig):
                     f"help.{name}: got {given} with reward {self.reward!r}; a critic has to see "
                     'that there is no progress: use --reward critic, or "critic+sparse"'
                 )
+        if self.help.curriculum and self.runtime.lag:
+            raise ValueError(
+                f"help.curriculum: got runtime.lag {self.runtime.lag}; leads of a round follow "
+                "from the rounds before it: use --runtime.lag 0"
+            )
         # Somebody may be waited for at the start and, when that is over, for an answer.
         if self.help.by != "expert" and 2 * self.help.answer_s >= self.runtime.silent_s:
             raise ValueError(

@@ -2,9 +2,10 @@
 and when an episode is given up.
 
 In three grades, after VLAC. A lead begins an episode in the middle of the work (jump-start, Uchendu
-et al. 2023); leads shrink from round to round. Where progress by the learned critic stands still,
-the arm of a retried episode goes back and tries anew. Help comes in attended episodes, where that
-did not do or is not tried; it replaces the policy's actions. All are kept as what they are.
+et al. 2023); leads shrink from round to round, or are drawn by `training.rl.curriculum`. Where
+progress by the learned critic stands still, the arm of a retried episode goes back and tries anew.
+Help comes in attended episodes, where that did not do or is not tried; it replaces the policy's
+actions. All are kept as what they are.
 """
 
 from collections.abc import Sequence
@@ -40,6 +41,9 @@ class HelpConfig:
     """Share of episodes that begin with a lead, in [0, 1]."""
     lead: int = 8
     """Decisions of the longest lead in the first round; none in the last."""
+    curriculum: bool = False
+    """Leads do not shrink: they are drawn by s (1 - s), s being the share of success after as long
+    a lead in earlier rounds, as far as the reward tells."""
     attended: float = 0.0
     """Share of episodes in which help comes when it is asked for, in [0, 1]: the budget."""
     patience: int = 3
@@ -64,6 +68,11 @@ class HelpConfig:
             raise ValueError(
                 f"help: got led {self.led}, attended {self.attended} and retried {self.retried}, "
                 "expected shares up to 1"
+            )
+        if self.curriculum and not self.led:
+            raise ValueError(
+                "help.curriculum: got no leads to draw; say which share of episodes begins with "
+                "one, such as --help.led 0.5"
             )
 
     @property
@@ -99,15 +108,17 @@ class Helper:
             anew, or if episodes are given up.
         views: Its cameras among the robot's.
         stand_in: Who acts.
+        leads: How likely a lead of 0, 1, ... decisions is, f64 [l]; evenly up to one that shrinks
+            with `left` if None.
     """
 
     def __init__(
         self, config: HelpConfig, *, seed: int, left: float, scorer: RewardModel | None,
-        views: Sequence[int], stand_in: StandIn | None = None,
+        views: Sequence[int], stand_in: StandIn | None = None, leads: np.ndarray | None = None,
     ) -> None:  # fmt: skip
         self.config, self.seed, self.scorer, self.views = config, seed, scorer, list(views)
         self.stand_in = stand_in or Expert()
-        self.lead = round(config.lead * left)
+        self.lead, self.leads = round(config.lead * left), leads
         self.watched: dict[int, _Watched] = {}
 
     def helped(
@@ -185,8 +196,13 @@ class Helper:
         """Return what an episode is to be."""
         rng, config = np.random.default_rng([self.seed, 2, number]), self.config
         led, attended = rng.random(2) < (config.led, config.attended)
-        lead = int(rng.integers(self.lead + 1)) if led else 0
+        lead = self._lead(rng) if led else 0
         return _Drawn(lead, bool(attended), bool(rng.random() < config.retried))
+
+    def _lead(self, rng: np.random.Generator) -> int:
+        if self.leads is None:
+            return int(rng.integers(self.lead + 1))
+        return int(rng.choice(len(self.leads), p=self.leads))
 
     def _begin_(self, obs: Observation, i: int, row: int, number: int, drawn: _Drawn) -> None:
         """Begin to watch an episode in environment `row`, row i of what is seen, or do not."""

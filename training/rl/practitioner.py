@@ -16,7 +16,7 @@ from reward_models.metrics import ranks
 from training.data import batches, check
 from training.evaluate import Evaluation, evaluate
 from training.listener import Listener
-from training.rl import health, probe, store
+from training.rl import curriculum, health, probe, store
 from training.rl.clock import Stopwatch
 from training.rl.config import PracticeConfig, Start
 from training.rl.experience import Episode, gather, moments, windows
@@ -86,22 +86,27 @@ class Rounds:
     def _round(self, policy: VLAPolicy, updates: int) -> tuple[list[Episode], list[Verdict]]:
         """Return the next round and what it is worth, from here or from other processes."""
         config, start = self.config, self.start
+        leads = None
+        if config.help.curriculum:
+            mine = slice(self.earlier, None)
+            leads = curriculum.leads(self.episodes[mine], self.worth[mine], config.help.lead)
+            store.write_leads(start.experience, self.count, leads)  # an actor reads them there
         if config.runtime.processes:
             # Only now: an algorithm may have changed how the policy samples.
             self.team = self.team or Team(config, start, policy, self.judge)
             self.team.publish(policy, updates)
             return self.team.take(self.count)
-        found = self._practise(policy, updates)
+        found = self._practise(policy, updates, leads)
         store.write_round(start.experience, store.name_of(self.count), found)
         with self.clock.on("score"):
             return found, self.judge.verdicts(found)
 
-    def _practise(self, policy: VLAPolicy, updates: int) -> list[Episode]:
+    def _practise(self, policy: VLAPolicy, updates: int, leads: np.ndarray | None) -> list[Episode]:
         config, seed, judge = self.config, self.config.seed_of(self.count), self.judge
         self.stand_in = self.stand_in or config.help.begin(policy.robot)
         helper = Helper(
             config.help, seed=seed, left=config.left(self.count), scorer=judge.scorer,
-            views=judge.views, stand_in=self.stand_in,
+            views=judge.views, stand_in=self.stand_in, leads=leads,
         )  # fmt: skip
         return practise(
             policy, config.task, episodes=config.episodes, seed=seed, version=updates,

@@ -5,6 +5,7 @@ What was practised is kept with its policy version, instruction and outcome. A l
 from the newest of it as well, judged again by the critic of that day.
 """
 
+import json
 import os
 import shutil
 from collections.abc import Sequence
@@ -145,6 +146,31 @@ def read_chunks(folder: Path, count: int) -> np.ndarray:
         return np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise ValueError(f"{path}: missing or damaged ({error}); start the run afresh") from error
+
+
+def write_leads(folder: Path, number: int, leads: np.ndarray) -> None:
+    """Keep how likely each lead is in round `number`, beside the rounds."""
+    folder.mkdir(parents=True, exist_ok=True)
+    fresh = folder / f".leads.new-{os.getpid()}"
+    fresh.write_text(json.dumps(leads.tolist()))
+    fresh.replace(_leads(folder, number))
+
+
+def read_leads(folder: Path, number: int) -> np.ndarray:
+    """Return what `write_leads` kept.
+
+    Raises:
+        ValueError: it is not there, or damaged.
+    """
+    path = _leads(folder, number)
+    try:
+        return np.array(json.loads(path.read_text()), np.float64)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: missing or damaged ({error}); start the run afresh") from error
+
+
+def _leads(folder: Path, number: int) -> Path:
+    return folder / f"leads-{number:06d}.json"
 
 
 def _chunks(folder: Path, count: int) -> Path:

@@ -36,6 +36,11 @@ class Clone:
     """Demonstrations."""
     steps: int
     """Updates."""
+    sees: bool = False
+    """Whether it begins with the vision of the critic that gives reward."""
+    drawn: tuple[str, ...] = ("--algo.batch", "64", "--algo.queries", "1")
+    """What filtered cloning learns from at an update: single decisions, or whole episodes where
+    there is something to remember."""
     more: tuple[str, ...] = ()
     """Further words of the line that trains it."""
 
@@ -52,29 +57,43 @@ class Arm:
     """Rounds of practice, each followed by as many updates."""
     episodes: int = 40
     """Episodes in each."""
+    steps: int = 200
+    """Updates after each."""
     more: tuple[str, ...] = ()
     """Further words of the command."""
 
 
 FORGETFUL = ("--policy.memory.type", "none")
+WHOLE = ("--algo.batch", "12")
 CLONES = {
-    "pick_place": Clone(task="pick_place", demos=20, steps=400),
-    "push": Clone(task="push", demos=12, steps=400),
-    "cue_colour": Clone(task="cue_colour", demos=1500, steps=1000),
-    "cue_colour without memory": Clone(task="cue_colour", demos=1500, steps=1000, more=FORGETFUL),
-    "put_back": Clone(task="put_back", demos=1500, steps=1000),
-    "put_back without memory": Clone(task="put_back", demos=1500, steps=1000, more=FORGETFUL),
+    "pick_place": Clone(task="pick_place", demos=12, steps=400, sees=True),
+    "pick_place without the critic's vision": Clone(task="pick_place", demos=20, steps=400),
+    "push": Clone(task="push", demos=12, steps=400, sees=True),
+    "cue_colour": Clone(task="cue_colour", demos=1500, steps=1000, drawn=WHOLE),
+    "cue_colour without memory": Clone(
+        task="cue_colour", demos=1500, steps=1000, drawn=WHOLE, more=FORGETFUL
+    ),
+    "put_back": Clone(task="put_back", demos=1500, steps=1000, drawn=WHOLE),
+    "put_back without memory": Clone(
+        task="put_back", demos=1500, steps=1000, drawn=WHOLE, more=FORGETFUL
+    ),
 }
 REMEMBERED = ("cue_colour", "put_back")
 """Tasks that end with a choice which only memory makes better than chance."""
-CLONING = ("--algo.batch", "12", "--optimiser.lr", "1e-3")
+CLONING = ("--optimiser.lr", "1e-3", "--optimiser.ema", "0.999")
 ARMS = {
     "cloning, critic, helped": Arm(
-        algo="filtered_bc", reward="critic", episodes=20, more=(*CLONING, "--help.attended", "1")
+        algo="filtered_bc",
+        steps=400,
+        reward="critic",
+        episodes=20,
+        more=(*CLONING, "--help.attended", "1"),
     ),
-    "cloning, no practice": Arm(algo="filtered_bc", reward="sparse", episodes=1, more=CLONING),
-    "cloning, critic": Arm(algo="filtered_bc", reward="critic", more=CLONING),
-    "cloning, sparse": Arm(algo="filtered_bc", reward="sparse", more=CLONING),
+    "cloning, no practice": Arm(
+        algo="filtered_bc", steps=400, reward="sparse", episodes=1, more=CLONING
+    ),
+    "cloning, critic": Arm(algo="filtered_bc", steps=400, reward="critic", more=CLONING),
+    "cloning, sparse": Arm(algo="filtered_bc", steps=400, reward="sparse", more=CLONING),
     "ogpo, critic": Arm(algo="ogpo", reward="critic"),
     "steer, critic": Arm(algo="steer", reward="critic"),
     "ogpo, sparse": Arm(algo="ogpo", reward="sparse"),
@@ -118,19 +137,20 @@ class Found:
     """Figures of the last round of practice."""
 
 
-def begin(name: str, seed: int, out: Path) -> list[list[str]]:
+def begin(name: str, seed: int, critic: Path, out: Path) -> list[list[str]]:
     """Return the lines, as words after `vla`, that make the policy to lift."""
     clone, place = CLONES[name], _place(name, seed, out)
     demos = str(place / "demos")
     return [
         ["demos", clone.task, "--episodes", str(clone.demos), "--seed", str(seed), "--out", demos],
         ["train", "--recipe", clone.task, "--data", demos, "--out", str(place / "start"),
-         "--seed", str(seed), "--steps", str(clone.steps), "--eval.every", "0", *clone.more],
+         "--seed", str(seed), "--steps", str(clone.steps), "--eval.every", "0",
+         *(["--vision-from", str(critic)] if clone.sees else []), *clone.more],
     ]  # fmt: skip
 
 
-def practice(clone: str, seed: int, name: str, critic: Path, out: Path, steps: int) -> list[str]:
-    """Return the line of one arm: `steps` updates after each round, and then an evaluation."""
+def practice(clone: str, seed: int, name: str, critic: Path, out: Path) -> list[str]:
+    """Return the line of one arm; an evaluation follows the updates after each round."""
     place, arm = _place(clone, seed, out), ARMS[name]
     return [
         "train", "rl", "--task", CLONES[clone].task, "--from", str(place / "start"),
@@ -138,8 +158,8 @@ def practice(clone: str, seed: int, name: str, critic: Path, out: Path, steps: i
         *(["--critic", str(critic)] if "critic" in arm.reward else []),
         "--algo.type", arm.algo, "--reward", arm.reward, "--seed", str(seed),
         "--rounds", str(arm.rounds), "--episodes", str(arm.episodes),
-        "--steps", str(steps * arm.rounds), "--eval.every", str(steps), "--eval.keep-best",
-        *arm.more,
+        "--steps", str(arm.steps * arm.rounds), "--eval.every", str(arm.steps),
+        "--eval.keep-best", *(CLONES[clone].drawn if arm.algo == "filtered_bc" else ()), *arm.more,
     ]  # fmt: skip
 
 
@@ -248,17 +268,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--task", nargs="+", choices=list(CLONES), default=["pick_place", "push"])
     parser.add_argument("--arm", nargs="+", choices=list(ARMS), default=list(ARMS))
     parser.add_argument("--seed", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=200, help="updates after each round")
     parser.add_argument("--critic", type=Path, required=True, help="the critic that gives reward")
     parser.add_argument("--out", type=Path, required=True, help="folder of the study")
     args, console = parser.parse_args(argv), Console()
     for task in args.task:
         found: dict[str, list[Found]] = {name: [] for name in args.arm}
         for seed in args.seed:
-            for words in begin(task, seed, args.out):
+            for words in begin(task, seed, args.critic, args.out):
                 _vla(words, console)
             for name in args.arm:
-                _vla(practice(task, seed, name, args.critic, args.out, args.steps), console)
+                _vla(practice(task, seed, name, args.critic, args.out), console)
                 found[name].append(read(task, seed, name, args.out))
         console.print(table(task, found))
         if CLONES[task].task in REMEMBERED:

@@ -16,6 +16,8 @@ from vla.nn.vision import FilmConv, grid, spatial_softmax
 
 PERCEPTUAL = 16
 """Perceptual tokens per decision: a 4 x 4 grid."""
+LOOKING = ("stem", "look", "perceive", "place", "view", "temperature", "conv", "norm")
+"""Parts in which neither instruction, memory nor proprioception has a share."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +91,11 @@ class TinyBackbone(nn.Module):
     def sizes(self, memory: int) -> tuple[int, int, int]:
         """Widths of `Context`: pooled, token, memory."""
         return self.config.pooled_width, self.config.token_width, memory
+
+    def vision(self) -> dict[str, Tensor]:
+        """Return the weights that look at pictures, whatever is asked and remembered, by name."""
+        weights = self.state_dict(keep_vars=True)
+        return {n: w for n, w in weights.items() if not set(LOOKING).isdisjoint(n.split("."))}
 
     def encode(self, images: Tensor, proprio: Tensor, words: Tensor) -> Encoded:
         """Encode observations without memory.

@@ -18,11 +18,11 @@ OUT = Path("runs/study")
 
 @pytest.mark.parametrize("name", study.ARMS)
 def test_every_arm_is_a_line_that_parses(name) -> None:
-    words = study.practice("pick_place", 2, name, Path("critic"), OUT, 50)
+    words = study.practice("pick_place", 2, name, Path("critic"), OUT)
     assert words[:2] == ["train", "rl"]
     told, arm = train_rl.parse(words[2:]), study.ARMS[name]
     assert told.train.seed == 2
-    assert told.train.steps == 50 * arm.rounds
+    assert told.train.steps == arm.steps * arm.rounds
     assert told.train.reward == arm.reward
     assert (told.start.critic is None) == ("critic" not in arm.reward)
     assert told.start.policy == OUT / "pick_place/seed-2/start"
@@ -30,11 +30,12 @@ def test_every_arm_is_a_line_that_parses(name) -> None:
 
 @pytest.mark.parametrize("task", study.CLONES)
 def test_the_policy_to_lift_is_a_line_that_parses(task) -> None:
-    demos, clone = study.begin(task, 1, OUT)
+    demos, clone = study.begin(task, 1, Path("critic"), OUT)
     told = train.parse(clone[1:])
     made = study.CLONES[task]
     assert told.train.task == train.parse(["--recipe", made.task, "--out", "x"]).train.task
     assert told.train.steps == made.steps
+    assert told.train.vision_from == ("critic" if made.sees else None)
     forgetful = type_name(told.train.policy.memory) == "none"
     assert forgetful == (made.task not in study.REMEMBERED or "without memory" in task)
     assert str(told.data) == demos[-1]

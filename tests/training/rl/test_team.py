@@ -35,7 +35,8 @@ def rows(out):
 
 def test_without_lag_processes_make_the_same_run_to_the_bit(begun, tmp_path) -> None:
     critic = make_critic(tmp_path / "critic")
-    run = config(reward="critic", eval=QUICK, help=HelpConfig(attended=1.0, patience=2))
+    helped = HelpConfig(attended=1.0, patience=2, led=0.5, lead=2, curriculum=True)
+    run = config(reward="critic", eval=QUICK, help=helped)
     apart = replace(run, runtime=RuntimeConfig(processes=True))
     for name, one in (("one", run), ("apart", apart)):
         place = replace(start(begun, tmp_path / name), critic=critic)

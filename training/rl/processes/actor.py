@@ -73,9 +73,11 @@ def helpers(job: Job, policy: VLAPolicy, stand_in: StandIn) -> Callable[[int], H
     scorer, views = (judge.scorer, judge.views) if judge else (None, ())
 
     def helper(number: int) -> Helper:
+        drawn = config.help.curriculum
+        leads = store.read_leads(job.start.experience, number) if drawn else None
         return Helper(
             config.help, seed=config.seed_of(number), left=config.left(number), scorer=scorer,
-            views=views, stand_in=stand_in,
+            views=views, stand_in=stand_in, leads=leads,
         )  # fmt: skip
 
     return helper
