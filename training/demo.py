@@ -31,7 +31,7 @@ FEW = ("--episodes", "20", "--seed", "3000")
 PRACTICE = (
     "--task", "pick_place", "--rounds", "3", "--episodes", "20", "--steps", "600",
     "--algo.batch", "64", "--algo.queries", "1", "--optimiser.lr", "1e-3",
-    "--optimiser.ema", "0.999", "--help.attended", "1",
+    "--optimiser.ema", "0.999", "--help.attended", "1", "--help.patience", "1",
 )  # fmt: skip
 """Practice with the critic's reward alone; help comes where it sees no progress."""
 

@@ -25,6 +25,8 @@ TOUCH_M = 0.03
 """Distance of the tool from the block's centre when the fingers touch its side."""
 BEHIND_M = 0.05
 STRIDE_M = 0.022
+OVER_M = 0.09
+"""Height of the tool at which the hand passes over the block."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -149,7 +151,11 @@ class Push:
             goal = goal - way * world.rng.uniform(1.4, 1.8) * self.config.tolerance_m
         elif variant == "overshoot":
             goal = goal + way * 0.04
-        yield from self._push(motion, goal)
+        # What lies beside the disc or beyond it, because somebody pushed it there, is pulled back.
+        if np.dot(way, start) < 0.5 * np.linalg.norm(start):
+            yield from self._drag(motion, goal)
+        else:
+            yield from self._push(motion, goal)
         if variant == "overshoot":
             yield from self._drag(motion, world.episode.disc_m[:2])
         elif variant == "undo":
@@ -163,6 +169,8 @@ class Push:
         # The fingers side by side, so that the block touches both and does not turn.
         yaw = float(np.arctan2(way[1], way[0]))
         behind = np.array([*(block - BEHIND_M * way), HALF_M])
+        if np.linalg.norm(motion.tool_m[:2] - behind[:2]) > 0.02:
+            yield from self._rise(motion)
         yield from motion.move(behind, yaw, clearance_m=0.05, tolerance_m=0.008)
         for _ in range(40):
             block = layout.block_pos_m(motion.world, "block")[:2]
@@ -175,13 +183,18 @@ class Push:
     def _drag(self, motion: Motion, goal: np.ndarray) -> Iterator[np.ndarray]:
         """Take hold of the block from above and pull it over the table."""
         motion.opening = self._wide
-        yield from motion.move(motion.tool_m + (0.0, 0.0, 0.05), tolerance_m=0.015, max_steps=8)
+        yield from self._rise(motion)
         block = layout.block_pos_m(motion.world, "block")
         yaw = grasp_yaw(block, layout.block_yaw_rad(motion.world, "block"))
         yield from motion.move(block, yaw, clearance_m=0.05)
         yield from motion.grip(self.robot.gripper.closed)
         yield from motion.move(np.array([*goal, block[2] + 0.001]))
         yield from motion.grip(self._wide)
+
+    def _rise(self, motion: Motion) -> Iterator[np.ndarray]:
+        """Lift a low hand above the block, so that it does not sweep it aside on its way."""
+        low = max(OVER_M - motion.tool_m[2], 0.0)
+        yield from motion.move(motion.tool_m + (0.0, 0.0, low), tolerance_m=0.015, max_steps=8)
 
     def _hover(self, motion: Motion) -> Iterator[np.ndarray]:
         above = layout.block_pos_m(motion.world, "block")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sim import behaviours, layout
+from sim.expert import Motion
 from sim.scene import compile_scene
 from sim.tasks import drawer, pick_place, push, reach
 from sim.world import MujocoWorld
@@ -166,6 +167,28 @@ def test_random_goes_on_after_a_memory_task_has_let_the_arm_go(name: str) -> Non
     trace = _play(config, "random", 0)
     assert trace.world.steps >= trace.world.episode.schedule.go + 20
     assert np.ptp(np.stack(trace.pose), axis=0).max() > 0.1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_expert_brings_back_what_somebody_pushed_past_the_disc(seed: int) -> None:
+    world = MujocoWorld(compile_scene(push.Config(), so101.SPEC))
+    world.reset(seed, 0)
+    world.time_limit = 160
+    block, disc = layout.block_pos_m(world, "block")[:2], world.episode.disc_m[:2]
+    way = (disc - block) / np.linalg.norm(disc - block)
+    motion = Motion(world)
+    motion.opening = so101.SPEC.gripper.closed
+    behind = np.array([*(block - push.BEHIND_M * way), push.HALF_M])
+    yaw = float(np.arctan2(way[1], way[0]))
+    for action in motion.move(behind, yaw, clearance_m=0.05, tolerance_m=0.01):
+        world.step(action)
+    while np.dot(layout.block_pos_m(world, "block")[:2] - disc, way) < 0.035:
+        world.step(motion.toward(np.array([*(motion.tool_m[:2] + 0.03 * way), push.HALF_M]), yaw))
+        assert world.steps < 80
+    for action in world.task.script(world, "expert"):
+        if world.step(action)[1]:
+            break
+    assert world.succeeded
 
 
 @pytest.mark.parametrize("task", [reach, push, pick_place, drawer])

@@ -68,7 +68,7 @@ WHOLE = ("--algo.batch", "12")
 CLONES = {
     "pick_place": Clone(task="pick_place", demos=12, steps=400, sees=True),
     "pick_place without the critic's vision": Clone(task="pick_place", demos=20, steps=400),
-    "push": Clone(task="push", demos=12, steps=400, sees=True),
+    "push": Clone(task="push", demos=5, steps=400, sees=True),
     "cue_colour": Clone(task="cue_colour", demos=1500, steps=1000, drawn=WHOLE),
     "cue_colour without memory": Clone(
         task="cue_colour", demos=1500, steps=1000, drawn=WHOLE, more=FORGETFUL
@@ -87,7 +87,7 @@ ARMS = {
         steps=400,
         reward="critic",
         episodes=20,
-        more=(*CLONING, "--help.attended", "1"),
+        more=(*CLONING, "--help.attended", "1", "--help.patience", "1"),
     ),
     "cloning, no practice": Arm(
         algo="filtered_bc", steps=400, reward="sparse", episodes=1, more=CLONING
@@ -99,8 +99,9 @@ ARMS = {
     "ogpo, sparse": Arm(algo="ogpo", reward="sparse"),
     "dppo, sparse": Arm(algo="dppo", reward="sparse", rounds=15),
 }
-"""The second is the control of all: the same updates on the demonstrations, and one episode a
-round, which may succeed and be cloned."""
+"""In the first, help comes at the first decision without progress: at three, policies learned less
+from as many episodes. The second is the control of all: the same updates on the demonstrations, and
+one episode a round, which may succeed and be cloned."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,16 +269,19 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--task", nargs="+", choices=list(CLONES), default=["pick_place", "push"])
     parser.add_argument("--arm", nargs="+", choices=list(ARMS), default=list(ARMS))
     parser.add_argument("--seed", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--threads", default="2", help="of each run; 1 to run two studies at once")
     parser.add_argument("--critic", type=Path, required=True, help="the critic that gives reward")
     parser.add_argument("--out", type=Path, required=True, help="folder of the study")
     args, console = parser.parse_args(argv), Console()
     for task in args.task:
         found: dict[str, list[Found]] = {name: [] for name in args.arm}
         for seed in args.seed:
-            for words in begin(task, seed, args.critic, args.out):
-                _vla(words, console)
+            demos, train = begin(task, seed, args.critic, args.out)
+            _vla(demos, console)
+            _vla([*train, "--threads", args.threads], console)
             for name in args.arm:
-                _vla(practice(task, seed, name, args.critic, args.out), console)
+                line = practice(task, seed, name, args.critic, args.out)
+                _vla([*line, "--threads", args.threads], console)
                 found[name].append(read(task, seed, name, args.out))
         console.print(table(task, found))
         if CLONES[task].task in REMEMBERED:
