@@ -8,6 +8,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
+from reward_models import checkpoint as critics
 from training import demos, flags, loop
 from training.config import TrainConfig
 from vla import arguments
@@ -38,6 +39,8 @@ def train(
     """
     registry.check("vla.robots", config.robot)
     loop.check(config, out)
+    if config.vision_from is not None:
+        critics.find(Path(config.vision_from))  # before demonstrations are recorded
     if data is None:
         data = out.parent / f"data-{out.name}"
         wanted = demos.DemosConfig(

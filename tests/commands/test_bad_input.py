@@ -93,6 +93,7 @@ WRONG_WORDS = {
     "train in a file": (TRAIN + " --data {data} --out {run}/config.json", "another --out"),
     "eval in a file": ("eval {run} --out {run}/config.json", "file exists", "another path"),
     "report is a folder": ("report {run} --out {data}", "is a directory", "another path"),
+    "vision nowhere": ("train --vision-from {new}x --out {new}", "no critic there"),
     "no such place": ("report {run} --out /proc/x.html", "no such file or folder"),
 }  # fmt: skip
 

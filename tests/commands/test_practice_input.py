@@ -36,6 +36,7 @@ WRONG_WORDS = {
         LINE + " --reward sparse --help.attended 0.5",
         "a critic has to see that there is no progress",
     ),
+    "no leads to draw": (LINE + " --reward sparse --help.curriculum", "such as --help.led 0.5"),
     "rounds": (LINE + " --rounds 3", "as many steps in every round"),
     "lag alone": (LINE + " --reward sparse --runtime.lag 1", "add --runtime.processes"),
     "gamma": (LINE + " --gamma 1.1", "gamma of at most 1"),
