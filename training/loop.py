@@ -289,8 +289,10 @@ def _claim(config: RunConfig, out: Path) -> None:
 def _difference(a: Any, b: Any, name: str = "config") -> str:
     if isinstance(a, dict) and isinstance(b, dict):
         for key in {**a, **b}:
-            if a.get(key) != b.get(key):
-                return _difference(a.get(key), b.get(key), f"{name}.{key}")
+            if key not in a or key not in b:
+                return f"{name}.{key} is known to only one of them: another version made it"
+            if a[key] != b[key]:
+                return _difference(a[key], b[key], f"{name}.{key}")
     return f"{name} is {a!r} there, {b!r} here"
 
 

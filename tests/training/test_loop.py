@@ -151,6 +151,18 @@ def test_another_configuration_in_the_same_folder_is_refused(
     assert (whole / "config.json").read_text() == before
 
 
+def test_a_run_of_another_version_is_refused_by_the_setting_that_it_lacks(
+    arm_dataset: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    told = configs.to_json(tiny_config())
+    del told["vision_from"]
+    (out / "config.json").write_text(json.dumps(told))
+    with pytest.raises(ValueError, match=r"\(config.vision_from is known to only one of them: an"):
+        run(tiny_config(), arm_dataset, out)
+
+
 def test_a_folder_with_something_else_in_it_is_refused(arm_dataset: Path, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(ValueError, match="not empty and holds no run"):
