@@ -25,7 +25,7 @@ def borrow_(policy: VLAPolicy, critic: str) -> None:
     own = policy.config
     theirs = getattr(giver, "backbone", None)
     same = theirs is not None and theirs.config == own.backbone
-    if not same or tuple(giver.cameras) != own.cameras:
+    if theirs is None or not same or tuple(giver.cameras) != own.cameras:
         kind = "none" if theirs is None else f"{type_name(theirs.config)!r}"
         raise ValueError(
             f"vision_from: {critic} has backbone {kind} and cameras {', '.join(giver.cameras)}; "
