@@ -16,6 +16,7 @@ import numpy as np
 import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec
 
+from training import files
 from training.rl.experience import Episode
 
 MOMENTS = ("images", "proprio", "time_s", "progress", "step")
@@ -151,9 +152,7 @@ def read_chunks(folder: Path, count: int) -> np.ndarray:
 def write_leads(folder: Path, number: int, leads: np.ndarray) -> None:
     """Keep how likely each lead is in round `number`, beside the rounds."""
     folder.mkdir(parents=True, exist_ok=True)
-    fresh = folder / f".leads.new-{os.getpid()}"
-    fresh.write_text(json.dumps(leads.tolist()))
-    fresh.replace(_leads(folder, number))
+    files.write_json(_leads(folder, number), leads.tolist())
 
 
 def read_leads(folder: Path, number: int) -> np.ndarray:
