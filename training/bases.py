@@ -8,12 +8,17 @@ from vla.memory import none
 from vla.policies import vla
 
 
-def memory_task(task: PluginConfig) -> TrainConfig:
-    """Return the recipe of a task with a cue, a delay and a choice: whole episodes."""
+def memory_task(task: PluginConfig, *, short_decisions: int = 9) -> TrainConfig:
+    """Return the recipe of a task with a cue, a delay and a choice: whole episodes.
+
+    Args:
+        task: The task.
+        short_decisions: Length in decisions of its shortest quarter of episodes.
+    """
     return TrainConfig(
         task=task,
         demos=Demonstrations(episodes=1500),
-        algo=bc.Config(batch=32, queries=3, short_decisions=9),
+        algo=bc.Config(batch=32, queries=3, short_decisions=short_decisions),
         eval=EvalConfig(every=0, final_episodes=200),
         steps=1000,
     )

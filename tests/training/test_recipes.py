@@ -2,8 +2,10 @@
 
 import json
 
+import numpy as np
 import pytest
 
+from sim.episode import record_episode
 from training import train
 from training.config import TrainConfig
 from vla.contracts import config as configs
@@ -42,3 +44,18 @@ def test_its_task_and_policy_can_be_built_for_its_robot(recipe: TrainConfig) -> 
 def test_it_is_judged_on_200_episodes_it_was_not_trained_on(recipe: TrainConfig) -> None:
     assert recipe.eval.final_episodes >= 200
     assert recipe.demos.seed not in (recipe.eval.seed, recipe.eval.seed + 1)
+
+
+def test_episodes_as_short_as_part_of_its_batches_asks_for_are_recorded(
+    recipe: TrainConfig,
+) -> None:
+    limit = getattr(recipe.algo, "short_decisions", 0)
+    name = configs.type_name(recipe.task)
+    count = 20 if limit else 0
+    lengths = [
+        len(record_episode(name, 5, k, task_config=recipe.task, render=False).action)
+        for k in range(count)
+    ]
+    decisions = np.ceil(np.array(lengths) / recipe.policy.execute)
+    # Of 20 episodes, a quarter that short, none is in 3 of 1,000 draws.
+    assert not limit or (decisions <= limit).any()

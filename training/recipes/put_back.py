@@ -7,4 +7,4 @@ from training.config import TrainConfig
 
 def recipe() -> TrainConfig:
     """Return the recipe."""
-    return bases.memory_task(put_back.Config())
+    return bases.memory_task(put_back.Config(), short_decisions=13)
