@@ -16,7 +16,7 @@ demo: .venv/.renders
 	@$(BIN)/python -m training.demo
 
 test: .venv/.renders
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q --numprocesses 2
 
 check: .venv/.installed
 	@$(BIN)/ruff format --check --quiet --output-format concise .

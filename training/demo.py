@@ -21,9 +21,11 @@ ARMS = {"bank": "with memory bank", "none": "without memory"}
 LIFTED = {"clone": "cloned from 20 demonstrations", "lifted": "after 60 episodes of practice"}
 EPISODES = 200
 SEED = 1000
+SHORT = ("--steps", "700", "--eval.final-episodes", "0")
+"""Of the recipe's 1,000 updates: enough to remember, and the whole stays within half an hour."""
 CRITIC = (
     "--tasks.train", "pick_place", "drawer", "--tasks.validation", "--tasks.composition",
-    "--sizes.train", "300", "--sizes.validation", "40", "--steps", "500", "--eval.every", "0",
+    "--sizes.train", "300", "--sizes.validation", "40", "--steps", "440", "--eval.every", "0",
 )  # fmt: skip
 """A critic of two tasks, small enough for a few minutes."""
 FEW = ("--episodes", "20", "--seed", "3000")
@@ -40,7 +42,7 @@ def steps(out: Path) -> list[list[str]]:
     """Return the command lines of the main job, as words after `vla`."""
     recipe = registry.load("training.recipes", "cue_colour").recipe()
     data, runs = str(out / "data"), {memory: str(out / memory) for memory in ARMS}
-    train = ["train", "--recipe", "cue_colour", "--data", data, "--eval.final-episodes", "0"]
+    train = ["train", "--recipe", "cue_colour", "--data", data, *SHORT]
     test = ["--episodes", str(EPISODES), "--seed", str(SEED)]
     return [
         ["demos", "cue_colour", "--episodes", str(recipe.demos.episodes), "--out", data],

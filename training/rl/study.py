@@ -81,10 +81,12 @@ CLONES = {
 REMEMBERED = ("cue_colour", "put_back")
 """Tasks that end with a choice which only memory makes better than chance."""
 CLONING = ("--optimiser.lr", "1e-3", "--optimiser.ema", "0.999")
+PUBLISHED = ("--optimiser.lr", "1e-4", "--algo.clone", "0")
+"""DPPO's own: ten passes over what was practised (an update sees ten episodes), no cloning."""
 ARMS = {
     "cloning, critic, helped": Arm(
         algo="filtered_bc",
-        steps=400,
+        steps=600,
         reward="critic",
         episodes=20,
         more=(*CLONING, "--help.attended", "1", "--help.patience", "1"),
@@ -97,7 +99,7 @@ ARMS = {
     "ogpo, critic": Arm(algo="ogpo", reward="critic"),
     "steer, critic": Arm(algo="steer", reward="critic"),
     "ogpo, sparse": Arm(algo="ogpo", reward="sparse"),
-    "dppo, sparse": Arm(algo="dppo", reward="sparse", rounds=15),
+    "dppo, sparse": Arm(algo="dppo", reward="sparse", rounds=15, steps=40, more=PUBLISHED),
 }
 """In the first, help comes at the first decision without progress: at three, policies learned less
 from as many episodes. The second is the control of all: the same updates on the demonstrations, and
