@@ -1,8 +1,18 @@
-"""`vla bench policy`: the time of one decision on one core; does it grow with the episode?"""
+"""`vla bench policy`: the time of one decision on one core, of every target in the same run.
 
+Targets take turns call by call, so that whatever else the machine does falls on all of them alike.
+Everything is on the CPU, where a call has ended when it returns.
+"""
+
+import dataclasses
+import importlib.util
+import json
+import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,27 +20,51 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from vla import arguments, checkpoint
+from deploy import artefact as artefacts
+from deploy import export, graph, lerobot
+from deploy.policy import DeployedPolicy
+from deploy.targets import onnxruntime
+from vla import arguments, checkpoint, svg
+from vla.checkpoint import Provenance
+from vla.contracts.config import check_least
+from vla.contracts.protocols import ArmPolicy
 from vla.contracts.specs import RobotSpec
 from vla.contracts.types import Observation, PolicyState
 from vla.policies.vla import VLAPolicy
 
 YOUNG = 10
 """Decision at which an episode counts as young."""
+WARM = 50
+"""Calls before the clock counts."""
+EAGER, WHOLE, SPLIT = "PyTorch", "ONNX Runtime", "ONNX Runtime, stage by stage"
+SHARES = (50, 95, 99)
+"""Percentiles."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchArgs:
-    """Time the decisions of a checkpoint, batch 1, on one core, in PyTorch."""
+    """Time the decisions of a checkpoint, batch 1, on one core, by every target."""
 
     checkpoint: Path = Path("runs/demo/bank")
     """Folder that `vla train` wrote."""
+    calls: int = 1000
+    """Timed decisions of each target."""
     decisions: int = 10_000
-    """Length of the episode, in decisions."""
+    """Length of the episode that shows whether a decision grows with it; 0 leaves that out."""
     pairs: int = 500
     """Interleaved timings of a young and of an old memory."""
+    lerobot: bool = True
+    """Whether LeRobot's DiffusionPolicy takes part, beside ours widened to its parameters."""
+    out: Path = Path("runs/bench-policy")
+    """Folder of latency.json and latency.svg."""
     seed: int = 0
     """Seed of images and noise."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range."""
+        check_least(self, calls=10, decisions=0, pairs=1, seed=0)
+        if 0 < self.decisions <= YOUNG:
+            raise ValueError(f"decisions must be more than {YOUNG}, or 0, got {self.decisions}")
 
 
 def observe(
@@ -49,7 +83,7 @@ def observe(
 
 
 def decide_s(
-    policy: VLAPolicy, obs: Observation, state: PolicyState, noise: np.ndarray
+    policy: ArmPolicy, obs: Observation, state: PolicyState, noise: np.ndarray
 ) -> tuple[float, PolicyState]:
     """Return the seconds of one decision, and the new state."""
     begin = time.perf_counter()
@@ -57,47 +91,187 @@ def decide_s(
     return time.perf_counter() - begin, state
 
 
-def measure(args: BenchArgs) -> tuple[np.ndarray, np.ndarray]:
-    """Return seconds f64 [decisions] of a long episode, and [pairs, 2] of young and old memory.
+class Driver:
+    """Lets a policy decide again and again, in one episode."""
 
-    Raises:
-        ValueError: no checkpoint, or an episode too short to grow old.
-    """
-    if args.decisions <= YOUNG:
-        raise ValueError(f"decisions must be more than {YOUNG}, got {args.decisions}")
-    policy, _ = checkpoint.load(args.checkpoint)
+    def __init__(self, policy: ArmPolicy) -> None:
+        self.policy = policy
+        self.state = policy.initial_state(1)
+
+    def __call__(self, obs: Observation, noise: np.ndarray) -> float:
+        """Decide; return the seconds it took."""
+        seconds, self.state = decide_s(self.policy, obs, self.state, noise)
+        return seconds
+
+
+def exported(policy: VLAPolicy, origin: Provenance, folder: Path, split: bool) -> DeployedPolicy:
+    """Return a policy as it runs without torch, exported if it is not yet there."""
+    if not artefacts.is_artefact(folder):
+        export.export(policy, origin, folder)
+    artefact = artefacts.read(folder)
+    return DeployedPolicy(artefact, onnxruntime.Config().open(artefact), split=split)
+
+
+def widened(policy: VLAPolicy, parameters: int) -> VLAPolicy:
+    """Return a policy with fresh weights, its denoiser as wide as that number of them needs."""
+    config, width = policy.config, 64
+    while True:
+        head: Any = config.head  # any head has a width; a contract for all heads does not say so
+        whole = dataclasses.replace(config, head=dataclasses.replace(head, width=width, tuned=0))
+        made = whole.build(policy.robot, policy.statistics, policy.text.tokenizer)
+        count = sum(p.numel() for p in made.parameters())
+        if count >= 0.97 * parameters:
+            return made.eval()
+        width = max(width + 32, int(width * (parameters / count) ** 0.4))
+
+
+def race(
+    sides: dict[str, Callable[[Observation, np.ndarray], float]], policy: VLAPolicy,
+    args: BenchArgs,
+) -> dict[str, np.ndarray]:  # fmt: skip
+    """Return the seconds f64 [calls] of each side, which take turns."""
     rng = np.random.default_rng(args.seed)
-    period_s = policy.config.execute / policy.robot.control_hz
-    state, young = policy.initial_state(1), policy.initial_state(1)
-    times = np.zeros(args.decisions)
-    for k in track(range(args.decisions), "one long episode", transient=True):
-        young = state if k == YOUNG else young
+    period_s = policy.execute / policy.robot.control_hz
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for k in track(range(WARM + args.calls), "taking turns", transient=True):
         obs = observe(policy.robot, k, period_s, rng)
         noise = rng.standard_normal((1, *policy.noise_shape), np.float32)
-        times[k], state = decide_s(policy, obs, state, noise)
+        order = list(sides)
+        for name in order[k % len(order) :] + order[: k % len(order)]:
+            times[name].append(sides[name](obs, noise))
+    return {name: np.array(found[WARM:]) for name, found in times.items()}
+
+
+@torch.no_grad()
+def stages(policy: VLAPolicy, split: DeployedPolicy, args: BenchArgs) -> dict[str, np.ndarray]:
+    """Return the seconds f64 [calls, 2] of each stage: by PyTorch, by ONNX Runtime."""
+    traced = graph.trace(policy, 1)
+    found = {}
+    for name in artefacts.STAGES:
+        one, ports = traced[name], split.manifest.graphs[name].inputs
+        asked = list(one.inputs.values())
+        given = {port.name: one.inputs[port.name].numpy() for port in ports}
+        rows = []
+        for _ in range(WARM + args.calls):
+            begin = time.perf_counter()
+            one.function(*asked)
+            middle = time.perf_counter()
+            split.engine.run(name, given)
+            rows.append((middle - begin, time.perf_counter() - middle))
+        found[name] = np.array(rows[WARM:])
+    return found
+
+
+def growth(policy: VLAPolicy, args: BenchArgs) -> np.ndarray:
+    """Return seconds f64 [pairs, 2] of decisions with the memory of a young and an old episode."""
+    rng = np.random.default_rng(args.seed)
+    period_s = policy.execute / policy.robot.control_hz
+    state = young = policy.initial_state(1)
+    for k in track(range(args.decisions), "one long episode", transient=True):
+        young = state if k == YOUNG else young
+        noise = rng.standard_normal((1, *policy.noise_shape), np.float32)
+        _, state = decide_s(policy, observe(policy.robot, k, period_s, rng), state, noise)
     pairs = np.zeros((args.pairs, 2))
     for i in range(args.pairs):
         both = [observe(policy.robot, k, period_s, rng) for k in (YOUNG, args.decisions)]
         noise = rng.standard_normal((1, *policy.noise_shape), np.float32)
         for j in (i % 2, 1 - i % 2):  # whichever goes first warms the cache for the other
             pairs[i, j], _ = decide_s(policy, both[j], (young, state)[j], noise)
-    return times, pairs
+    return pairs
+
+
+def measure(args: BenchArgs, console: Console) -> dict[str, Any]:
+    """Run everything and print a table of each; return the figures as JSON types."""
+    policy, origin = checkpoint.load(args.checkpoint)
+    told: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        split = exported(policy, origin, folder / "own", split=True)
+        sides: dict[str, Callable[[Observation, np.ndarray], float]] = {
+            EAGER: Driver(policy),
+            WHOLE: Driver(exported(policy, origin, folder / "own", split=False)),
+            SPLIT: Driver(split),
+        }
+        if args.lerobot and importlib.util.find_spec("lerobot"):
+            theirs = lerobot.Baseline(policy)
+            wide = widened(policy, theirs.parameters)
+            size = f"{theirs.parameters / 1e6:.1f} M"
+            sides |= {
+                f"{EAGER}, {size}": Driver(wide),
+                f"{WHOLE}, {size}": Driver(exported(wide, origin, folder / "wide", split=False)),
+                f"LeRobot, {size}": theirs,
+            }
+        times = race(sides, policy, args)
+        console.print(latency_table(times, f"{args.checkpoint}: one decision, batch 1, one core"))
+        parts = stages(policy, split, args)
+        console.print(stage_table(parts))
+    told["seconds"] = {n: _percentiles(t) for n, t in times.items()}
+    told["stages"] = {n: [_percentiles(c) for c in t.T] for n, t in parts.items()}
+    if args.decisions:
+        pairs = np.median(growth(policy, args), axis=0)
+        told["growth"] = float(pairs[1] / pairs[0])
+        console.print(
+            f"decision {args.decisions:,} takes {told['growth']:.3f} of decision {YOUNG} "
+            "(PyTorch; a memory that does not grow: 0.95 to 1.05)"
+        )
+    _write(args.out, told, times)
+    console.print(f"figures and plot: {args.out}")
+    return told
+
+
+def latency_table(times: dict[str, np.ndarray], title: str) -> Table:
+    """Return percentiles of each side, and how often it fits into the first one's time."""
+    table = Table(title=title)
+    table.add_column("target")
+    for column in (*(f"p{share}, ms" for share in SHARES), "p99 / p50", f"p50 / {EAGER}"):
+        table.add_column(column, justify="right")
+    eager = np.median(times[EAGER])
+    for name, one in times.items():
+        found = np.percentile(one, SHARES)
+        table.add_row(
+            name, *(f"{1e3 * t:.2f}" for t in found), f"{found[-1] / found[0]:.2f}",
+            f"{found[0] / eager:.2f}",
+        )  # fmt: skip
+    return table
+
+
+def stage_table(parts: dict[str, np.ndarray]) -> Table:
+    """Return the medians of each stage."""
+    table = Table(title="one run of each stage, median")
+    for column in ("stage", f"{EAGER}, ms", f"{WHOLE}, ms"):
+        table.add_column(column, justify="left" if column == "stage" else "right")
+    for name, one in parts.items():
+        table.add_row(name, *(f"{1e3 * t:.3f}" for t in np.median(one, axis=0)))
+    return table
+
+
+def _percentiles(seconds: np.ndarray) -> dict[str, float]:
+    found = np.percentile(seconds, SHARES)
+    return {f"p{share}": float(t) for share, t in zip(SHARES, found, strict=True)}
+
+
+def _write(folder: Path, told: dict[str, Any], times: dict[str, np.ndarray]) -> None:
+    """Write figures, and a plot of the share of decisions that took at most a time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "latency.json").write_text(json.dumps(told, indent=1) + "\n")
+    shares = np.linspace(0, 1, 101)
+    series = [
+        [(float(1e3 * t), float(s)) for s, t in zip(shares, np.quantile(one, shares), strict=True)]
+        for one in times.values()
+    ]
+    drawing = svg.curves(
+        series, x_label="ms", y_label="share of decisions that took at most that",
+        y_range=(0.0, 1.0),
+    )  # fmt: skip
+    (folder / "latency.svg").write_text(drawing)
+    (folder / "latency.html").write_text(
+        f"<!doctype html><title>latency</title>{svg.legend(list(times))}{drawing}"
+    )
 
 
 def main(argv: list[str]) -> int:
     """Run the verb."""
     args = arguments.read(BenchArgs, argv, "vla bench policy")
     torch.set_num_threads(1)
-    times, pairs = measure(args)
-    p50, p99 = np.percentile(times[YOUNG:], (50, 99)) * 1e3
-    young, old = np.median(pairs, axis=0) * 1e3
-    table = Table(title=f"{args.checkpoint}: one decision, batch 1, one core, PyTorch")
-    table.add_column("figure")
-    table.add_column("value", justify="right")
-    table.add_row(f"p50 over decisions {YOUNG} to {args.decisions:,}", f"{p50:.2f} ms")
-    table.add_row("p99", f"{p99:.2f} ms")
-    table.add_row(f"median at decision {YOUNG} ({args.pairs} interleaved)", f"{young:.2f} ms")
-    table.add_row(f"median at decision {args.decisions:,}", f"{old:.2f} ms")
-    table.add_row("ratio old / young (flat: 0.95 to 1.05)", f"{old / young:.3f}")
-    Console().print(table)
+    measure(args, Console(highlight=False))
     return 0

@@ -1,4 +1,7 @@
-"""`vla eval`: tests a checkpoint in simulation and writes figures, a video and a memory picture."""
+"""`vla eval`: tests a policy in simulation and writes figures, a video and a memory picture.
+
+A checkpoint or an exported policy, whatever drives an arm.
+"""
 
 import dataclasses
 from dataclasses import dataclass
@@ -10,9 +13,10 @@ from rich.console import Console
 from sim.vec_env import load_robot, load_task
 from training import files, flags, host, pass_at_k, slot_map, video
 from training.evaluate import Evaluation, evaluate
-from vla import arguments, checkpoint
+from vla import arguments, checkpoint, opening
 from vla.contracts import config as configs
 from vla.contracts.config import PluginConfig, check_least
+from vla.contracts.protocols import ArmPolicy
 from vla.policies.vla import VLAPolicy
 
 USAGE = (
@@ -59,27 +63,35 @@ def main(argv: list[str]) -> int:
     if not argv or argv[0].startswith("-"):
         print(f"{USAGE}\n`vla eval CHECKPOINT --help` lists every setting of its task.")
         return 0 if argv[:1] in (["-h"], ["--help"]) else 2
-    folder = checkpoint.find(Path(argv[0]))
-    policy, origin = checkpoint.load(folder)
-    trained_on = configs.from_json(None, origin.task, f"{folder}: task", "sim.tasks")
+    found = opening.open_(Path(argv[0]), threads=1)
+    trained_on = configs.from_json(None, found.task, f"{found.folder}: task", "sim.tasks")
     args = parse(argv[1:], trained_on)
+    policy = found.policy
     if args.robot:
         checkpoint.check_robot(policy.robot, load_robot(args.robot))
     flags.check_device(args.device)
-    out = args.out or _results_folder(folder, trained_on, args)
+    if isinstance(policy, VLAPolicy):
+        policy.to(args.device)
+    elif args.device != "cpu" or args.pass_at:
+        raise ValueError(
+            f"{found.folder}: an exported policy acts on the CPU, and cannot be tried several "
+            "times; leave --device and --pass-at out, or give its checkpoint"
+        )
+    elif args.threads != 1:
+        policy = opening.open_(found.folder, args.threads).policy
+    out = args.out or _results_folder(found.folder, trained_on, args)
     out.mkdir(parents=True, exist_ok=True)  # before the work: it may not be possible
     host.prepare(args.threads)
-    policy.to(args.device)
     console = Console(highlight=False, soft_wrap=True)
-    if args.pass_at:
-        _try(policy, args, origin.step, out, console)
+    if args.pass_at and isinstance(policy, VLAPolicy):
+        _try(policy, args, found.step, out, console)
     else:
-        _act(policy, args, origin.step, out, console)
+        _act(policy, args, found.step, out, console)
     console.print(f"results: {out}")
     return 0
 
 
-def _act(policy: VLAPolicy, args: EvalArgs, step: int, out: Path, console: Console) -> None:
+def _act(policy: ArmPolicy, args: EvalArgs, step: int, out: Path, console: Console) -> None:
     result = evaluate(policy, args.task, episodes=args.episodes, seed=args.seed, quiet=False)
     files.write_json(out / "evaluation.json", {**result.to_json(), "step": step})
     console.print(result.sentence())
@@ -109,11 +121,11 @@ def parse(argv: list[str], trained_on: PluginConfig) -> EvalArgs:
 
 
 def write_pictures(
-    policy: VLAPolicy, task: PluginConfig, result: Evaluation, videos: int, out: Path
+    policy: ArmPolicy, task: PluginConfig, result: Evaluation, videos: int, out: Path
 ) -> None:
     """Write `episodes.mp4` and, if the policy has slots, `memory.svg` of the longest of them."""
     video.write_grid(policy, task, episodes=videos, seed=result.seed, path=out / "episodes.mp4")
-    if slot_map.has_slots(policy):
+    if isinstance(policy, VLAPolicy) and slot_map.has_slots(policy):
         longest = max(range(videos), key=lambda k: result.steps[k])
         trace = slot_map.record(policy, task, seed=result.seed, episode=longest)
         files.write_text(out / "memory.svg", slot_map.draw(trace))

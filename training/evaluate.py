@@ -16,8 +16,8 @@ import rich.progress
 from sim import statistics, vec_env
 from vla.contracts import config as configs
 from vla.contracts.config import PluginConfig
+from vla.contracts.protocols import ArmPolicy
 from vla.contracts.types import Observation, PolicyState
-from vla.policies.vla import VLAPolicy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ class Player:
         attempt: 0 to act; the number of one of several attempts, from 1, to sample.
     """
 
-    def __init__(self, policy: VLAPolicy, environments: int, seed: int, attempt: int = 0) -> None:
+    def __init__(self, policy: ArmPolicy, environments: int, seed: int, attempt: int = 0) -> None:
         self.policy, self.environments, self.seed = policy, environments, seed
         self.attempt = attempt
         self.state: PolicyState = policy.initial_state(environments)
@@ -108,15 +108,17 @@ class Player:
         shape = self.policy.noise_shape
         noise = episode_noise(self.seed, episode, self.decision, shape, self.attempt)
         if self.attempt:
-            chunk, _, self.state = self.policy.sample(obs, self.state, noise)
+            sampled: Any = self.policy  # only a policy that learns is tried several times
+            chunk, _, self.state = sampled.sample(obs, self.state, noise)
         else:
             chunk, self.state = self.policy.act(obs, self.state, noise)
         self.decision += 1
-        return chunk.values[:, : self.policy.config.execute].cpu().numpy()
+        values: Any = chunk.values[:, : self.policy.execute]
+        return values if isinstance(values, np.ndarray) else values.cpu().numpy()
 
 
 def evaluate(
-    policy: VLAPolicy, task: PluginConfig, *, episodes: int, seed: int, environments: int = 32,
+    policy: ArmPolicy, task: PluginConfig, *, episodes: int, seed: int, environments: int = 32,
     attempt: int = 0, quiet: bool = True,
 ) -> Evaluation:  # fmt: skip
     """Run episodes 0 to `episodes` - 1 of `seed` and return their outcomes.

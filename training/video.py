@@ -19,8 +19,8 @@ from PIL import Image, ImageDraw, ImageFont
 from sim import vec_env
 from training.evaluate import Player
 from vla.contracts.config import PluginConfig, type_name
+from vla.contracts.protocols import ArmPolicy
 from vla.contracts.types import Array
-from vla.policies.vla import VLAPolicy
 from vla.video import BACKGROUND, TEXT, encode, upscale
 
 BORDER_PX, GAP_PX, CAPTION_PX, FONT_PX = 4, 8, 40, 13
@@ -42,7 +42,7 @@ class Frame(NamedTuple):
     """Instructions."""
 
 
-def play(policy: VLAPolicy, task: PluginConfig, *, episodes: int, seed: int) -> Iterator[Frame]:
+def play(policy: ArmPolicy, task: PluginConfig, *, episodes: int, seed: int) -> Iterator[Frame]:
     """Yield every control step of episodes 0 to `episodes` - 1 of `seed`, side by side.
 
     The policy decides every `execute` steps of its own, as in `training.evaluate`.
@@ -56,7 +56,7 @@ def play(policy: VLAPolicy, task: PluginConfig, *, episodes: int, seed: int) -> 
         yield Frame(images.copy(), over.copy(), success.copy(), instruction)
         while not over.all():
             # All start together, so those that still play are always due at the same step.
-            due = step % policy.config.execute
+            due = step % policy.execute
             if due == 0:
                 actions = player.decide(obs, number)
             result = env.step(actions[:, due])
@@ -70,7 +70,7 @@ def play(policy: VLAPolicy, task: PluginConfig, *, episodes: int, seed: int) -> 
 
 
 def write_grid(
-    policy: VLAPolicy, task: PluginConfig, *, episodes: int, seed: int, path: Path
+    policy: ArmPolicy, task: PluginConfig, *, episodes: int, seed: int, path: Path
 ) -> None:
     """Play episodes and write them as a grid, H.264 in MP4 that browsers play.
 

@@ -23,6 +23,7 @@ from vla.contracts import config as configs
 from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
 from vla.normalize import Statistics
+from vla.opening import Opened
 from vla.policies.vla import VLAPolicy
 
 FORMAT = 1
@@ -145,6 +146,18 @@ def load(
     policy = config.build(trained_on, statistics, read_tokenizer(folder / "tokenizer.json"))
     load_weights_(policy, folder / "model.safetensors")
     return policy.to(device).eval(), origin
+
+
+def open_(folder: Path, threads: int) -> Opened:
+    """Return the policy of a checkpoint as `vla.opening` does.
+
+    Raises:
+        ValueError: as `load`.
+    """
+    torch.set_num_threads(threads)
+    place = find(folder)
+    policy, origin = load(place)
+    return Opened(policy=policy, folder=place, task=origin.task, step=origin.step)
 
 
 def find(folder: Path) -> Path:

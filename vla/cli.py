@@ -23,6 +23,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "critic eval": ("training.critic.evaluate:main", "test a critic beside the controls"),
     "label": ("reward_models.label.command:main", "label a data set with progress and rewards"),
     "report": ("training.report:main", "write one HTML page about a run"),
+    "export": ("deploy.export:main", "turn a checkpoint into ONNX, which runs without torch"),
+    "parity": ("deploy.parity:main", "prove that an exported policy is the checkpoint's"),
     "bench sim": ("sim.bench:main", "measure simulation and rendering speed"),
     "bench train": ("training.bench:main", "measure training speed against LeRobot"),
     "bench rl": ("training.rl.bench:main", "measure practice: where each second goes"),

@@ -58,7 +58,17 @@ WRONG_WORDS = {
     "no checkpoint": ("eval {data}", "no checkpoint there", "vla train --out"),
     "no data": (TRAIN + " --data {new}/x --out {new}", "does not exist; expected the directory"),
     "data is a run": (TRAIN + " --data {run} --out {new}", "has no meta/info.json"),
+    "export of data": ("export {data} --out {new}", "no checkpoint there", "vla train --out"),
+    "export over data": ("export {run} --out {data}", "is there and no exported policy", "--out"),
+    "parity of a run": (
+        "parity {run} --against {run} --data {data}", "no exported policy there", "vla export",
+    ),
     # numbers
+    "export 0": ("export {run} --out {new} --batch 0", "batch: got 0, expected at least 1"),
+    "parity 0": (
+        "parity {run} --against {run} --data {data} --decisions 0", "got 0, expected at least 1",
+    ),
+    "calls 1": ("bench policy --checkpoint {run} --calls 1", "calls: got 1, expected at least 10"),
     "episodes 0": ("demos reach --episodes 0 --out {new}", "episodes: got 0, expected at least 1"),
     "workers 0": ("demos reach --workers 0 --out {new}", "workers: got 0, expected at least 1"),
     "seed -1": ("demos reach --seed -1 --out {new}", "seed: got -1, expected at least 0"),

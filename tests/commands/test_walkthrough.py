@@ -1,4 +1,6 @@
-"""A new user's chain through real processes: record, train, be killed, go on, test, report."""
+"""A new user's chain through real processes: record, train, be killed, go on, test, report,
+export, and test again without torch.
+"""
 
 import json
 import signal
@@ -49,3 +51,14 @@ def test_from_demonstrations_to_a_report_with_a_kill_on_the_way(tmp_path) -> Non
     page = (run / "report.html").read_text()
     assert "<video" in page
     assert f"{found['rate']:.1%}" in page
+    deployed, again = tmp_path / "deployed", tmp_path / "again"
+    assert "5 graphs" in follow(f"export {run} --out {deployed}")
+    said = follow(
+        f"parity {deployed} --against {run} --data {data} --decisions 30 --stages 3 --episodes 4"
+    )
+    assert "denoise, timestep" in said
+    follow(f"eval {deployed} --episodes 4 --videos 1 --out {again}")
+    other = json.loads((again / "evaluation.json").read_text())
+    assert other["success"] == found["success"]
+    assert other["steps"] == found["steps"]
+    assert (again / "episodes.mp4").exists()

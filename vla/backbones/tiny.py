@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from vla.contracts.config import PluginConfig
 from vla.nn.context import Context, Encoded, Retrieved
-from vla.nn.vision import FilmConv, grid, spatial_softmax
+from vla.nn.text import MeanOfWords
+from vla.nn.vision import FilmConv, MaxGrid, grid, spatial_softmax
 
 PERCEPTUAL = 16
 """Perceptual tokens per decision: a 4 x 4 grid."""
@@ -63,11 +64,9 @@ class TinyBackbone(nn.Module):
         self.config, self.views = config, views
         c, d = config.channels, config.token_width
         side = config.image_px // 4
-        self.words = nn.EmbeddingBag(vocabulary, config.text_width, mode="mean", padding_idx=0)
+        self.words = MeanOfWords(vocabulary, config.text_width)
         self.stem = nn.Sequential(nn.Conv2d(3, c, 6, stride=4, padding=1), nn.ReLU())
-        self.look = nn.Sequential(
-            nn.Conv2d(c, c, 3, stride=2, padding=1), nn.ReLU(), nn.AdaptiveMaxPool2d(4)
-        )
+        self.look = nn.Sequential(nn.Conv2d(c, c, 3, stride=2, padding=1), nn.ReLU(), MaxGrid(4))
         self.perceive = nn.Linear(c * views, d)
         self.place = nn.Parameter(torch.randn(PERCEPTUAL, d) * 0.5)
         self.think = nn.Linear(c * views + proprio + config.text_width, d)

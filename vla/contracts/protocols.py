@@ -5,7 +5,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float32, Int64
 
-from vla.contracts.specs import EnvSpec
+from vla.contracts.specs import EnvSpec, RobotSpec
 from vla.contracts.types import (
     ActionChunk,
     Array,
@@ -35,6 +35,26 @@ class Policy(Protocol):
         `noise` is standard normal, S = denoising steps + 1: row 0 starts the chain, row i drives
         transition i when the policy samples stochastically.
         """
+        ...
+
+
+@runtime_checkable
+class ArmPolicy(Policy, Protocol):
+    """A policy that knows its arm: all that is needed to drive one."""
+
+    @property
+    def robot(self) -> RobotSpec:
+        """The arm it was trained for."""
+        ...
+
+    @property
+    def execute(self) -> int:
+        """Actions of a chunk that are executed before the next decision."""
+        ...
+
+    @property
+    def noise_shape(self) -> tuple[int, int, int]:
+        """Shape of one row of `noise`: (denoising steps + 1, chunk, channels)."""
         ...
 
 

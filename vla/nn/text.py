@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
-from torch import Tensor
+from torch import Tensor, nn
 
 VOCABULARY = 512
 """Largest vocabulary."""
@@ -20,6 +20,21 @@ def train_tokenizer(instructions: Iterable[str]) -> Tokenizer:
     )
     tokenizer.train_from_iterator(sorted(set(instructions)), trainer)
     return tokenizer
+
+
+class MeanOfWords(nn.Embedding):
+    """The mean embedding of the words of an instruction; `nn.EmbeddingBag` in operators that export
+    without a loop.
+    """
+
+    def __init__(self, vocabulary: int, width: int) -> None:
+        super().__init__(vocabulary, width, padding_idx=0)
+
+    def forward(self, words: Tensor) -> Tensor:
+        """Return f32 [b, width] for token ids i64 [b, w]; 0 pads and does not count."""
+        there = (words != 0).float()
+        total = (super().forward(words) * there[..., None]).sum(1)
+        return total / there.sum(1, keepdim=True).clamp(min=1.0)
 
 
 class TextEncoder:

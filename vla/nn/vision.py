@@ -20,6 +20,21 @@ class FilmConv(nn.Module):
         return maps + torch.relu(self.norm(self.conv(maps)) * (1 + scale) + shift)
 
 
+class MaxGrid(nn.Module):
+    """Largest value in each cell of a grid of `side` x `side` cells; in operators that export."""
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        self.side = side
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Return f32 [b, c, side, side] for maps f32 [b, c, h, w]."""
+        height, width = maps.shape[2:]
+        if height % self.side or width % self.side:
+            return nn.functional.adaptive_max_pool2d(maps, self.side)
+        return nn.functional.max_pool2d(maps, (height // self.side, width // self.side))
+
+
 def grid(height: int, width: int) -> Tensor:
     """Return the coordinates f32 [h * w, 2] of map cells, x then y, in [-1, 1]."""
     y = torch.linspace(-1, 1, height)[:, None].expand(height, width)

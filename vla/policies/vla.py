@@ -107,6 +107,11 @@ class VLAPolicy(nn.Module):
         return self.normalizer.state_mean.device
 
     @property
+    def execute(self) -> int:
+        """Actions executed before the next decision."""
+        return self.config.execute
+
+    @property
     def remembers(self) -> bool:
         """Whether a decision depends on what was seen before it."""
         return self.memory.remembers

@@ -1,0 +1,221 @@
+"""An exported policy on disk: ONNX graphs and a manifest that says what they are; no torch here.
+
+Every file is hashed in the manifest and checked before it is used. Nothing in the folder is run but
+the graphs, by an engine of `deploy.targets`.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from tokenizers import Tokenizer
+
+from vla.contracts import config as configs
+from vla.contracts.specs import RobotSpec
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+TOKENIZER = "tokenizer.json"
+STAGES = ("encode", "memory", "refine", "denoise")
+"""Graphs of one decision, in order; the last runs once per denoising step."""
+LATE = "denoise_late"
+"""Graph of the last denoising steps, where they have a network of their own."""
+WHOLE = "decide"
+"""Graph of a whole decision, its denoising unrolled."""
+
+Dtype = Literal["float32", "int64", "uint8", "bool"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Port:
+    """One input or output of a graph."""
+
+    name: str
+    """Its name."""
+    dtype: Dtype
+    """What numpy calls its type."""
+    shape: tuple[int | str, ...]
+    """Its shape; a word names an axis that may differ from call to call."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph:
+    """One ONNX file."""
+
+    file: str
+    """Name inside the folder."""
+    sha256: str
+    """Of its bytes."""
+    inputs: tuple[Port, ...]
+    """What it takes."""
+    outputs: tuple[Port, ...]
+    """What it gives."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """Between physical units and those of the graphs; one number per channel."""
+
+    state_mean: tuple[float, ...]
+    """Subtracted from what is measured."""
+    state_std: tuple[float, ...]
+    """What that is divided by."""
+    action_center: tuple[float, ...]
+    """Added to the action."""
+    action_scale: tuple[float, ...]
+    """What that is multiplied by before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """Everything that is needed to drive an arm with the graphs."""
+
+    format: int
+    """Version of this description."""
+    robot: RobotSpec
+    """The arm."""
+    views: tuple[int, ...]
+    """Cameras that the policy looks through, as places among the robot's."""
+    chunk: int
+    """Actions predicted per decision."""
+    execute: int
+    """Actions executed before the next decision: the period of memory writes."""
+    memory: tuple[int, int, int]
+    """Slots, tokens in each, numbers in a token."""
+    alphas: tuple[float, ...]
+    """Cumulative signal power of the noise schedule, by training timestep."""
+    steps: int
+    """Denoising steps of a decision, unless the caller says otherwise."""
+    late: int
+    """How many of them, the last ones, `denoise_late` does."""
+    scaling: Scaling
+    """Units."""
+    batch: int
+    """Rows of every graph."""
+    precision: str
+    """Of the numbers inside the graphs; what goes in and out is always float32."""
+    graphs: dict[str, Graph]
+    """Graphs by stage."""
+    tokenizer: str
+    """SHA-256 of the tokenizer's file."""
+    task: dict[str, Any]
+    """Task that it was trained on."""
+    instructions: tuple[str, ...]
+    """Instructions that it was trained on."""
+    step: int
+    """Updates it was trained for."""
+    revision: str
+    """Git revision of the code that trained it."""
+    versions: dict[str, str]
+    """Versions of what exported it."""
+    parity: dict[str, Any] = field(default_factory=dict)
+    """What `vla parity` found; empty before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Artefact:
+    """An exported policy that was checked."""
+
+    folder: Path
+    """Where it is."""
+    manifest: Manifest
+    """What it is."""
+    tokenizer: Tokenizer
+    """Instructions to token ids."""
+
+    def path(self, graph: str) -> Path:
+        """Return the file of a graph."""
+        return self.folder / self.manifest.graphs[graph].file
+
+
+def is_artefact(folder: Path) -> bool:
+    """Whether a folder is what `vla export` wrote."""
+    return (folder / MANIFEST).is_file()
+
+
+def read(folder: Path) -> Artefact:
+    """Read an exported policy and check every file of it.
+
+    Raises:
+        ValueError: it is not one, or a file is missing, damaged, or another than was exported.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise ValueError(
+            f"{folder}: no exported policy there (expected a folder with {MANIFEST}); give what "
+            "`vla export CHECKPOINT --out FOLDER` wrote"
+        )
+    try:
+        found = json.loads(path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: damaged, not JSON ({error}); export again") from error
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        got = found.get("format") if isinstance(found, dict) else found
+        raise ValueError(f"{path}: format {got!r}, expected {FORMAT}; export again")
+    try:
+        manifest: Manifest = configs.from_json(Manifest, found, str(path))
+    except ValueError as error:
+        raise ValueError(f"{error}; export again") from error
+    _check(manifest, path)
+    for name, sha256 in _files(manifest).items():
+        _check_file(folder / name, sha256)
+    return Artefact(folder=folder, manifest=manifest, tokenizer=_tokenizer(folder / TOKENIZER))
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Describe what was exported into a folder."""
+    fresh = folder / f".{MANIFEST}.new"
+    fresh.write_text(json.dumps(configs.to_json(manifest), indent=1) + "\n")
+    fresh.replace(folder / MANIFEST)
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _files(manifest: Manifest) -> dict[str, str]:
+    """Return the SHA-256 of every file but the manifest, by name."""
+    return {**{g.file: g.sha256 for g in manifest.graphs.values()}, TOKENIZER: manifest.tokenizer}
+
+
+def _check(manifest: Manifest, path: Path) -> None:
+    """Raise ValueError unless the parts of a description fit each other."""
+    channels, scaling = len(manifest.robot.channels), manifest.scaling
+    wrong = None
+    for name in ("state_mean", "state_std", "action_center", "action_scale"):
+        if len(getattr(scaling, name)) != channels:
+            wrong = f"scaling.{name} has {len(getattr(scaling, name))} numbers for {channels}"
+    missing = [name for name in STAGES if name not in manifest.graphs]
+    if missing:
+        wrong = f"lacks graph {missing[0]!r}"
+    for name in _files(manifest):
+        if Path(name).name != name or name in ("", ".", ".."):
+            wrong = f"file {name!r} is not inside the folder"
+    if not 1 <= manifest.steps <= len(manifest.alphas) or manifest.batch < 1:
+        wrong = f"{manifest.steps} steps of {len(manifest.alphas)}, batch {manifest.batch}"
+    if any(not 0 <= view < len(manifest.robot.cameras) for view in manifest.views):
+        wrong = f"views {manifest.views} of {len(manifest.robot.cameras)} cameras"
+    if wrong:
+        raise ValueError(f"{path}: {wrong}; export again")
+
+
+def _check_file(path: Path, expected: str) -> None:
+    if not path.is_file():
+        raise ValueError(f"{path}: missing; copy the whole folder, or export again")
+    got = sha256(path)
+    if got != expected:
+        raise ValueError(
+            f"{path}: SHA-256 {got[:12]}..., the manifest says {expected[:12]}...; it was changed "
+            "or damaged: export again"
+        )
+
+
+def _tokenizer(path: Path) -> Tokenizer:
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception for a damaged file
+        raise ValueError(f"{path}: damaged tokenizer ({error}); export again") from error

@@ -1,0 +1,312 @@
+"""`vla parity`: is an exported policy the checkpoint's? By stage, by action, in closed loop.
+
+Both see the same recorded observations and the same noise. Stages are given the same inputs, so
+that what is found belongs to the stage; a long episode lets each keep its own memory.
+"""
+
+import dataclasses
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from deploy import artefact as artefacts
+from deploy import graph
+from deploy.artefact import Artefact
+from deploy.policy import DeployedPolicy, Engine
+from deploy.targets import onnxruntime
+from vla import arguments, checkpoint
+from vla.contracts.config import check_least
+from vla.contracts.types import Observation
+from vla.data.store import EpisodeStore, load_episodes
+from vla.policies.vla import VLAPolicy
+
+BUDGET = 1e-4
+"""Largest difference of an action, as a share of its joint's range, where numbers are FP32."""
+MARGIN = 0.05
+"""Success that may be lost in closed loop."""
+Z = 1.96
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParityArgs:
+    """Compare an exported policy with its checkpoint."""
+
+    against: Path
+    """The checkpoint it was exported from."""
+    data: Path
+    """Recorded observations: a data set of its task."""
+    decisions: int = 2000
+    """Length of the episode in which each keeps its own memory."""
+    stages: int = 100
+    """Decisions at which every stage is compared."""
+    episodes: int = 200
+    """Episodes of the closed loop in simulation; 0 for none."""
+    seed: int = 3000
+    """Seed of those, and of the noise."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range."""
+        check_least(self, decisions=1, stages=1, episodes=0, seed=0)
+
+
+class Difference(NamedTuple):
+    """How far two results are apart."""
+
+    worst: float
+    """Largest difference of a number."""
+    cosine: float
+    """Least cosine of the angle between two rows; blind to scale."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What was found in recorded observations."""
+
+    stages: dict[str, Difference]
+    """By stage, in the stage's own units."""
+    action: float
+    """Largest difference of an action in the long episode, as a share of its joint's range."""
+    cosine: float
+    """Least cosine of two chunks."""
+    parted: int
+    """Decisions after which the memories had merged different entries."""
+    decisions: int
+    """Length of the episode."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClosedLoop:
+    """Success on the same episodes."""
+
+    torch: float
+    """Of the checkpoint."""
+    exported: float
+    """Of the exported policy."""
+    low: float
+    """Lower 95 % bound of the difference, paired."""
+    episodes: int
+    """How many."""
+
+    @property
+    def kept(self) -> bool:
+        """Whether no more than the margin is lost."""
+        return self.low > -MARGIN
+
+
+def observations(store: EpisodeStore, hz: float, count: int) -> Iterator[Observation]:
+    """Yield `count` observations of one row: recorded frames in order, in one unbroken episode."""
+    for i in range(count):
+        frame = i % len(store.frames)
+        episode, step = store.frame_episode[frame : frame + 1], store.frame_time[frame : frame + 1]
+        images = store.frames[frame : frame + 1]
+        yield Observation(
+            images=images, image_ok=np.ones(images.shape[:2], np.bool_),
+            proprio=store.state_at(episode, step), task=(store.tasks[int(episode[0])],),
+            time_s=np.array([i * store.stride / hz]),
+        )  # fmt: skip
+
+
+def compare(
+    policy: VLAPolicy, artefact: Artefact, engine: Engine, store: EpisodeStore, args: ParityArgs
+) -> Found:
+    """Return how far an exported policy is from its checkpoint on recorded observations."""
+    exported = DeployedPolicy(artefact, engine)
+    rng = np.random.default_rng(args.seed)
+    spread = np.array(policy.robot.high, np.float32) - np.array(policy.robot.low, np.float32)
+    traced = graph.trace(policy, 1)
+    at = set(np.linspace(0, args.decisions - 1, args.stages).astype(int).tolist())
+    stages: dict[str, list[Difference]] = {}
+    worst, cosines, parted = 0.0, [], 0
+    torch_state, state = policy.initial_state(1), exported.initial_state(1)
+    seen = observations(store, policy.robot.control_hz, args.decisions)
+    for i, obs in enumerate(track(seen, "comparing", total=args.decisions, transient=True)):
+        noise = rng.standard_normal((1, *policy.noise_shape), np.float32)
+        if i in at:
+            inputs = exported.inputs(obs, state, noise)
+            for name, one in _stages(traced, engine, artefact, inputs, exported).items():
+                stages.setdefault(name, []).append(one)
+        chunk, torch_state = policy.act(obs, torch_state, noise)
+        other, state = exported.act(obs, state, noise)
+        ours, theirs = chunk.values.numpy(), np.asarray(other.values)
+        worst = max(worst, float(np.abs((ours - theirs) / spread).max()))
+        cosines.append(_cosine(ours, theirs))
+        parted += not np.array_equal(torch_state.slot_count.numpy(), state.slot_count)
+    return Found(
+        stages={n: Difference(max(d.worst for d in f), min(d.cosine for d in f))
+                for n, f in stages.items()},
+        action=worst, cosine=min(cosines), parted=parted, decisions=args.decisions,
+    )  # fmt: skip
+
+
+@torch.no_grad()
+def _stages(
+    traced: dict[str, graph.Traced], engine: Engine, artefact: Artefact,
+    known: dict[str, np.ndarray], exported: DeployedPolicy,
+) -> dict[str, Difference]:  # fmt: skip
+    """Return how far each stage is from torch, all being given what torch gives."""
+    found: dict[str, Difference] = {}
+    for name in (*artefacts.STAGES[:-1], artefacts.WHOLE):
+        if name in artefact.manifest.graphs:
+            known = {**known, **_stage(name, traced, engine, artefact, known, found, name)}
+    for step, at in enumerate(exported.chain):
+        late = exported.manifest.late and step >= exported.steps - exported.manifest.late
+        name = artefacts.LATE if late else artefacts.STAGES[-1]
+        asked = {**known, "t": np.array([at.timestep], np.int64)}
+        _stage(name, traced, engine, artefact, asked, found, f"{name}, timestep {at.timestep}")
+    return found
+
+
+def _stage(
+    name: str, traced: dict[str, graph.Traced], engine: Engine, artefact: Artefact,
+    known: dict[str, np.ndarray], found: dict[str, Difference], label: str,
+) -> dict[str, np.ndarray]:  # fmt: skip
+    """Compare one stage, note it, and return what torch gives."""
+    one, ports = traced[name], artefact.manifest.graphs[name].inputs
+    asked = [torch.from_numpy(np.asarray(known[key])) for key in one.inputs]
+    ours = [part.numpy() for part in one.function(*asked)]
+    theirs = engine.run(name, {port.name: known[port.name] for port in ports})
+    pairs = [(a, theirs[n]) for a, n in zip(ours, one.outputs, strict=True)]
+    found[label] = Difference(
+        max(float(np.abs(a - b).max()) for a, b in pairs), min(_cosine(a, b) for a, b in pairs)
+    )
+    return dict(zip(one.outputs, ours, strict=True))
+
+
+def _cosine(a: np.ndarray, b: np.ndarray) -> float:
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    norms = np.linalg.norm(a) * np.linalg.norm(b)
+    return float(np.vdot(a, b) / norms) if norms > 1e-12 else 1.0  # nothing, and nothing
+
+
+def closed_loop(first: Path, second: Path, episodes: int, seed: int) -> ClosedLoop:
+    """Run both on the same episodes in simulation.
+
+    Raises:
+        ValueError: `vla eval` refuses one of them; it has said why.
+    """
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for i, place in enumerate((first, second)):
+            out = Path(folder) / str(i)
+            words = ["eval", str(place), "--episodes", str(episodes), "--seed", str(seed),
+                     "--videos", "0", "--out", str(out)]  # fmt: skip
+            line = [sys.executable, "-m", "vla.cli", *words]
+            if subprocess.run(line, check=False).returncode:
+                raise ValueError(f"`vla {' '.join(words)}` failed; mend what it says above")
+            rows.append(np.array(json.loads((out / "evaluation.json").read_text())["success"]))
+    return paired(rows[0], rows[1])
+
+
+def paired(torch_success: np.ndarray, exported_success: np.ndarray) -> ClosedLoop:
+    """Return the difference of two successes bool [n] on the same episodes.
+
+    Interval of Agresti and Min 2005 (Statistics in Medicine 24), which adds half an episode to each
+    cell: it has a width even where all episodes end alike.
+    """
+    n = len(torch_success) + 2
+    won = float((exported_success & ~torch_success).sum()) + 0.5
+    lost = float((torch_success & ~exported_success).sum()) + 0.5
+    difference = (won - lost) / n
+    deviation = np.sqrt(won + lost - (won - lost) ** 2 / n) / n
+    return ClosedLoop(
+        torch=float(torch_success.mean()),
+        exported=float(exported_success.mean()),
+        low=float(difference - Z * deviation),
+        episodes=len(torch_success),
+    )
+
+
+def sheet(found: Found, loop: ClosedLoop | None, precision: str) -> Table:
+    """Return what was found as a table."""
+    table = Table(title=f"{precision} against PyTorch on the CPU")
+    for column in ("what", "largest difference", "least cosine"):
+        table.add_column(column, justify="left" if column == "what" else "right")
+    for name, one in found.stages.items():
+        table.add_row(name, f"{one.worst:.1e}", f"{one.cosine:.7f}")
+    table.add_section()
+    table.add_row(
+        f"action, {found.decisions:,} decisions", f"{found.action:.1e} of the joint's range",
+        f"{found.cosine:.7f}",
+    )  # fmt: skip
+    table.add_row("memories that merged other entries", f"{found.parted}", "")
+    if loop:
+        table.add_row(
+            f"success, {loop.episodes} episodes: PyTorch / exported",
+            f"{loop.torch:.1%} / {loop.exported:.1%}", "",
+        )  # fmt: skip
+        table.add_row("difference, lower 95 % bound", f"{100 * loop.low:+.1f} points", "")
+    return table
+
+
+def faults(found: Found, loop: ClosedLoop | None, precision: str) -> list[str]:
+    """Return what lies beyond its budget; actions of coarser numbers are judged in closed loop."""
+    wrong = []
+    if precision == "fp32" and not found.action <= BUDGET:  # NaN is not
+        wrong.append(f"actions differ by {found.action:.1e} of the range, at most {BUDGET:.0e}")
+    if precision == "fp32" and found.parted:
+        wrong.append(f"memories parted in {found.parted} of {found.decisions} decisions")
+    if loop and not loop.kept:
+        wrong.append(
+            f"success may have fallen by {-100 * loop.low:.1f} points, at most {100 * MARGIN:.0f}"
+        )
+    return wrong
+
+
+def main(argv: list[str]) -> int:
+    """Run `vla parity FOLDER --against CHECKPOINT --data DATASET`; 1 beyond a budget.
+
+    Raises:
+        ValueError: something is damaged, or the two do not belong together.
+    """
+    if not argv or argv[0].startswith("-"):
+        print("usage: vla parity FOLDER --against CHECKPOINT --data DATASET [--episodes N]")
+        return 0 if argv[:1] in (["-h"], ["--help"]) else 2
+    args = arguments.read(ParityArgs, argv[1:], "vla parity FOLDER")
+    folder = Path(argv[0])
+    artefact = artefacts.read(folder)
+    policy, origin = checkpoint.load(args.against)
+    manifest = artefact.manifest
+    if (origin.task, origin.step) != (manifest.task, manifest.step):
+        raise ValueError(
+            f"{folder}: exported after {manifest.step} updates on {manifest.task.get('type')}, "
+            f"{args.against} has {origin.step} on {origin.task.get('type')}; give the checkpoint "
+            "that it was exported from"
+        )
+    torch.set_num_threads(1)
+    camera = policy.robot.cameras[0]
+    store = load_episodes(
+        args.data, cameras=tuple(camera.name for camera in policy.robot.cameras),
+        image_hw=(camera.height_px, camera.width_px), stride=policy.execute, phase_seed=0, phases=1,
+        cache_dir=args.data.parent / f"{args.data.name}-cache",
+    )  # fmt: skip
+    engine = onnxruntime.Config().open(artefact)
+    found = compare(policy, artefact, engine, store, args)
+    loop = closed_loop(args.against, folder, args.episodes, args.seed) if args.episodes else None
+    Console(highlight=False).print(sheet(found, loop, manifest.precision))
+    wrong = faults(found, loop, manifest.precision)
+    told = {
+        "found": {**dataclasses.asdict(found),
+                  "stages": {n: d._asdict() for n, d in found.stages.items()}},
+        "closed_loop": dataclasses.asdict(loop) if loop else None, "faults": wrong,
+    }  # fmt: skip
+    _write(folder, told)
+    for line in wrong:
+        print(f"beyond the budget: {line}", file=sys.stderr)
+    return int(bool(wrong))
+
+
+def _write(folder: Path, told: dict[str, Any]) -> None:
+    """Keep what was found in the manifest."""
+    manifest = artefacts.read(folder).manifest
+    artefacts.write_manifest(folder, dataclasses.replace(manifest, parity=told))

@@ -1,0 +1,72 @@
+"""Policies with random weights, and what is exported of them."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from deploy import artefact as artefacts
+from deploy import export
+from deploy.artefact import Artefact
+from tests.fakes import TASKS, fake_policy
+from vla import checkpoint
+from vla.checkpoint import Provenance
+from vla.heads import diffusion
+from vla.memory import bank, none
+from vla.policies import vla
+from vla.policies.vla import VLAPolicy
+
+CONFIGS = {
+    "remembers": (vla.Config(memory=bank.Config(slots=7)), 1),
+    "another": (
+        vla.Config(
+            memory=none.Config(), cameras=("wrist",),
+            head=diffusion.Config(
+                denoiser="transformer", prediction="epsilon", steps=4, tuned=2, width=64, depth=1
+            ),
+        ),
+        3,
+    ),
+}  # fmt: skip
+"""Policies and the batch they are exported with: between them, every branch of an export."""
+
+
+def origin() -> Provenance:
+    return checkpoint.provenance({"type": "reach"}, TASKS, 7)
+
+
+def made(name: str) -> VLAPolicy:
+    """Return a policy in which the late network differs from the other."""
+    return fake_policy(CONFIGS[name][0])
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return the folder of each exported policy; tests copy what they change.
+
+    It takes a while: several workers of pytest-xdist share what the first one of them exports.
+    """
+    place = tmp_path_factory.getbasetemp()
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        place = place.parent
+    with FileLock(place / "exported.lock"):
+        for name, (_, batch) in CONFIGS.items():
+            if not (place / name).exists():
+                export.export(made(name), origin(), place / name, batch=batch)
+    return {name: place / name for name in CONFIGS}
+
+
+@pytest.fixture(params=list(CONFIGS))
+def pair(request: pytest.FixtureRequest, exported: dict[str, Path]) -> tuple[VLAPolicy, Artefact]:
+    """Return each policy with what was exported of it."""
+    return made(request.param), artefacts.read(exported[request.param])
+
+
+def with_steps(policy: VLAPolicy, steps: int) -> VLAPolicy:
+    """Return the policy, denoising in another number of steps."""
+    config = replace(policy.config, head=replace(policy.config.head, steps=steps))  # type: ignore[type-var]
+    other = config.build(policy.robot, policy.statistics, policy.text.tokenizer)
+    other.load_state_dict(policy.state_dict())
+    return other.eval()

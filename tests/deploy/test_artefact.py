@@ -1,0 +1,115 @@
+"""What was exported is checked file by file before anything of it is used."""
+
+import json
+import shutil
+
+import pytest
+
+from deploy import artefact as artefacts
+from deploy import export
+from tests.deploy.conftest import made, origin
+from vla.nn.steering import SteeringConfig
+
+
+@pytest.fixture
+def folder(exported, tmp_path):
+    """A copy that a test may damage."""
+    return shutil.copytree(exported["remembers"], tmp_path / "copy")
+
+
+def changed(folder, **values):
+    path = folder / artefacts.MANIFEST
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def test_a_manifest_names_every_file_with_its_shapes_and_says_where_it_comes_from(folder):
+    manifest = artefacts.read(folder).manifest
+    files = {p.name for p in folder.iterdir()}
+    assert files == {g.file for g in manifest.graphs.values()} | {
+        artefacts.MANIFEST, artefacts.TOKENIZER,
+    }  # fmt: skip
+    ports = {p.name: (p.dtype, p.shape) for p in manifest.graphs["encode"].inputs}
+    assert ports["images"] == ("uint8", (1, 2, 32, 32, 3))
+    assert ports["words"] == ("int64", (1, "words"))
+    assert (manifest.task, manifest.step, manifest.precision) == ({"type": "reach"}, 7, "fp32")
+    assert set(manifest.versions) == {"torch", "onnx", "onnxscript"}
+
+
+@pytest.mark.parametrize("name", ["encode.onnx", "memory.onnx", "decide.onnx", "tokenizer.json"])
+def test_a_file_that_was_changed_or_lost_is_named(folder, name):
+    path = folder / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=rf"{name}: SHA-256 .* the manifest says .*export again"):
+        artefacts.read(folder)
+    path.unlink()
+    with pytest.raises(ValueError, match=rf"{name}: missing; copy the whole folder"):
+        artefacts.read(folder)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"format": 2}, "format 2, expected 1"),
+        ({"steps": 0}, "0 steps of 100"),
+        ({"batch": 0}, "batch 0"),
+        ({"views": [5]}, r"views \(5,\) of 2 cameras"),
+        ({"batch": "1"}, "expected int, got '1'"),
+        ({"more": 1}, "unknown field 'more'"),
+        ({"graphs": {}}, "lacks graph 'encode'"),
+    ],
+)
+def test_a_description_that_makes_no_sense_is_refused(folder, values, said):
+    changed(folder, **values)
+    with pytest.raises(ValueError, match=said):
+        artefacts.read(folder)
+
+
+def test_a_description_cannot_name_files_elsewhere(folder):
+    found = json.loads((folder / artefacts.MANIFEST).read_text())
+    found["graphs"]["encode"]["file"] = "../copy/encode.onnx"
+    changed(folder, graphs=found["graphs"])
+    with pytest.raises(ValueError, match="is not inside the folder"):
+        artefacts.read(folder)
+
+
+def test_scaling_has_a_number_for_each_channel(folder):
+    scaling = json.loads((folder / artefacts.MANIFEST).read_text())["scaling"]
+    changed(folder, scaling={**scaling, "action_scale": [1.0]})
+    with pytest.raises(ValueError, match=r"scaling.action_scale has 1 numbers for 2"):
+        artefacts.read(folder)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "\x00"])
+def test_a_manifest_that_is_no_object_is_refused(folder, text):
+    (folder / artefacts.MANIFEST).write_text(text)
+    with pytest.raises(ValueError, match="export again"):
+        artefacts.read(folder)
+
+
+def test_a_folder_that_holds_something_else_is_neither_read_nor_overwritten(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    with pytest.raises(ValueError, match="no exported policy there"):
+        artefacts.read(tmp_path / "mine")
+    with pytest.raises(ValueError, match="no exported policy; give another --out"):
+        export.export(made("remembers"), origin(), tmp_path / "mine")
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_steered_policy_is_not_exported(tmp_path):
+    policy = made("remembers")
+    policy.steer_(SteeringConfig(width=8))
+    with pytest.raises(ValueError, match="export the policy it was steered from"):
+        export.export(policy, origin(), tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_export_that_fails_leaves_what_was_there(folder, monkeypatch):
+    before = artefacts.read(folder).manifest
+    monkeypatch.setattr(export.graph, "export", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        export.export(made("remembers"), origin(), folder)
+    assert artefacts.read(folder).manifest == before
+    assert [p.name for p in folder.parent.iterdir()] == [folder.name]

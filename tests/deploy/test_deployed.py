@@ -1,0 +1,153 @@
+"""An exported policy decides as its checkpoint does, and needs no torch to do so."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from deploy import artefact as artefacts
+from deploy import chain
+from deploy.policy import DeployedPolicy
+from deploy.targets import onnxruntime
+from tests.deploy.conftest import made, with_steps
+from tests.fakes import fake_noise, fake_observation
+from vla.contracts.protocols import ArmPolicy
+from vla.contracts.types import PolicyState
+from vla.nn import diffusion
+
+CLOSE = {"sample": 2e-5, "epsilon": 1e-3}
+"""Channels of the fake arm range over a few units; FP32 has seven digits. Who predicts the noise
+divides what is left of it by the signal, a thousandth of it at the first step.
+"""
+
+
+def deployed(artefact, **more):
+    return DeployedPolicy(artefact, onnxruntime.Config().open(artefact), **more)
+
+
+def together(policy, other, batch, decisions, seed=0):
+    """Let both decide on the same observations; return their chunks and slot counts."""
+    rng = np.random.default_rng(seed)
+    states = [policy.initial_state(batch), other.initial_state(batch)]
+    for k in range(decisions):
+        # Every row begins anew in the middle, at a time of its own.
+        times = [0.0 if k == 10 + row else 0.8 * k + row for row in range(batch)]
+        obs, noise = fake_observation(rng, batch, times), fake_noise(rng, policy, batch)
+        ours, states[0] = policy.act(obs, states[0], noise)
+        theirs, states[1] = other.act(obs, states[1], noise)
+        yield ours.values.numpy(), theirs.values, states
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_it_decides_as_the_checkpoint_does_and_merges_the_same_entries(pair, split):
+    policy, artefact = pair
+    batch = artefact.manifest.batch
+    for ours, theirs, (mine, other) in together(policy, deployed(artefact, split=split), batch, 30):
+        assert theirs.dtype == np.float32
+        np.testing.assert_allclose(theirs, ours, rtol=0, atol=CLOSE[policy.config.head.prediction])
+        np.testing.assert_array_equal(other.slot_count, mine.slot_count.numpy())
+        np.testing.assert_allclose(other.slot_time, mine.slot_time.numpy(), rtol=1e-5, atol=1e-4)
+        np.testing.assert_allclose(other.tokens, mine.tokens.numpy(), rtol=0, atol=1e-4)
+
+
+def test_rows_that_do_not_fill_its_batch_are_decided_in_groups(exported):
+    policy, artefact = made("another"), artefacts.read(exported["another"])
+    assert artefact.manifest.batch == 3
+    for ours, theirs, _ in together(policy, deployed(artefact), 5, 2):
+        assert theirs.shape == ours.shape
+        np.testing.assert_allclose(theirs, ours, rtol=0, atol=CLOSE[policy.config.head.prediction])
+
+
+def test_the_number_of_denoising_steps_is_chosen_when_it_runs(exported):
+    policy, artefact = made("remembers"), artefacts.read(exported["remembers"])
+    three = deployed(artefact, steps=3)
+    assert three.noise_shape == (4, *policy.noise_shape[1:])
+    for ours, theirs, _ in together(with_steps(policy, 3), three, 1, 3):
+        np.testing.assert_allclose(theirs, ours, rtol=0, atol=CLOSE[policy.config.head.prediction])
+
+
+def test_steps_that_have_a_network_of_their_own_are_not_renumbered(exported):
+    artefact = artefacts.read(exported["another"])
+    with pytest.raises(ValueError, match="got 3; the last 2 of 4 have a network of their own"):
+        deployed(artefact, steps=3)
+
+
+@pytest.mark.parametrize("steps", [1, 3, 6, 7, 100])
+def test_the_chain_without_torch_is_the_one_with(steps):
+    alphas = diffusion.cosine_alphas(100)
+    theirs = diffusion.make_chain(alphas, steps)
+    ours = chain.steps([float(a) for a in alphas], steps)
+    assert tuple(s.timestep for s in ours) == theirs.timesteps
+    assert tuple(s.alpha for s in ours) == theirs.alphas
+    assert tuple(s.alpha_prev for s in ours) == theirs.alphas_prev
+
+
+def test_more_steps_than_noise_levels_are_refused():
+    with pytest.raises(ValueError, match=r"\[1, 10\], got 11"):
+        chain.steps([0.5] * 10, 11)
+
+
+def test_a_stale_memory_is_forgotten_at_the_first_observation_even_if_it_is_not_a_number(exported):
+    policy, artefact = made("remembers"), artefacts.read(exported["remembers"])
+    rng = np.random.default_rng(0)
+    obs, noise = fake_observation(rng, 1, 0.0), fake_noise(rng, policy, 1)
+    other = deployed(artefact)
+    empty = other.initial_state(1)
+    stale = PolicyState(
+        tokens=empty.tokens + np.nan, slot_time=empty.slot_time + np.nan,
+        slot_count=empty.slot_count + np.nan,
+    )  # fmt: skip
+    for split in (False, True):
+        other = deployed(artefact, split=split)
+        fresh, again = other.act(obs, empty, noise)[0], other.act(obs, stale, noise)[0]
+        np.testing.assert_array_equal(fresh.values, again.values)
+
+
+def test_what_is_not_a_number_is_not_turned_into_a_command(exported):
+    artefact = artefacts.read(exported["remembers"])
+    policy, rng = deployed(artefact), np.random.default_rng(0)
+    obs = fake_observation(rng, 1, 0.0)
+    obs = replace(obs, proprio=np.full_like(obs.proprio, np.nan))
+    noise = np.zeros((1, *policy.noise_shape), np.float32)
+    assert np.isnan(policy.act(obs, policy.initial_state(1), noise)[0].values).all()
+
+
+def test_it_is_a_policy_that_knows_its_arm(pair):
+    policy, artefact = pair
+    other = deployed(artefact)
+    assert isinstance(other, ArmPolicy)
+    assert isinstance(policy, ArmPolicy)
+    assert (other.execute, other.noise_shape) == (policy.execute, policy.noise_shape)
+    assert other.robot == policy.robot
+
+
+def test_it_runs_without_torch(exported):
+    code = f"""
+import sys
+from pathlib import Path
+import numpy as np
+from vla import opening
+from vla.contracts.types import Observation
+policy = opening.open_(Path({str(exported["remembers"])!r}), threads=1).policy
+camera = policy.robot.cameras[0]
+obs = Observation(
+    images=np.zeros((1, 2, camera.height_px, camera.width_px, 3), np.uint8),
+    image_ok=np.ones((1, 2), bool), proprio=np.zeros((1, 2), np.float32),
+    task=("press the red button",), time_s=np.zeros(1),
+)
+noise = np.zeros((1, *policy.noise_shape), np.float32)
+chunk, state = policy.act(obs, policy.initial_state(1), noise)
+assert np.isfinite(chunk.values).all() and state.slot_count.sum() == 1
+heavy = {{"torch", "lerobot", "transformers", "mujoco"}} & set(sys.modules)
+assert not heavy, heavy
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_provider_that_is_not_installed_is_refused(exported):
+    artefact = artefacts.read(exported["remembers"])
+    with pytest.raises(ValueError, match="installed are .*CPUExecutionProvider"):
+        onnxruntime.Config(providers=("TensorrtExecutionProvider",)).open(artefact)

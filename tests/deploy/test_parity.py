@@ -1,0 +1,146 @@
+"""`vla parity` passes what is the same, and nothing else."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deploy import artefact as artefacts
+from deploy import parity
+from deploy.parity import ClosedLoop, Difference, Found, ParityArgs
+from deploy.targets import onnxruntime
+from tests.deploy.conftest import made
+from tests.fakes import liven_
+from vla import checkpoint
+from vla.data.info import DatasetInfo
+from vla.data.store import EpisodeStore
+
+TASKS = ("press the red button", "press the blue button")
+
+
+def recorded(px=32):
+    """Return a data set of 12 decisions, six in each of two episodes of 48 control steps."""
+    rng = np.random.default_rng(3)
+    cameras = ("front", "wrist")
+    info = DatasetInfo(
+        path=Path("made-up"), fps=10.0, robot=None, cameras=(), state_names=("a", "b"),
+        action_names=("a", "b"), scalars=(), tasks=TASKS, offsets=np.array([0, 48, 96]),
+        video_start={}, video_file={}, recording=None,
+    )  # fmt: skip
+    return EpisodeStore(
+        info=info, cameras=cameras, stride=8,
+        frames=rng.integers(0, 256, (12, len(cameras), px, px, 3), np.uint8),
+        frame_time=np.tile(np.arange(6) * 8, 2), seq_offsets=np.array([0, 6, 12]),
+        seq_episode=np.array([0, 1]), step_offsets=info.offsets,
+        states=rng.standard_normal((96, 2), np.float32), actions=np.zeros((96, 2), np.float32),
+        scalars={},
+    )  # fmt: skip
+
+
+def compared(policy, folder, **more):
+    artefact = artefacts.read(folder)
+    args = ParityArgs(against=folder, data=folder, **{"decisions": 40, "stages": 5, **more})
+    engine = onnxruntime.Config().open(artefact)
+    return parity.compare(policy, artefact, engine, recorded(), args)
+
+
+def test_recorded_frames_become_one_unbroken_episode():
+    store = recorded()
+    seen = list(parity.observations(store, hz=10.0, count=14))
+    assert [float(o.time_s[0]) for o in seen[:3]] == [0.0, 0.8, 1.6]
+    assert seen[13].time_s[0] == pytest.approx(13 * 0.8)
+    assert [seen[i].task[0] for i in (5, 6, 12)] == [TASKS[0], TASKS[1], TASKS[0]]
+    np.testing.assert_array_equal(seen[13].images[0], store.frames[1])
+    np.testing.assert_array_equal(seen[7].proprio[0], store.states[48 + 8])
+
+
+def test_what_was_exported_of_a_policy_is_that_policy(exported):
+    found = compared(made("remembers"), exported["remembers"])
+    assert set(found.stages) == {
+        "encode", "memory", "refine", "decide",
+        *(f"denoise, timestep {t}" for t in (99, 82, 66, 49, 32, 16)),
+    }  # fmt: skip
+    assert max(one.worst for one in found.stages.values()) < 1e-4
+    assert (found.parted, found.decisions) == (0, 40)
+    assert not parity.faults(found, None, "fp32")
+
+
+def test_the_policy_after_another_update_is_not(exported):
+    policy = made("remembers")
+    liven_(policy.head, seed=9, by=0.01)
+    found = compared(policy, exported["remembers"])
+    assert found.stages["encode"].worst < 1e-4  # the head alone has changed
+    assert found.stages["denoise, timestep 99"].worst > 1e-3
+    assert "actions differ by" in parity.faults(found, None, "fp32")[0]
+
+
+def test_a_memory_that_merges_other_entries_is_seen_where_no_action_tells(exported, tmp_path):
+    folder = shutil.copytree(exported["remembers"], tmp_path / "copy")
+    policy = made("remembers")
+    policy.memory.config = type(policy.memory.config)(slots=7, recent=1)
+    found = compared(policy, folder)
+    assert found.parted > 0
+    assert any("memories parted" in fault for fault in parity.faults(found, None, "fp32"))
+
+
+@pytest.mark.parametrize(
+    ("action", "parted", "precision", "count"),
+    [(9e-5, 0, "fp32", 0), (2e-4, 0, "fp32", 1), (float("nan"), 0, "fp32", 1), (9e-5, 3, "fp32", 1),
+     (2e-2, 3, "int8", 0)],
+)  # fmt: skip
+def test_budgets_of_actions_and_merges_are_those_of_full_precision(
+    action, parted, precision, count
+):
+    found = Found(
+        stages={"encode": Difference(0.0, 1.0)}, action=action, cosine=1.0, parted=parted,
+        decisions=40,
+    )  # fmt: skip
+    assert len(parity.faults(found, None, precision)) == count
+
+
+def test_the_bound_of_a_paired_difference_is_that_of_agresti_and_min():
+    torch_success = np.array([True] * 60 + [False] * 40)
+    same = parity.paired(torch_success, torch_success)
+    # 0.5 won and 0.5 lost of 102: variance (1 - 0) / 102^2
+    assert same.low == pytest.approx(-1.96 / 102)
+    assert same.kept
+    other = torch_success.copy()
+    other[:10] = False
+    other[60:64] = True
+    found = parity.paired(torch_success, other)
+    # 4.5 won, 10.5 lost: difference -6 / 102, deviation sqrt(15 - 36 / 102) / 102
+    assert found.low == pytest.approx(-6 / 102 - 1.96 * np.sqrt(15 - 36 / 102) / 102)
+    assert (found.torch, found.exported, found.episodes) == (0.6, 0.54, 100)
+    assert not found.kept
+
+
+def test_success_that_may_have_fallen_too_far_is_a_fault_at_any_precision():
+    lost = ClosedLoop(torch=0.9, exported=0.86, low=-0.07, episodes=200)
+    found = Found(stages={}, action=0.0, cosine=1.0, parted=0, decisions=1)
+    for precision in ("fp32", "int8"):
+        assert "7.0 points, at most 5" in parity.faults(found, lost, precision)[0]
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A checkpoint of another number of updates than the exported one's."""
+    folder = tmp_path / "checkpoint"
+    policy = made("remembers")
+    other = checkpoint.provenance({"type": "reach"}, ("press",), 8)
+    checkpoint.save(policy, other, folder, policy.state_dict())
+    return folder
+
+
+def test_a_checkpoint_that_it_was_not_exported_from_is_refused(exported, run):
+    words = [str(exported["remembers"]), "--against", str(run), "--data", str(run)]
+    with pytest.raises(ValueError, match=r"exported after 7 updates on reach, .* has 8 on reach"):
+        parity.main(words)
+
+
+def test_what_was_found_is_kept_in_the_manifest(exported, tmp_path):
+    folder = shutil.copytree(exported["remembers"], tmp_path / "copy")
+    parity._write(folder, {"faults": ["one"]})
+    assert artefacts.read(folder).manifest.parity == {"faults": ["one"]}
+    assert json.loads((folder / artefacts.MANIFEST).read_text())["parity"] == {"faults": ["one"]}
