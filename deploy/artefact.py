@@ -125,6 +125,16 @@ class Artefact:
     tokenizer: Tokenizer
     """Instructions to token ids."""
 
+    def check_origin(self, task: dict[str, Any], step: int) -> None:
+        """Raise ValueError unless this was exported from a checkpoint of that task and update."""
+        mine = self.manifest
+        if (task, step) != (mine.task, mine.step):
+            raise ValueError(
+                f"{self.folder}: exported after {mine.step} updates on {mine.task.get('type')}, "
+                f"the checkpoint has {step} on {task.get('type')}; give the checkpoint that it was "
+                "exported from, or export again"
+            )
+
     def path(self, graph: str) -> Path:
         """Return the file of a graph."""
         return self.folder / self.manifest.graphs[graph].file

@@ -47,6 +47,8 @@ class BenchArgs:
 
     checkpoint: Path = Path("runs/demo/bank")
     """Folder that `vla train` wrote."""
+    exported: Path | None = None
+    """What `vla export` made of it; by default it is exported anew, and not kept."""
     calls: int = 1000
     """Timed decisions of each target."""
     decisions: int = 10_000
@@ -106,9 +108,10 @@ class Driver:
 
 def exported(policy: VLAPolicy, origin: Provenance, folder: Path, split: bool) -> DeployedPolicy:
     """Return a policy as it runs without torch, exported if it is not yet there."""
-    if not artefacts.is_artefact(folder):
+    if not folder.exists():
         export.export(policy, origin, folder)
     artefact = artefacts.read(folder)
+    artefact.check_origin(origin.task, origin.step)
     return DeployedPolicy(artefact, onnxruntime.Config().open(artefact), split=split)
 
 
@@ -186,10 +189,11 @@ def measure(args: BenchArgs, console: Console) -> dict[str, Any]:
     told: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        split = exported(policy, origin, folder / "own", split=True)
+        own = args.exported or folder / "own"
+        split = exported(policy, origin, own, split=True)
         sides: dict[str, Callable[[Observation, np.ndarray], float]] = {
             EAGER: Driver(policy),
-            WHOLE: Driver(exported(policy, origin, folder / "own", split=False)),
+            WHOLE: Driver(exported(policy, origin, own, split=False)),
             SPLIT: Driver(split),
         }
         if args.lerobot and importlib.util.find_spec("lerobot"):

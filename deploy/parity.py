@@ -58,6 +58,12 @@ class ParityArgs:
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
         check_least(self, decisions=1, stages=1, episodes=0, seed=0)
+        same = np.ones(self.episodes, np.bool_)
+        if self.episodes and not paired(same, same).kept:
+            raise ValueError(
+                f"episodes: got {self.episodes}, too few to tell a loss of {100 * MARGIN:.0f} "
+                "points even if all end alike; give 38 or more, or 0 for no closed loop"
+            )
 
 
 class Difference(NamedTuple):
@@ -277,12 +283,7 @@ def main(argv: list[str]) -> int:
     artefact = artefacts.read(folder)
     policy, origin = checkpoint.load(args.against)
     manifest = artefact.manifest
-    if (origin.task, origin.step) != (manifest.task, manifest.step):
-        raise ValueError(
-            f"{folder}: exported after {manifest.step} updates on {manifest.task.get('type')}, "
-            f"{args.against} has {origin.step} on {origin.task.get('type')}; give the checkpoint "
-            "that it was exported from"
-        )
+    artefact.check_origin(origin.task, origin.step)
     torch.set_num_threads(1)
     camera = policy.robot.cameras[0]
     store = load_episodes(

@@ -21,11 +21,11 @@ ARMS = {"bank": "with memory bank", "none": "without memory"}
 LIFTED = {"clone": "cloned from 20 demonstrations", "lifted": "after 60 episodes of practice"}
 EPISODES = 200
 SEED = 1000
-SHORT = ("--steps", "700", "--eval.final-episodes", "0")
+SHORT = ("--steps", "600", "--eval.final-episodes", "0")
 """Of the recipe's 1,000 updates: enough to remember, and the whole stays within half an hour."""
 CRITIC = (
     "--tasks.train", "pick_place", "drawer", "--tasks.validation", "--tasks.composition",
-    "--sizes.train", "300", "--sizes.validation", "40", "--steps", "440", "--eval.every", "0",
+    "--sizes.train", "300", "--sizes.validation", "40", "--steps", "400", "--eval.every", "0",
 )  # fmt: skip
 """A critic of two tasks, small enough for a few minutes."""
 FEW = ("--episodes", "20", "--seed", "3000")
@@ -49,9 +49,21 @@ def steps(out: Path) -> list[list[str]]:
         *([*train, "--policy.memory.type", memory, "--out", runs[memory]] for memory in ARMS),
         *(["eval", runs[memory], *test] for memory in ARMS),
         ["report", *runs.values(), "--out", str(out / "report.html")],
+        *deployment_steps(out, runs["bank"], data),
         *critic_steps(out),
         *practice_steps(out),
     ]
+
+
+def deployment_steps(out: Path, run: str, data: str) -> list[list[str]]:
+    """Return the lines that export a policy, prove that it is the same, and time it."""
+    exported = str(out / "exported")
+    return [
+        ["export", run, "--out", exported],
+        ["parity", exported, "--against", run, "--data", data],
+        ["bench", "policy", "--checkpoint", run, "--exported", exported, "--decisions", "0",
+         "--no-lerobot", "--out", str(out / "latency")],
+    ]  # fmt: skip
 
 
 def critic_steps(out: Path) -> list[list[str]]:
@@ -111,6 +123,7 @@ def main() -> int:
     console.print()
     console.print(summary(OUT, time.perf_counter() - begin))
     console.print(f"report: {(OUT / 'report.html').resolve()}")
+    console.print(f"latency: {(OUT / 'latency' / 'latency.html').resolve()}")
     console.print(f"labels: {(OUT / 'labelled_report.html').resolve()}")
     console.print(f"practice: {(OUT / 'practice_report.html').resolve()}")
     return 0

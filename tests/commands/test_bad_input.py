@@ -68,6 +68,9 @@ WRONG_WORDS = {
     "parity 0": (
         "parity {run} --against {run} --data {data} --decisions 0", "got 0, expected at least 1",
     ),
+    "parity 37": (
+        "parity {run} --against {run} --data {data} --episodes 37", "got 37", "38 or more, or 0",
+    ),
     "calls 1": ("bench policy --checkpoint {run} --calls 1", "calls: got 1, expected at least 10"),
     "episodes 0": ("demos reach --episodes 0 --out {new}", "episodes: got 0, expected at least 1"),
     "workers 0": ("demos reach --workers 0 --out {new}", "workers: got 0, expected at least 1"),

@@ -54,9 +54,9 @@ def test_from_demonstrations_to_a_report_with_a_kill_on_the_way(tmp_path) -> Non
     deployed, again = tmp_path / "deployed", tmp_path / "again"
     assert "5 graphs" in follow(f"export {run} --out {deployed}")
     said = follow(
-        f"parity {deployed} --against {run} --data {data} --decisions 30 --stages 3 --episodes 4"
+        f"parity {deployed} --against {run} --data {data} --decisions 30 --stages 3 --episodes 38"
     )
-    assert "denoise, timestep" in said
+    assert "success, 38 episodes" in said
     follow(f"eval {deployed} --episodes 4 --videos 1 --out {again}")
     other = json.loads((again / "evaluation.json").read_text())
     assert other["success"] == found["success"]

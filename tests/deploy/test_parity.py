@@ -135,7 +135,9 @@ def run(tmp_path):
 
 def test_a_checkpoint_that_it_was_not_exported_from_is_refused(exported, run):
     words = [str(exported["remembers"]), "--against", str(run), "--data", str(run)]
-    with pytest.raises(ValueError, match=r"exported after 7 updates on reach, .* has 8 on reach"):
+    with pytest.raises(
+        ValueError, match=r"exported after 7 updates on reach, the checkpoint has 8 on"
+    ):
         parity.main(words)
 
 
