@@ -25,6 +25,7 @@ LATE = "denoise_late"
 WHOLE = "decide"
 """Graph of a whole decision, its denoising unrolled."""
 
+Precision = Literal["fp32", "int8"]
 Dtype = Literal["float32", "int64", "uint8", "bool"]
 
 
@@ -94,8 +95,8 @@ class Manifest:
     """Units."""
     batch: int
     """Rows of every graph."""
-    precision: str
-    """Of the numbers inside the graphs; what goes in and out is always float32."""
+    precision: Precision
+    """Of the convolutions; everything else, and what goes in and out, is FP32."""
     graphs: dict[str, Graph]
     """Graphs by stage."""
     tokenizer: str

@@ -2,7 +2,8 @@
 
 import os
 import shutil
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
@@ -11,13 +12,19 @@ from rich.console import Console
 from rich.progress import Progress
 
 from deploy import artefact as artefacts
-from deploy import graph
-from deploy.artefact import Graph, Manifest, Scaling
+from deploy import graph, quantize, recorded
+from deploy.artefact import Graph, Manifest, Precision, Scaling
+from deploy.policy import DeployedPolicy
+from deploy.targets import onnxruntime
 from vla import arguments, checkpoint
 from vla.checkpoint import Provenance
 from vla.contracts.config import check_least
+from vla.contracts.types import Observation
 from vla.policies.vla import VLAPolicy
 
+USAGE = (
+    "usage: vla export CHECKPOINT --out FOLDER [--batch N] [--precision int8 --calibrate DATASET]"
+)
 PACKAGES = ("torch", "onnx", "onnxscript")
 
 
@@ -29,13 +36,27 @@ class ExportArgs:
     """Folder of the exported policy; replaced if it is one."""
     batch: int = 1
     """Rows decided at once."""
+    precision: Precision = "fp32"
+    """Of the convolutions; int8 is calibrated on recorded observations."""
+    calibrate: Path | None = None
+    """Those observations: a data set of its task."""
+    decisions: int = 300
+    """How many of them."""
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
-        check_least(self, batch=1)
+        check_least(self, batch=1, decisions=1)
+        if (self.precision == "int8") != (self.calibrate is not None):
+            raise ValueError(
+                f"precision {self.precision} with --calibrate {self.calibrate}: int8 needs "
+                "recorded observations, fp32 none; give both --precision int8 --calibrate DATASET"
+            )
 
 
-def export(policy: VLAPolicy, origin: Provenance, folder: Path, *, batch: int = 1) -> Manifest:
+def export(
+    policy: VLAPolicy, origin: Provenance, folder: Path, *, batch: int = 1,
+    calibration: Sequence[Observation] = (),
+) -> Manifest:  # fmt: skip
     """Write an artefact; the folder is either the old one, or wholly the new.
 
     Args:
@@ -43,6 +64,7 @@ def export(policy: VLAPolicy, origin: Provenance, folder: Path, *, batch: int = 
         origin: Where it comes from.
         folder: Where to write; replaced if it is an artefact.
         batch: Rows of every graph.
+        calibration: Recorded observations; with them convolutions are int8, without all is FP32.
 
     Raises:
         ValueError: the policy is steered, or the folder holds something else.
@@ -65,11 +87,30 @@ def export(policy: VLAPolicy, origin: Provenance, folder: Path, *, batch: int = 
         policy.text.tokenizer.save(str(fresh / artefacts.TOKENIZER))
         manifest = _manifest(policy, origin, graphs, batch, fresh)
         artefacts.write_manifest(fresh, manifest)
+        if calibration:
+            manifest = _quantized(fresh, list(calibration))
         artefacts.read(fresh)
         checkpoint.replace_folder(fresh, folder)
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
         raise
+    return manifest
+
+
+def _quantized(folder: Path, calibration: list[Observation]) -> Manifest:
+    """Make the convolutions of an artefact int8; return its new description."""
+    found = artefacts.read(folder)
+    policies = [
+        DeployedPolicy(found, onnxruntime.Config().open(found), split=split)
+        for split in (False, True)
+    ]
+    seen = quantize.record(policies, calibration, seed=0)
+    graphs = dict(found.manifest.graphs)
+    for name, inputs in seen.items():
+        if quantize.quantize(found.path(name), inputs):
+            graphs[name] = replace(graphs[name], sha256=artefacts.sha256(found.path(name)))
+    manifest = replace(found.manifest, graphs=graphs, precision="int8")
+    artefacts.write_manifest(folder, manifest)
     return manifest
 
 
@@ -105,11 +146,15 @@ def main(argv: list[str]) -> int:
         ValueError: the checkpoint is damaged, or the folder holds something else.
     """
     if not argv or argv[0].startswith("-"):
-        print("usage: vla export CHECKPOINT --out FOLDER [--batch N]")
+        print(USAGE)
         return 0 if argv[:1] in (["-h"], ["--help"]) else 2
     args = arguments.read(ExportArgs, argv[1:], "vla export CHECKPOINT")
     policy, origin = checkpoint.load(Path(argv[0]))
-    manifest = export(policy, origin, args.out, batch=args.batch)
+    calibration = []
+    if args.calibrate:
+        store = recorded.load(args.calibrate, policy)
+        calibration = list(recorded.observations(store, policy.robot.control_hz, args.decisions))
+    manifest = export(policy, origin, args.out, batch=args.batch, calibration=calibration)
     size = sum((args.out / g.file).stat().st_size for g in manifest.graphs.values())
     Console(highlight=False, soft_wrap=True).print(
         f"{args.out}: {len(manifest.graphs)} graphs, {size / 1e6:.1f} MB, batch {args.batch}, "

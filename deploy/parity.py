@@ -9,7 +9,6 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,14 +20,13 @@ from rich.progress import track
 from rich.table import Table
 
 from deploy import artefact as artefacts
-from deploy import graph
+from deploy import graph, recorded
 from deploy.artefact import Artefact
 from deploy.policy import DeployedPolicy, Engine
 from deploy.targets import onnxruntime
 from vla import arguments, checkpoint
 from vla.contracts.config import check_least
-from vla.contracts.types import Observation
-from vla.data.store import EpisodeStore, load_episodes
+from vla.data.store import EpisodeStore
 from vla.policies.vla import VLAPolicy
 
 BUDGET = 1e-4
@@ -110,19 +108,6 @@ class ClosedLoop:
         return self.low > -MARGIN
 
 
-def observations(store: EpisodeStore, hz: float, count: int) -> Iterator[Observation]:
-    """Yield `count` observations of one row: recorded frames in order, in one unbroken episode."""
-    for i in range(count):
-        frame = i % len(store.frames)
-        episode, step = store.frame_episode[frame : frame + 1], store.frame_time[frame : frame + 1]
-        images = store.frames[frame : frame + 1]
-        yield Observation(
-            images=images, image_ok=np.ones(images.shape[:2], np.bool_),
-            proprio=store.state_at(episode, step), task=(store.tasks[int(episode[0])],),
-            time_s=np.array([i * store.stride / hz]),
-        )  # fmt: skip
-
-
 def compare(
     policy: VLAPolicy, artefact: Artefact, engine: Engine, store: EpisodeStore, args: ParityArgs
 ) -> Found:
@@ -135,7 +120,7 @@ def compare(
     stages: dict[str, list[Difference]] = {}
     worst, cosines, parted = 0.0, [], 0
     torch_state, state = policy.initial_state(1), exported.initial_state(1)
-    seen = observations(store, policy.robot.control_hz, args.decisions)
+    seen = recorded.observations(store, policy.robot.control_hz, args.decisions)
     for i, obs in enumerate(track(seen, "comparing", total=args.decisions, transient=True)):
         noise = rng.standard_normal((1, *policy.noise_shape), np.float32)
         if i in at:
@@ -285,12 +270,7 @@ def main(argv: list[str]) -> int:
     manifest = artefact.manifest
     artefact.check_origin(origin.task, origin.step)
     torch.set_num_threads(1)
-    camera = policy.robot.cameras[0]
-    store = load_episodes(
-        args.data, cameras=tuple(camera.name for camera in policy.robot.cameras),
-        image_hw=(camera.height_px, camera.width_px), stride=policy.execute, phase_seed=0, phases=1,
-        cache_dir=args.data.parent / f"{args.data.name}-cache",
-    )  # fmt: skip
+    store = recorded.load(args.data, policy)
     engine = onnxruntime.Config().open(artefact)
     found = compare(policy, artefact, engine, store, args)
     loop = closed_loop(args.against, folder, args.episodes, args.seed) if args.episodes else None

@@ -4,6 +4,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from filelock import FileLock
 
@@ -13,6 +14,8 @@ from deploy.artefact import Artefact
 from tests.fakes import TASKS, fake_policy
 from vla import checkpoint
 from vla.checkpoint import Provenance
+from vla.data.info import DatasetInfo
+from vla.data.store import EpisodeStore
 from vla.heads import diffusion
 from vla.memory import bank, none
 from vla.policies import vla
@@ -70,3 +73,25 @@ def with_steps(policy: VLAPolicy, steps: int) -> VLAPolicy:
     other = config.build(policy.robot, policy.statistics, policy.text.tokenizer)
     other.load_state_dict(policy.state_dict())
     return other.eval()
+
+
+RECORDED_TASKS = ("press the red button", "press the blue button")
+
+
+def made_up(px=32):
+    """Return a data set of 12 decisions, six in each of two episodes of 48 control steps."""
+    rng = np.random.default_rng(3)
+    cameras = ("front", "wrist")
+    info = DatasetInfo(
+        path=Path("made-up"), fps=10.0, robot=None, cameras=(), state_names=("a", "b"),
+        action_names=("a", "b"), scalars=(), tasks=RECORDED_TASKS, offsets=np.array([0, 48, 96]),
+        video_start={}, video_file={}, recording=None,
+    )  # fmt: skip
+    return EpisodeStore(
+        info=info, cameras=cameras, stride=8,
+        frames=rng.integers(0, 256, (12, len(cameras), px, px, 3), np.uint8),
+        frame_time=np.tile(np.arange(6) * 8, 2), seq_offsets=np.array([0, 6, 12]),
+        seq_episode=np.array([0, 1]), step_offsets=info.offsets,
+        states=rng.standard_normal((96, 2), np.float32), actions=np.zeros((96, 2), np.float32),
+        scalars={},
+    )  # fmt: skip

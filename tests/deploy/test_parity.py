@@ -2,56 +2,36 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from deploy import artefact as artefacts
-from deploy import parity
+from deploy import parity, recorded
 from deploy.parity import ClosedLoop, Difference, Found, ParityArgs
 from deploy.targets import onnxruntime
-from tests.deploy.conftest import made
+from tests.deploy.conftest import RECORDED_TASKS, made, made_up
 from tests.fakes import liven_
 from vla import checkpoint
-from vla.data.info import DatasetInfo
-from vla.data.store import EpisodeStore
-
-TASKS = ("press the red button", "press the blue button")
-
-
-def recorded(px=32):
-    """Return a data set of 12 decisions, six in each of two episodes of 48 control steps."""
-    rng = np.random.default_rng(3)
-    cameras = ("front", "wrist")
-    info = DatasetInfo(
-        path=Path("made-up"), fps=10.0, robot=None, cameras=(), state_names=("a", "b"),
-        action_names=("a", "b"), scalars=(), tasks=TASKS, offsets=np.array([0, 48, 96]),
-        video_start={}, video_file={}, recording=None,
-    )  # fmt: skip
-    return EpisodeStore(
-        info=info, cameras=cameras, stride=8,
-        frames=rng.integers(0, 256, (12, len(cameras), px, px, 3), np.uint8),
-        frame_time=np.tile(np.arange(6) * 8, 2), seq_offsets=np.array([0, 6, 12]),
-        seq_episode=np.array([0, 1]), step_offsets=info.offsets,
-        states=rng.standard_normal((96, 2), np.float32), actions=np.zeros((96, 2), np.float32),
-        scalars={},
-    )  # fmt: skip
 
 
 def compared(policy, folder, **more):
     artefact = artefacts.read(folder)
     args = ParityArgs(against=folder, data=folder, **{"decisions": 40, "stages": 5, **more})
     engine = onnxruntime.Config().open(artefact)
-    return parity.compare(policy, artefact, engine, recorded(), args)
+    return parity.compare(policy, artefact, engine, made_up(), args)
 
 
 def test_recorded_frames_become_one_unbroken_episode():
-    store = recorded()
-    seen = list(parity.observations(store, hz=10.0, count=14))
+    store = made_up()
+    seen = list(recorded.observations(store, hz=10.0, count=14))
     assert [float(o.time_s[0]) for o in seen[:3]] == [0.0, 0.8, 1.6]
     assert seen[13].time_s[0] == pytest.approx(13 * 0.8)
-    assert [seen[i].task[0] for i in (5, 6, 12)] == [TASKS[0], TASKS[1], TASKS[0]]
+    assert [seen[i].task[0] for i in (5, 6, 12)] == [
+        RECORDED_TASKS[0],
+        RECORDED_TASKS[1],
+        RECORDED_TASKS[0],
+    ]
     np.testing.assert_array_equal(seen[13].images[0], store.frames[1])
     np.testing.assert_array_equal(seen[7].proprio[0], store.states[48 + 8])
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from training.config import TrainConfig
-from training.data import batches, check, sampler
+from training.data import batches, sampler
 from training.evaluate import Evaluation, evaluate
 from training.optimiser import Optimiser
 from training.vision import borrow_
@@ -24,6 +24,7 @@ from vla.contracts import config as configs
 from vla.contracts import registry
 from vla.contracts.config import PluginConfig, check_least
 from vla.contracts.types import EpisodeBatch
+from vla.data import check
 from vla.data.store import EpisodeStore, load_episodes
 from vla.nn.text import train_tokenizer
 from vla.normalize import Statistics

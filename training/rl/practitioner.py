@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from reward_models.metrics import ranks
-from training.data import batches, check
+from training.data import batches
 from training.evaluate import Evaluation, evaluate
 from training.listener import Listener
 from training.rl import curriculum, health, probe, store
@@ -31,6 +31,7 @@ from training.rl.stand_in import StandIn
 from vla import checkpoint
 from vla.contracts import config as configs
 from vla.contracts.types import EpisodeBatch
+from vla.data import check
 from vla.data.store import EpisodeStore, load_episodes
 from vla.nn.context import Context
 from vla.policies.vla import VLAPolicy
