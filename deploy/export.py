@@ -75,8 +75,8 @@ def export(
         )
     if folder.exists() and not artefacts.is_artefact(folder):
         raise ValueError(f"{folder}: is there and no exported policy; give another --out")
+    checkpoint.recover_folder(folder)  # the rest of an export that was killed
     fresh = folder.with_name(f".{folder.name}.new-{os.getpid()}")
-    shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
     try:
         traced = graph.trace(policy, batch)

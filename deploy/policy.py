@@ -58,6 +58,9 @@ class DeployedPolicy:
         self.chain = chain.steps(manifest.alphas, self.steps)
         whole = artefacts.WHOLE in manifest.graphs and self.steps == manifest.steps
         self.whole = whole and not split
+        self.views = ", ".join(self.robot.cameras[view].name for view in manifest.views)
+        graphs = [manifest.graphs[name] for name in artefacts.STAGES]
+        self.ports = {port.name: port for graph in graphs for port in graph.inputs}
         self.text = _Words(artefact.tokenizer)
         self.scaling = {
             name: np.array(getattr(manifest.scaling, name), np.float32)
@@ -83,9 +86,14 @@ class DeployedPolicy:
     def act(
         self, obs: Observation, state: PolicyState, noise: np.ndarray
     ) -> tuple[ActionChunk, PolicyState]:
-        """See `Policy.act`; rows are decided in groups of the artefact's batch."""
+        """See `Policy.act`; rows are decided in groups of the artefact's batch.
+
+        Raises:
+            ValueError: an array of another shape or type than its cameras, arm and memory have.
+        """
         inputs = self.inputs(obs, state, noise)
         rows, batch = len(obs.time_s), self.manifest.batch
+        self._check(inputs, rows)
         found = [
             self._decide({k: _rows(v, i, batch) for k, v in inputs.items()})
             for i in range(0, rows, batch)
@@ -115,6 +123,19 @@ class DeployedPolicy:
             "now": (time_s * self.robot.control_hz).astype(np.float32), "first": time_s == 0,
             "latent": np.asarray(noise)[:, 0],
         }  # fmt: skip
+
+    def _check(self, inputs: dict[str, np.ndarray], rows: int) -> None:
+        for name, value in inputs.items():
+            port = self.ports.get(name)
+            if port is None:
+                continue  # a policy without memory asks for none
+            shape = tuple(n if isinstance(n, int) else value.shape[-1] for n in port.shape[1:])
+            if value.shape != (rows, *shape) or value.dtype != port.dtype:
+                raise ValueError(
+                    f"{name}: got {value.dtype} {value.shape}, expected {port.dtype} "
+                    f"{(rows, *shape)}: {self.robot.name}'s cameras {self.views}, "
+                    f"{len(self.robot.channels)} channels, and this policy's own memory and noise"
+                )
 
     def _decide(self, known: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the clean chunk and the new memory, of one group of rows."""

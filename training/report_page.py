@@ -238,7 +238,7 @@ def _practice(run: Run) -> Iterator[str]:
         "decisions by a helper",
         "episodes with a helper",
         "episodes with a new attempt",
-        "rank correlation of return and success",
+        "rank correlation of return and true return",
         "alarm",
     ]
     yield "<h3>Rounds of practice</h3>"

@@ -25,6 +25,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "report": ("training.report:main", "write one HTML page about a run"),
     "export": ("deploy.export:main", "turn a checkpoint into ONNX, which runs without torch"),
     "parity": ("deploy.parity:main", "prove that an exported policy is the checkpoint's"),
+    "serve": ("deploy.serve:main", "serve a policy to a robot's computer or to simulators"),
     "bench sim": ("sim.bench:main", "measure simulation and rendering speed"),
     "bench train": ("training.bench:main", "measure training speed against LeRobot"),
     "bench rl": ("training.rl.bench:main", "measure practice: where each second goes"),

@@ -63,6 +63,12 @@ WRONG_WORDS = {
     "parity of a run": (
         "parity {run} --against {run} --data {data}", "no exported policy there", "vla export",
     ),
+    "serve data": ("serve {data}", "no checkpoint there", "vla train --out"),
+    "serve to all": ("serve {run} --at 0.0.0.0:7410", "can be reached from elsewhere", "token"),
+    "serve nowhere": ("serve {run} --at 7410", "got '7410', expected unix:PATH or HOST:PORT"),
+    "half of TLS": ("serve {run} --certificate a.pem", "TLS needs both"),
+    "no token": ("serve {run} --token-file {new}", "no such file or folder"),
+    "serve stale": ("serve {run} --limits.age-s 0", "age_s: got 0.0, expected more than 0"),
     # numbers
     "export 0": ("export {run} --out {new} --batch 0", "batch: got 0, expected at least 1"),
     "parity 0": (

@@ -106,6 +106,15 @@ def test_a_steered_policy_is_not_exported(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_what_a_killed_export_left_is_cleared_away_by_the_next(folder, monkeypatch):
+    rest = folder.parent / f".{folder.name}.new-1"
+    rest.mkdir()
+    monkeypatch.setattr(export.graph, "export", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        export.export(made("remembers"), origin(), folder)
+    assert not rest.exists()
+
+
 def test_an_export_that_fails_leaves_what_was_there(folder, monkeypatch):
     before = artefacts.read(folder).manifest
     monkeypatch.setattr(export.graph, "export", lambda *_: 1 / 0)

@@ -114,6 +114,21 @@ def test_what_is_not_a_number_is_not_turned_into_a_command(exported):
     assert np.isnan(policy.act(obs, policy.initial_state(1), noise)[0].values).all()
 
 
+def test_what_does_not_fit_its_cameras_arm_or_memory_is_refused_by_name(exported):
+    policy = deployed(artefacts.read(exported["remembers"]))
+    good, noise = fake_observation(np.random.default_rng(0), 1), np.zeros((1, *policy.noise_shape))
+    noise, state = noise.astype(np.float32), policy.initial_state(1)
+    wrong = {
+        "images: got uint8 .1, 2, 16": (replace(good, images=good.images[:, :, ::2]), state, noise),
+        "proprio: got float32 .2": (replace(good, proprio=good.proprio[[0, 0]]), state, noise),
+        "slot_tokens: got float32 .2": (good, policy.initial_state(2), noise),
+        "latent: got float64": (good, state, noise.astype(np.float64)),
+    }
+    for said, given in wrong.items():
+        with pytest.raises(ValueError, match=rf"{said}.* expected .*cameras front, wrist"):
+            policy.act(*given)
+
+
 def test_it_is_a_policy_that_knows_its_arm(pair):
     policy, artefact = pair
     other = deployed(artefact)

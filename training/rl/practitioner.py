@@ -26,7 +26,7 @@ from training.rl.practice import practise
 from training.rl.processes import parts
 from training.rl.processes.team import Team
 from training.rl.returns import discounted
-from training.rl.rewards import Worth
+from training.rl.rewards import Worth, truth
 from training.rl.stand_in import StandIn
 from vla import checkpoint
 from vla.contracts import config as configs
@@ -131,10 +131,14 @@ class Rounds:
     def _audit(self, latest: int) -> dict[str, float]:
         """Compare what the reward says of the latest episodes with what the simulator says."""
         episodes, told = self.episodes[-latest:], self.worth[-latest:]
-        predicted = np.array([discounted(w.reward, self.config.gamma)[0] for w in told])
+        gamma = self.config.gamma
+        real = truth(episodes, self.config.reward, gamma=gamma)
+        predicted, returns = (
+            np.array([discounted(w.reward, gamma)[0] for w in one]) for one in (told, real)
+        )
         true = np.array([float(e.success) for e in episodes])
         claimed = np.array([w.success for w in told])
-        agreement = ranks.spearman(predicted, true)
+        agreement = ranks.spearman(predicted, returns)
         return {
             "practice/episodes": float(len(self.episodes) - self.earlier),
             "practice/success": float(true.mean()),

@@ -58,13 +58,27 @@ def worth(
             for e in episodes
         ]
     if source == "oracle":
-        potential = [e.progress[e.decided] for e in episodes]
-        success = [e.success for e in episodes]
-    else:
-        if scorer is None:
-            raise ValueError(f"reward {source!r} needs a critic; give one with --critic")
-        potential, done = _judged(episodes, scorer, views)
-        success = done if source == "critic" else [e.success for e in episodes]
+        return truth(episodes, source, gamma=gamma)
+    if scorer is None:
+        raise ValueError(f"reward {source!r} needs a critic; give one with --critic")
+    potential, done = _judged(episodes, scorer, views)
+    success = done if source == "critic" else [e.success for e in episodes]
+    return _paid(episodes, source, potential, success, gamma)
+
+
+def truth(episodes: Sequence[Episode], source: Source, *, gamma: float) -> list[Worth]:
+    """Return what the same reward would be if its source knew what the simulator knows."""
+    if source == "sparse":
+        return worth(episodes, source, gamma=gamma)
+    potential = [e.progress[e.decided] for e in episodes]
+    return _paid(episodes, source, potential, [e.success for e in episodes], gamma)
+
+
+def _paid(
+    episodes: Sequence[Episode], source: Source, potential: list[np.ndarray], success: list[bool],
+    gamma: float,
+) -> list[Worth]:  # fmt: skip
+    """Return what progress and success come to, by the rule of a source."""
     rewarded = _advanced if source == "critic" else _shaped
     return [
         Worth(reward=rewarded(e, p, s, gamma), potential=p, success=bool(s))

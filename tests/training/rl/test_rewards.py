@@ -7,7 +7,7 @@ import pytest
 
 from tests.training.rl.made_up import episode
 from training.rl.returns import advantages, discounted
-from training.rl.rewards import worth
+from training.rl.rewards import truth, worth
 from vla.contracts.types import Progress
 
 
@@ -87,3 +87,22 @@ def test_an_episode_is_judged_by_its_own_instruction() -> None:
 def test_a_critics_reward_without_a_critic_is_refused() -> None:
     with pytest.raises(ValueError, match="reward 'critic' needs a critic; give one with --critic"):
         worth([episode(2)], "critic", gamma=0.9)
+
+
+def test_the_truth_is_the_same_reward_of_what_the_simulator_knows() -> None:
+    seen = [episode(2, success=True, progress=(0.0, 0.5, 1.0))]
+    says = Says([0.0, 0.5, 1.0], [0.0, 0.0, 1.0])
+    for source in ("critic", "critic+sparse"):
+        (told,) = worth(seen, source, gamma=0.9, scorer=says)
+        (real,) = truth(seen, source, gamma=0.9)
+        np.testing.assert_allclose(real.reward, told.reward, rtol=1e-6)
+    wrong = Says([0.0, 0.2, 0.1], [0.0, 0.0, 0.0])
+    (told,), (real,) = (
+        worth(seen, "critic", gamma=0.9, scorer=wrong),
+        truth(seen, "critic", gamma=0.9),
+    )
+    np.testing.assert_allclose(told.reward, [0.2, -0.1], rtol=1e-6)
+    np.testing.assert_allclose(real.reward, [0.5, 0.5 + seen[0].terminated], rtol=1e-6)
+    for source in ("sparse", "oracle"):
+        (told,), (real,) = worth(seen, source, gamma=0.9), truth(seen, source, gamma=0.9)
+        np.testing.assert_array_equal(told.reward, real.reward)

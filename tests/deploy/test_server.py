@@ -1,0 +1,371 @@
+"""The policy server: who may do what, what is refused, and that it decides as the policy does."""
+
+import contextlib
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deploy import serve, server, wire
+from deploy.client import RemotePolicy
+from deploy.server import Limits, Server
+from tests.fakes import fake_noise, fake_observation, fake_policy
+from vla import opening
+from vla.contracts.protocols import ArmPolicy
+
+TOKEN = "correct horse battery"
+
+
+@contextlib.contextmanager
+def serving(policy, at="127.0.0.1:0", token="", tls=None, **limits):
+    """Serve a policy; yield the address and the server."""
+    listener = server.listen(at, token, tls is not None)
+    with Server(policy, listener, token=token, tls=tls, limits=Limits(**limits)) as one:
+        thread = threading.Thread(target=one.serve)
+        thread.start()
+        name = listener.getsockname()
+        try:
+            yield (at if at.startswith("unix:") else f"{name[0]}:{name[1]}"), one
+        finally:
+            one.close()
+            thread.join(5)
+            assert not thread.is_alive()
+
+
+@pytest.fixture
+def policy(exported):
+    return opening.open_(exported["remembers"], threads=1).policy
+
+
+def given(policy, rows=1, time_s=0.0, seed=0):
+    rng = np.random.default_rng(seed)
+    obs = fake_observation(rng, rows, time_s)
+    return obs, policy.initial_state(rows), rng.standard_normal(
+        (rows, *policy.noise_shape), np.float32
+    )  # fmt: skip
+
+
+def same(one, other):
+    (chunk, state), (chunk2, state2) = one, other
+    np.testing.assert_array_equal(chunk.values, chunk2.values)
+    np.testing.assert_array_equal(chunk.start_s, chunk2.start_s)
+    for name in ("tokens", "slot_time", "slot_count"):
+        np.testing.assert_array_equal(getattr(state, name), getattr(state2, name))
+
+
+@pytest.mark.parametrize("kind", ["unix", "loopback"])
+def test_decisions_are_those_of_the_policy_to_the_bit(policy, tmp_path, kind):
+    at = f"unix:{tmp_path / 's'}" if kind == "unix" else "127.0.0.1:0"
+    with serving(policy, at) as (address, one), RemotePolicy(address) as remote:
+        assert isinstance(remote, ArmPolicy)
+        assert (remote.robot, remote.execute) == (policy.robot, policy.execute)
+        assert remote.noise_shape == policy.noise_shape
+        states = [policy.initial_state(2), remote.initial_state(2)]
+        for k in range(12):
+            obs, _, noise = given(policy, rows=2, time_s=0.8 * k, seed=k)
+            ours = policy.act(obs, states[0], noise)
+            theirs = remote.act(obs, states[1], noise)
+            same(ours, theirs)
+            states = [ours[1], theirs[1]]
+        assert one.health()["decisions"] == 12
+
+
+def test_a_checkpoint_is_served_as_well():
+    policy = fake_policy()
+    rng = np.random.default_rng(0)
+    with serving(policy) as (address, _), RemotePolicy(address) as remote:
+        obs, noise = fake_observation(rng, 1), fake_noise(rng, policy, 1)
+        ours = policy.act(obs, policy.initial_state(1), noise)[0].values.numpy()
+        theirs = remote.act(obs, remote.initial_state(1), noise)[0].values
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_one_client_controls_and_others_watch_until_it_leaves(policy):
+    with serving(policy) as (address, _):
+        first = RemotePolicy(address)
+        with pytest.raises(ValueError, match="another client controls"):
+            RemotePolicy(address)
+        with RemotePolicy(address, role="watch") as watcher:
+            assert watcher.health()["controlled"]
+            with pytest.raises(ValueError, match="a client that watches does not act"):
+                watcher.act(*given(policy))
+        first.close()
+        deadline = time.monotonic() + 5
+        while True:
+            try:
+                second = RemotePolicy(address)
+                break
+            except ValueError:
+                assert time.monotonic() < deadline
+        same(second.act(*given(policy)), policy.act(*given(policy)))
+        second.close()
+
+
+def test_health_is_answered_while_the_policy_decides(policy):
+    class Slow:
+        robot, execute, noise_shape = policy.robot, policy.execute, policy.noise_shape
+        initial_state = policy.initial_state
+        begun, go_on = threading.Event(), threading.Event()
+
+        def act(self, obs, state, noise):
+            self.begun.set()
+            assert self.go_on.wait(20)
+            return policy.act(obs, state, noise)
+
+    slow = Slow()
+    with serving(slow) as (address, _), RemotePolicy(address) as remote:
+        thread = threading.Thread(target=lambda: remote.act(*given(policy)))
+        thread.start()
+        assert slow.begun.wait(10)
+        with RemotePolicy(address, role="watch") as watcher:
+            assert watcher.health()["decisions"] == 0
+        slow.go_on.set()
+        thread.join(10)
+
+
+def test_nobody_gets_in_without_the_token(policy):
+    with serving(policy, token=TOKEN) as (address, one):
+        for token in ("", "correct horse", TOKEN + "x"):
+            with pytest.raises(ValueError, match="wrong token"):
+                RemotePolicy(address, token=token)
+        assert one.health()["decisions"] == 0
+        with RemotePolicy(address, token=TOKEN) as remote:
+            remote.act(*given(policy))
+
+
+@pytest.mark.parametrize("at", ["0.0.0.0:0", "192.0.2.7:7410", "[::]:0", "example.org:80"])
+@pytest.mark.parametrize(("token", "tls"), [("", False), (TOKEN, False), ("", True)])
+def test_no_other_machine_reaches_it_without_token_and_tls(at, token, tls):
+    with pytest.raises(ValueError, match="can be reached from elsewhere, which needs --token-file"):
+        server.listen(at, token, tls)
+
+
+@pytest.mark.parametrize("at", ["7410", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:99999", ":80"])
+def test_addresses_that_are_none_are_refused(at):
+    with pytest.raises(ValueError, match=f"got '{at}', expected unix:PATH or HOST:PORT"):
+        server.listen(at, "", tls=False)
+
+
+def test_a_file_that_is_no_socket_is_not_replaced(tmp_path):
+    (tmp_path / "thesis").write_text("years of work")
+    with pytest.raises(ValueError, match="no socket"):
+        server.listen(f"unix:{tmp_path / 'thesis'}", "", tls=False)
+    assert (tmp_path / "thesis").read_text() == "years of work"
+
+
+def test_a_unix_socket_is_its_owners_alone(tmp_path):
+    listener = server.listen(f"unix:{tmp_path / 's'}", "", tls=False)
+    assert (tmp_path / "s").stat().st_mode & 0o077 == 0
+    listener.close()
+
+
+@pytest.fixture
+def certificate(tmp_path) -> tuple[Path, Path]:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed: no certificate can be made")
+    files = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
+         "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost", "-keyout",
+         str(files[1]), "-out", str(files[0])],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return files
+
+
+def test_with_tls_clients_know_whom_they_talk_to_and_others_hear_nothing(policy, certificate):
+    context = serve.tls(*certificate)
+    with serving(policy, token=TOKEN, tls=context) as (address, _):
+        with RemotePolicy(address, token=TOKEN, authority=certificate[0]) as remote:
+            same(remote.act(*given(policy)), policy.act(*given(policy)))
+        with pytest.raises(ValueError, match="does not answer"):
+            RemotePolicy(address, token=TOKEN, timeout_s=2.0)  # speaks no TLS
+        host, port = address.split(":")
+        strict = ssl.create_default_context()  # does not know who signed it
+        with socket.create_connection((host, int(port)), 5) as raw, pytest.raises(ssl.SSLError):
+            strict.wrap_socket(raw, server_hostname=host)
+
+
+def talk(address, frames, wait_s=5.0):
+    """Send bytes over one connection and return the answers until it ends or is silent."""
+    answers = []
+    host, port = address.split(":")
+    with socket.create_connection((host, int(port)), wait_s) as connection:
+
+        def receive(size):
+            found = b""
+            while len(found) < size and (part := connection.recv(size - len(found))):
+                found += part
+            return found
+
+        with contextlib.suppress(OSError, wire.Closed, wire.Malformed):
+            for frame in frames:
+                connection.sendall(frame)
+                answers.append(wire.unpack(receive)[0])
+            connection.shutdown(socket.SHUT_WR)
+            answers.append(wire.unpack(receive)[0])
+    return answers
+
+
+HELLO = {"do": "hello", "protocol": 1, "token": "", "role": "control"}
+
+
+def request(policy, **changes):
+    """Return a frame that asks for a decision, with some of it changed."""
+    obs, state, noise = given(policy)
+    arrays = {
+        "images": obs.images, "image_ok": obs.image_ok, "proprio": obs.proprio,
+        "time_s": obs.time_s, "tokens": state.tokens, "slot_time": state.slot_time,
+        "slot_count": state.slot_count, "noise": noise,
+    }  # fmt: skip
+    say = {"do": "act", "sequence": 0, "age_s": 0.0, "task": list(obs.task)}
+    for name, value in changes.items():
+        (arrays if name in arrays or isinstance(value, np.ndarray) else say)[name] = value
+    return wire.pack(say, {k: v for k, v in arrays.items() if v is not None})
+
+
+def test_what_cannot_be_done_is_one_sentence_and_the_connection_stays(policy):
+    wrong = {
+        "sequence -1 after -1; count up": {"sequence": -1},
+        "sequence 'x'": {"sequence": "x"},
+        "an observation 0.6 s old, at most 0.5 s; hold the arm": {"age_s": 0.6},
+        "an observation -1 s old": {"age_s": -1},
+        "an observation None s old": {"age_s": None},
+        "this server does hello, health, act": {"do": "exec"},
+        "do 3": {"do": 3},
+        "task: expected 1 to 64 instructions": {"task": []},
+        "images: got uint8 (1, 2, 16, 32, 3), expected": {
+            "images": np.zeros((1, 2, 16, 32, 3), np.uint8)
+        },
+        "proprio: is not finite": {"proprio": np.full((1, 2), np.nan, np.float32)},
+        "tokens: is not finite": {"tokens": np.full((1, 7, 17, 64), np.inf, np.float32)},
+        "noise: got float64": {"noise": np.zeros((1, *policy.noise_shape))},
+        "time_s: is below 0": {"time_s": np.array([-1.0])},
+        "array 'images' is missing or unknown": {"images": None},
+        "array 'more' is missing or unknown": {"more": np.zeros(1)},
+    }
+    sequence = iter(range(1, 100))
+    frames = [
+        request(policy, **{"sequence": next(sequence), **changes}) for changes in wrong.values()
+    ]
+    with serving(policy) as (address, one):
+        last = request(policy, sequence=100)
+        hello, *answers, good = talk(address, [wire.pack(HELLO), *frames, last])
+        assert hello["ok"]
+        for said, answer in zip(wrong, answers, strict=True):
+            assert answer["ok"] is False
+            assert said in answer["error"], answer
+            assert "Traceback" not in answer["error"]
+        assert good["ok"]
+        assert one.health()["decisions"] == 1
+        assert one.health()["refused"] == len(wrong)
+
+
+def test_a_task_changes_only_with_a_new_episode(policy):
+    with serving(policy) as (address, _), RemotePolicy(address) as remote:
+        state = remote.act(*given(policy))[1]
+        obs, _, noise = given(policy, time_s=0.8)
+        other = type(obs)(**{**vars(obs), "task": ("press the blue button",)})
+        with pytest.raises(ValueError, match="another task in the middle of an episode"):
+            remote.act(other, state, noise)
+        remote.act(obs, state, noise)
+        remote.act(type(obs)(**{**vars(other), "time_s": np.zeros(1)}), state, noise)
+
+
+def test_an_observation_that_waited_too_long_is_refused(policy):
+    with serving(policy) as (address, _), RemotePolicy(address) as remote:
+        with pytest.raises(ValueError, match="hold the arm, and observe anew"):
+            remote.act(*given(policy), seen_s=time.monotonic() - 1.0)
+        remote.act(*given(policy), seen_s=time.monotonic())
+
+
+def test_strangers_may_say_hello_and_nothing_else(policy):
+    stranger = [wire.pack({"do": "health"}), request(policy), wire.pack({**HELLO, "role": "king"}),
+                wire.pack({**HELLO, "protocol": 2}), wire.pack({**HELLO, "token": 7})]  # fmt: skip
+    with serving(policy) as (address, one):
+        for frame in stranger:
+            answers = talk(address, [frame])
+            assert [a["ok"] for a in answers] == [False]  # and the connection ends
+        assert one.health()["decisions"] == 0
+
+
+def test_who_asks_too_often_is_told_so(policy):
+    with serving(policy, rate_hz=5.0) as (address, _):
+        answers = talk(address, [wire.pack(HELLO), *[wire.pack({"do": "health"})] * 8])
+        assert [a["ok"] for a in answers] == [True] * 5 + [False] * 4
+        assert "more than 5 requests in a second" in answers[-1]["error"]
+
+
+def test_who_falls_silent_loses_control(policy):
+    with serving(policy, silent_s=0.3) as (address, one):
+        remote = RemotePolicy(address)
+        assert one.health()["controlled"]
+        deadline = time.monotonic() + 5
+        while one.health()["clients"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert not one.health()["controlled"]
+        remote.close()
+
+
+def test_a_fault_of_our_own_ends_the_connection_and_tells_nobody_more(policy, caplog):
+    class Broken:
+        robot, execute, noise_shape = policy.robot, policy.execute, policy.noise_shape
+        initial_state = policy.initial_state
+
+        def act(self, obs, state, noise):
+            raise RuntimeError("secret path /root")
+
+    with serving(Broken()) as (address, one):
+        refused = pytest.raises(ValueError, match="does not answer")
+        with RemotePolicy(address) as remote, refused as caught:
+            remote.act(*given(policy))
+        assert "secret" not in str(caught.value)
+        with RemotePolicy(address, role="watch") as watcher:
+            assert watcher.health()["decisions"] == 0
+        assert one.over.is_set() is False
+    assert "secret path" in caplog.text
+
+
+def test_nobody_there_is_one_sentence(tmp_path):
+    for at in (f"unix:{tmp_path / 'none'}", "127.0.0.1:9", "nonsense"):
+        with pytest.raises(
+            ValueError, match="no policy server there .* start one with `vla serve`"
+        ):
+            RemotePolicy(at)
+
+
+def test_tokens_are_long_and_not_for_others(tmp_path):
+    path = tmp_path / "token"
+    path.write_text("short")
+    path.chmod(0o600)
+    with pytest.raises(ValueError, match="a token of 5 characters, expected 16"):
+        serve.read_token(path)
+    path.write_text(TOKEN)
+    assert serve.read_token(path) == TOKEN
+    path.chmod(0o644)
+    with pytest.raises(ValueError, match="others can read the token; chmod 600"):
+        serve.read_token(path)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_serves_until_it_is_told_to_stop(exported, policy, tmp_path, how):
+    at = f"unix:{tmp_path / 's'}"
+    line = [sys.executable, "-m", "vla.cli", "serve", str(exported["remembers"]), "--at", at]
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert "served at" in process.stdout.readline()
+    with RemotePolicy(at) as remote:
+        same(remote.act(*given(policy)), policy.act(*given(policy)))
+        assert remote.about == {"task": "reach", "step": 7}
+        process.send_signal(how)
+        said, errors = process.communicate(timeout=20)
+    assert (process.returncode, said, errors) == (0, "stopped\n", "")
+    assert not (tmp_path / "s").exists()
