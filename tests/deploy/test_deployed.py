@@ -120,7 +120,6 @@ def test_what_does_not_fit_its_cameras_arm_or_memory_is_refused_by_name(exported
     noise, state = noise.astype(np.float32), policy.initial_state(1)
     wrong = {
         "images: got uint8 .1, 2, 16": (replace(good, images=good.images[:, :, ::2]), state, noise),
-        "proprio: got float32 .2": (replace(good, proprio=good.proprio[[0, 0]]), state, noise),
         "slot_tokens: got float32 .2": (good, policy.initial_state(2), noise),
         "latent: got float64": (good, state, noise.astype(np.float64)),
     }
