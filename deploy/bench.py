@@ -24,7 +24,7 @@ from deploy import artefact as artefacts
 from deploy import export, graph, lerobot
 from deploy.policy import DeployedPolicy
 from deploy.targets import onnxruntime
-from vla import arguments, checkpoint, svg
+from vla import arguments, checkpoint, pages, svg
 from vla.checkpoint import Provenance
 from vla.contracts.config import check_least
 from vla.contracts.protocols import ArmPolicy
@@ -186,6 +186,7 @@ def growth(policy: VLAPolicy, args: BenchArgs) -> np.ndarray:
 def measure(args: BenchArgs, console: Console) -> dict[str, Any]:
     """Run everything and print a table of each; return the figures as JSON types."""
     policy, origin = checkpoint.load(args.checkpoint)
+    title = f"{args.checkpoint}: one decision, batch 1, one core"
     told: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -206,7 +207,7 @@ def measure(args: BenchArgs, console: Console) -> dict[str, Any]:
                 f"LeRobot, {size}": theirs,
             }
         times = race(sides, policy, args)
-        console.print(latency_table(times, f"{args.checkpoint}: one decision, batch 1, one core"))
+        console.print(latency_table(times, title))
         parts = stages(policy, split, args)
         console.print(stage_table(parts))
     told["seconds"] = {n: _percentiles(t) for n, t in times.items()}
@@ -218,7 +219,7 @@ def measure(args: BenchArgs, console: Console) -> dict[str, Any]:
             f"decision {args.decisions:,} takes {told['growth']:.3f} of decision {YOUNG} "
             "(PyTorch; a memory that does not grow: 0.95 to 1.05)"
         )
-    _write(args.out, told, times)
+    _write(args.out, title, told, times)
     console.print(f"figures and plot: {args.out}")
     return told
 
@@ -254,7 +255,7 @@ def _percentiles(seconds: np.ndarray) -> dict[str, float]:
     return {f"p{share}": float(t) for share, t in zip(SHARES, found, strict=True)}
 
 
-def _write(folder: Path, told: dict[str, Any], times: dict[str, np.ndarray]) -> None:
+def _write(folder: Path, title: str, told: dict[str, Any], times: dict[str, np.ndarray]) -> None:
     """Write figures, and a plot of the share of decisions that took at most a time."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "latency.json").write_text(json.dumps(told, indent=1) + "\n")
@@ -263,14 +264,20 @@ def _write(folder: Path, told: dict[str, Any], times: dict[str, np.ndarray]) -> 
         [(float(1e3 * t), float(s)) for s, t in zip(shares, np.quantile(one, shares), strict=True)]
         for one in times.values()
     ]
-    drawing = svg.curves(
-        series, x_label="ms", y_label="share of decisions that took at most that",
-        y_range=(0.0, 1.0),
-    )  # fmt: skip
+    drawing = svg.curves(series, x_label="ms", y_label="share decided within", y_range=(0.0, 1.0))
     (folder / "latency.svg").write_text(drawing)
-    (folder / "latency.html").write_text(
-        f"<!doctype html><title>latency</title>{svg.legend(list(times))}{drawing}"
-    )
+    head = ["target", *(f"p{share}, ms" for share in SHARES)]
+    rows = [
+        [name, *(f"{1e3 * t:.2f}" for t in np.percentile(one, SHARES))]
+        for name, one in times.items()
+    ]
+    body = [
+        f"<h1>{pages.escape(title)}</h1>", pages.table(head, rows, numbers=range(1, len(head))),
+        svg.legend(list(times)),
+        pages.figure(drawing, "Targets took turns call by call, on the CPU; a call ends as it "
+        "returns."),
+    ]  # fmt: skip
+    (folder / "latency.html").write_text(pages.document(title, body))
 
 
 def main(argv: list[str]) -> int:

@@ -23,7 +23,8 @@ p { margin: 8px 0; max-width: 74ch; }
 table { border-collapse: collapse; margin: 20px 0 8px; font-size: 14px; }
 th, td { padding: 7px 18px 7px 0; text-align: left; border-bottom: 1px solid var(--line);
   white-space: nowrap; vertical-align: top; }
-th { color: var(--soft); font-weight: 500; font-size: 12.5px; }
+th { color: var(--soft); font-weight: 500; font-size: 12.5px; white-space: normal;
+  vertical-align: bottom; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 td.strong { font-weight: 600; }
 .long { display: inline-block; white-space: normal; min-width: 24ch; max-width: 48ch; }
