@@ -122,14 +122,8 @@ class RemotePolicy:
             raise ValueError(f"{self.at}: the policy server refuses: {told.get('error')}")
         return told, found
 
-    def _receive(self, size: int) -> bytes:
-        parts = bytearray()
-        while len(parts) < size:
-            part = self.connection.recv(min(size - len(parts), 1 << 20))
-            if not part:
-                break
-            parts += part
-        return bytes(parts)
+    def _receive(self, size: int) -> bytearray:
+        return wire.exactly(self.connection, size)
 
 
 def _connect(at: str, authority: Path | None, timeout_s: float) -> socket.socket:

@@ -123,6 +123,8 @@ class Server:
             if full:
                 connection.close()
                 continue
+            if connection.family != socket.AF_UNIX:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             talk = _Talk(self, connection)
             with self.state:
                 self.talks.add(talk)
@@ -344,14 +346,8 @@ class _Talk:
         if len(self.times) > rate:
             raise Refused(f"more than {rate:g} requests in a second; ask less often")
 
-    def _receive(self, size: int) -> bytes:
-        parts = bytearray()
-        while len(parts) < size:
-            part = self.connection.recv(min(size - len(parts), 1 << 20))
-            if not part:
-                break
-            parts += part
-        return bytes(parts)
+    def _receive(self, size: int) -> bytearray:
+        return wire.exactly(self.connection, size)
 
     def _send(self, say: dict[str, Any], arrays: dict[str, np.ndarray] | None = None) -> None:
         self.connection.sendall(wire.pack(say, arrays))

@@ -90,13 +90,7 @@ def send(path: str, data: bytes) -> bool | None:
             connection.sendall(data)
             connection.shutdown(socket.SHUT_WR)
 
-            def receive(size: int) -> bytes:
-                parts = bytearray()
-                while len(parts) < size and (part := connection.recv(size - len(parts))):
-                    parts += part
-                return bytes(parts)
-
-            return bool(wire.unpack(receive)[0].get("ok"))
+            return bool(wire.unpack(lambda size: wire.exactly(connection, size))[0].get("ok"))
     return None
 
 

@@ -8,6 +8,7 @@ another type or shape than it says, or not JSON is refused. Needs nothing but nu
 
 import json
 import math
+import socket
 import struct
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -60,7 +61,7 @@ def pack(say: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None)
     )
 
 
-def unpack(receive: Callable[[int], bytes], body_bytes: int = BODY_BYTES) -> Frame:
+def unpack(receive: Callable[[int], bytes | bytearray], body_bytes: int = BODY_BYTES) -> Frame:
     """Return the next frame.
 
     Args:
@@ -85,24 +86,38 @@ def unpack(receive: Callable[[int], bytes], body_bytes: int = BODY_BYTES) -> Fra
     sizes = [int(np.dtype(dtype).itemsize) * math.prod(shape) for _, dtype, shape in told]
     if sum(sizes) != body_size:
         raise Malformed(f"arrays of {sum(sizes)} bytes in a body of {body_size}")
-    body, arrays, begin = _whole(receive, body_size), {}, 0
+    body, arrays, begin = memoryview(_whole(receive, body_size)), {}, 0
     for (name, dtype, shape), size in zip(told, sizes, strict=True):
-        part = body[begin : begin + size]
-        if dtype == "bool" and part.strip(b"\x00\x01"):
+        part = np.frombuffer(body[begin : begin + size], np.uint8)
+        if dtype == "bool" and (part > 1).any():
             raise Malformed(f"array {name!r}: bytes that are neither true nor false")
-        arrays[name] = np.frombuffer(bytearray(part), dtype).reshape(shape)  # may be written to
+        # A copy where it does not begin at a multiple of its numbers' size: engines want it so.
+        arrays[name] = (part.copy() if begin % 8 else part).view(dtype).reshape(shape)
         begin += size
     return say, arrays
 
 
-def _whole(receive: Callable[[int], bytes], size: int) -> bytes:
-    found = receive(size) if size else b""
+def exactly(connection: socket.socket, size: int) -> bytearray:
+    """Return `size` bytes of a connection, or fewer at its end."""
+    found = bytearray(size)
+    view, count = memoryview(found), 0
+    while count < size:
+        part = connection.recv_into(view[count:], size - count)
+        if not part:
+            return found[:count]
+        count += part
+    return found
+
+
+def _whole(receive: Callable[[int], bytes | bytearray], size: int) -> bytearray:
+    found = receive(size) if size else bytearray()
+    found = found if isinstance(found, bytearray) else bytearray(found)  # arrays may be written to
     if len(found) != size:
         raise Malformed(f"ends after {len(found)} of {size} bytes")
     return found
 
 
-def _head(text: bytes) -> tuple[dict[str, Any], list[tuple[str, str, tuple[int, ...]]]]:
+def _head(text: bytearray) -> tuple[dict[str, Any], list[tuple[str, str, tuple[int, ...]]]]:
     try:
         found = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
