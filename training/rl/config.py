@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from training.config import EvalConfig, RunConfig
 from training.optimiser import OptimiserConfig
@@ -53,6 +54,9 @@ class PracticeConfig(RunConfig):
     """Rounds of practice."""
     episodes: int = 40
     """Episodes per round."""
+    preserve: Literal["auto", "data", "policy"] = "auto"
+    """What cloning holds on to: the demonstrations, or what the policy did by itself in the first
+    round; by default whichever succeeds more for sure."""
     help: HelpConfig = field(default_factory=HelpConfig)
     """Who else acts."""
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)

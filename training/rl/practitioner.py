@@ -16,7 +16,7 @@ from reward_models.metrics import ranks
 from training.data import batches
 from training.evaluate import Evaluation, evaluate
 from training.listener import Listener
-from training.rl import curriculum, health, probe, store
+from training.rl import curriculum, health, probe, regime, store
 from training.rl.clock import Stopwatch
 from training.rl.config import PracticeConfig, Start
 from training.rl.experience import Episode, gather, moments, windows
@@ -264,7 +264,9 @@ class Practitioner:
         return windows([episode], [episode.decided], 0, self.policy.views)
 
     def demonstrated(self, count: int, queries: int) -> EpisodeBatch:
-        """Draw demonstrations, some decisions of which carry a loss."""
+        """Draw what practice holds on to, some decisions of which carry a loss."""
+        if first := self._own_first():
+            return self.practised(first, count, queries)
         demos, chunk = self.rounds.demos, self.policy.config.chunk
         if not self.policy.remembers:
             frames = self.rng.integers(len(demos.frames), size=count * queries)
@@ -272,6 +274,21 @@ class Practitioner:
         chosen = self.rng.choice(len(demos.seq_episode), count)
         even = np.ones(len(demos.frames), np.float32)
         return batches.episode_batch(demos, chosen, chunk, queries, even, self.rng)
+
+    def _own_first(self) -> list[tuple[Episode, np.ndarray]]:
+        """Return what the start policy achieved by itself, if that is what to hold on to."""
+        mine = slice(self.rounds.earlier, self.rounds.earlier + self.run.episodes)
+        episodes, worth = self.rounds.episodes[mine], self.rounds.worth[mine]
+        keeps: str = self.run.preserve
+        if keeps == "auto":
+            demos = self.rounds.demos
+            data = regime.recorded(demos.scalars.get("success"), demos.step_offsets)
+            keeps = regime.choose(regime.by_itself(episodes, worth), data)
+        self.figures["practice/preserves_policy"] = float(keeps == "policy")
+        if keeps == "data":
+            return []
+        pairs = zip(episodes, worth, strict=True)
+        return [(e, e.lessons(True)) for e, one in pairs if one.success and e.own.all()]
 
     def lessons(self) -> list[tuple[Episode, np.ndarray]]:
         """Return practised episodes with something worth cloning, and its moments."""

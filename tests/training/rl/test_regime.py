@@ -1,0 +1,79 @@
+"""Which practice holds on to: the start policy if it is better than its data for sure."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.training.rl.made_up import episode
+from tests.training.rl.runs import ALGOS, config, start
+from training.rl import regime
+from training.rl.experience import OTHER
+from training.rl.rewards import Worth
+
+
+def outcomes(good: int, count: int) -> list[bool]:
+    return [True] * good + [False] * (count - good)
+
+
+@pytest.mark.parametrize(
+    ("policy", "data", "kept"),
+    [
+        ((12, 40), (12, 12), "data"),
+        # Wilson: 38 of 40 lies above 83.5 %, 20 of 40 below 64.8 %.
+        ((38, 40), (20, 40), "policy"),
+        # 24 of 40 lies above 44.6 %, 20 of 40 below 64.8 %: they cannot be told apart.
+        ((24, 40), (20, 40), "data"),
+        ((4, 4), (0, 40), "data"),
+        ((5, 5), (0, 40), "policy"),
+        ((40, 40), (0, 0), "data"),
+    ],
+)
+def test_the_policy_is_held_on_to_where_it_is_better_for_sure(policy, data, kept) -> None:
+    assert regime.choose(outcomes(*policy), outcomes(*data)) == kept
+
+
+def worth(success: bool) -> Worth:
+    zeros = np.zeros(3, np.float32)
+    return Worth(reward=zeros[:2], potential=zeros, success=success)
+
+
+def test_episodes_in_which_somebody_helped_say_nothing_of_the_policy() -> None:
+    own, other = episode(2, success=True), episode(2, success=True)
+    other = replace(other, by=np.array([0, OTHER], np.int8))
+    said = regime.by_itself([own, other, own], [worth(True), worth(True), worth(False)])
+    assert said == [True, False]
+
+
+def test_data_succeeded_as_their_last_step_says_or_else_altogether() -> None:
+    success, offsets = np.array([0, 0, 1, 1, 0], np.float32), np.array([0, 3, 5])
+    assert regime.recorded(success, offsets) == [True, False]
+    assert regime.recorded(None, offsets) == [True, True]
+
+
+@pytest.mark.parametrize("algo", [name for name in ALGOS if name != "steer"])
+@pytest.mark.parametrize("preserve", ["auto", "data", "policy"])
+def test_cloning_draws_from_what_is_held_on_to(algo, preserve, begun, tmp_path) -> None:
+    run = config(algo, preserve=preserve, episodes=2)
+    learner = run.algo.start(run, start(begun, tmp_path))
+    learner.collect()
+    rounds = learner.rounds
+    rounds.worth = [replace(one, success=True) for one in rounds.worth]
+    mine = {e.images.tobytes() for e in rounds.episodes}
+    drawn = learner.demonstrated(3, 2)
+    seen = {image.tobytes() for e in rounds.episodes for image in e.images}
+    own = all(np.asarray(image).tobytes() in seen for image in drawn.images)
+    # Two episodes are too few to say anything by themselves.
+    assert own == (preserve == "policy")
+    assert learner.figures["practice/preserves_policy"] == float(preserve == "policy")
+    assert len(mine) == 2
+
+
+def test_without_a_success_of_its_own_there_is_nothing_of_the_policy_to_hold_on_to(
+    begun, tmp_path
+) -> None:
+    run = config(preserve="policy")
+    learner = run.algo.start(run, start(begun, tmp_path))
+    learner.collect()
+    learner.rounds.worth = [replace(one, success=False) for one in learner.rounds.worth]
+    assert len(learner.demonstrated(3, 2).images) > 0
