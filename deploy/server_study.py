@@ -65,7 +65,7 @@ def hostile(rng: np.random.Generator, policy: ArmPolicy) -> bytes:
         _frame({"say": {"do": "act"}, "arrays": [["images", "uint8", [size, 1 << 24]]]}, noise),
         _frame({"say": {"do": "act"}, "arrays": [["noise", "float32", [-size]]]}, noise),
         _frame({"say": {"do": "hello", "protocol": 1, "role": "root", "token": ""}, "arrays": []}),
-        _frame({"say": {"do": "hello", "protocol": size, "role": "control"}, "arrays": []}),
+        _frame({"say": {"do": "hello", "protocol": 2 + size, "role": "control"}, "arrays": []}),
         _frame({"say": {"do": "act", "sequence": size}, "arrays": []}),
         _frame({"say": {"do": "__import__('os')"}, "arrays": []}),
         struct.pack(">4sII", b"MNV2", 2, 0) + b"{}",
