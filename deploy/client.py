@@ -17,8 +17,6 @@ from vla.contracts import config as configs
 from vla.contracts.specs import RobotSpec
 from vla.contracts.types import ActionChunk, Observation, PolicyState
 
-PROTOCOL = 1
-
 
 class RemotePolicy:
     """A connection to a policy server. A context manager.
@@ -42,7 +40,7 @@ class RemotePolicy:
         self.connection = _connect(at, authority, timeout_s)
         try:
             told, self.start = self._ask(
-                {"do": "hello", "protocol": PROTOCOL, "token": token, "role": role}
+                {"do": "hello", "protocol": wire.PROTOCOL, "token": token, "role": role}
             )
             self._know(told)
         except ValueError:

@@ -17,7 +17,7 @@ from deploy import artefact as artefacts
 from deploy.artefact import Graph, Port
 from vla.nn.bank_ops import Slots
 from vla.nn.context import Context, Retrieved
-from vla.policies.vla import VLAPolicy
+from vla.policies.vla import VLAPolicy, forget
 
 OPSET = 20
 """Layer and group normalisation are one operator each from 17 and 18 on."""
@@ -143,7 +143,7 @@ def _memory(policy: VLAPolicy) -> Callable[..., tuple[Tensor, ...]]:
     def remember(
         tokens: Tensor, time: Tensor, count: Tensor, x: Tensor, now: Tensor, first: Tensor
     ) -> tuple[Tensor, ...]:
-        slots = Slots(*(_forget(part, first) for part in (tokens, time, count)))
+        slots = Slots(*(forget(part, first) for part in (tokens, time, count)))
         retrieved = policy.memory.read(slots, x, now)
         written = policy.memory.write(slots, x, now, torch.ones_like(now))
         return _own(*retrieved, *written)
@@ -183,9 +183,3 @@ def _decider(policy: VLAPolicy) -> Callable[..., tuple[Tensor, ...]]:
 def _own(*parts: Tensor) -> tuple[Tensor, ...]:
     """What is handed through as it is would be no output of the graph's own, under its name."""
     return tuple(part + 0.0 for part in parts)
-
-
-def _forget(part: Tensor, first: Tensor) -> Tensor:
-    """As in the policy: a product would keep the NaN of a stale state."""
-    mask = first.view(-1, *(1,) * (part.dim() - 1))
-    return torch.where(mask, torch.zeros_like(part), part)

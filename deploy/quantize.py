@@ -77,12 +77,15 @@ def quantize(path: Path, inputs: list[dict[str, np.ndarray]]) -> int:
     count = sum(node.op_type in QUANTIZED for node in onnx.load(path).graph.node)
     if count:
         fresh = path.with_suffix(".int8")
-        logging.getLogger().setLevel(logging.ERROR)  # the library warns through the root logger
+        root = logging.getLogger()  # the library warns through it
+        level = root.level
+        root.setLevel(logging.ERROR)
         quantization.quantize_static(
             str(path), str(fresh), _Reader(inputs[::EVERY]),
             quant_format=quantization.QuantFormat.QDQ, per_channel=True,
             activation_type=quantization.QuantType.QUInt8,
             weight_type=quantization.QuantType.QInt8, op_types_to_quantize=list(QUANTIZED),
         )  # fmt: skip
+        root.setLevel(level)
         fresh.replace(path)
     return count

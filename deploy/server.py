@@ -29,7 +29,6 @@ from vla.contracts.config import check_least
 from vla.contracts.protocols import ArmPolicy
 from vla.contracts.types import Observation, PolicyState
 
-PROTOCOL = 1
 CLIENTS = 16
 """Most connections at once."""
 STRANGER_S = 5.0
@@ -225,7 +224,7 @@ class _Talk:
         except ValueError as error:  # the policy's own words for what does not fit it
             self.server.refused += 1
             self._send({"ok": False, "error": " ".join(str(error).split())})
-            return True
+            return bool(self.role)
         self._send({"ok": True, **told}, given)
         return True
 
@@ -245,6 +244,8 @@ class _Talk:
     def _hello(
         self, say: dict[str, Any], arrays: dict[str, np.ndarray]
     ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        if self.role:  # who controls would go on to, whatever role it took next
+            raise Refused("has said hello already; connect anew for another role")
         token, role = say.get("token", ""), say.get("role")
         # In constant time: how long a refusal takes tells nothing of the token.
         known = isinstance(token, str) and hmac.compare_digest(
@@ -252,8 +253,10 @@ class _Talk:
         )
         if not known:
             raise Refused("wrong token")
-        if say.get("protocol") != PROTOCOL:
-            raise Refused(f"protocol {say.get('protocol')!r:.20}, this server speaks {PROTOCOL}")
+        if say.get("protocol") != wire.PROTOCOL:
+            raise Refused(
+                f"protocol {say.get('protocol')!r:.20}, this server speaks {wire.PROTOCOL}"
+            )
         if role not in ("control", "watch"):
             raise Refused(f"role {role!r:.20}, expected control or watch")
         if role == "control":

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+PROTOCOL = 1
+"""Version of what is said in frames."""
 MAGIC = b"MNV1"
 PREFIX = struct.Struct(">4sII")
 HEAD_BYTES = 1 << 16

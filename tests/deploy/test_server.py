@@ -297,6 +297,15 @@ def test_strangers_may_say_hello_and_nothing_else(policy):
         assert one.health()["decisions"] == 0
 
 
+def test_a_greeting_is_said_once_and_strangers_get_one_try_whatever_they_send(policy):
+    with serving(policy) as (address, _):
+        answers = talk(address, [wire.pack(HELLO), wire.pack({**HELLO, "role": "watch"})])
+        assert [a["ok"] for a in answers] == [True, False]
+        assert "has said hello already" in answers[1]["error"]
+        odd = wire.pack({**HELLO, "token": "\ud800"})  # half a character: it has no bytes
+        assert [a["ok"] for a in talk(address, [odd, wire.pack(HELLO)])] == [False]
+
+
 def test_who_asks_too_often_is_told_so(policy):
     with serving(policy, rate_hz=5.0) as (address, _):
         answers = talk(address, [wire.pack(HELLO), *[wire.pack({"do": "health"})] * 8])

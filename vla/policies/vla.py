@@ -196,7 +196,7 @@ class VLAPolicy(nn.Module):
         encoded = self.backbone.encode(images, proprio, self.text(obs.task, self.device))
         now = (time_s * self.robot.control_hz).float()
         parts = (state.tokens, state.slot_time, state.slot_count)
-        slots = Slots(*(_forget(self._tensor(part), time_s == 0) for part in parts))
+        slots = Slots(*(forget(self._tensor(part), time_s == 0) for part in parts))
         retrieved = self.memory.read(slots, encoded.tokens, now)
         context = self.backbone.refine(encoded.cache, retrieved)
         return context, _to_state(
@@ -212,7 +212,7 @@ class VLAPolicy(nn.Module):
         return torch.as_tensor(value, device=self.device)
 
 
-def _forget(part: Tensor, first: Tensor) -> Tensor:
+def forget(part: Tensor, first: Tensor) -> Tensor:
     """Zero the rows that start an episode; a product would keep the NaN of a stale state."""
     return part.masked_fill(first.view(-1, *(1,) * (part.dim() - 1)), 0.0)
 
