@@ -22,9 +22,10 @@ from rich.table import Table
 
 from deploy import artefact as artefacts
 from deploy import export, graph, lerobot
+from deploy.artefact import Precision
 from deploy.policy import DeployedPolicy
 from deploy.targets import onnxruntime
-from vla import arguments, checkpoint, pages, svg
+from vla import arguments, checkpoint, footprint, pages, svg
 from vla.checkpoint import Provenance
 from vla.contracts.config import check_least
 from vla.contracts.protocols import ArmPolicy
@@ -37,8 +38,13 @@ YOUNG = 10
 WARM = 50
 """Calls before the clock counts."""
 EAGER, WHOLE, SPLIT = "PyTorch", "ONNX Runtime", "ONNX Runtime, stage by stage"
+INT8 = "ONNX Runtime, int8"
+CALIBRATION = 60
+"""Random observations that int8 is calibrated on here, where nothing but the time counts."""
 SHARES = (50, 95, 99)
 """Percentiles."""
+QUANTILES = np.linspace(0, 1, 101)
+"""Shares of decisions that are drawn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,10 +112,15 @@ class Driver:
         return seconds
 
 
-def exported(policy: VLAPolicy, origin: Provenance, folder: Path, split: bool) -> DeployedPolicy:
+def exported(
+    policy: VLAPolicy, origin: Provenance, folder: Path, *, split: bool = False,
+    precision: Precision = "fp32",
+) -> DeployedPolicy:  # fmt: skip
     """Return a policy as it runs without torch, exported if it is not yet there."""
     if not folder.exists():
-        export.export(policy, origin, folder)
+        rng, period_s = np.random.default_rng(0), policy.execute / policy.robot.control_hz
+        seen = [observe(policy.robot, k, period_s, rng) for k in range(CALIBRATION)]
+        export.export(policy, origin, folder, precision=precision, calibration=seen)
     artefact = artefacts.read(folder)
     artefact.check_origin(origin.task, origin.step)
     return DeployedPolicy(artefact, onnxruntime.Config().open(artefact), split=split)
@@ -194,7 +205,8 @@ def measure(args: BenchArgs, console: Console) -> dict[str, Any]:
         split = exported(policy, origin, own, split=True)
         sides: dict[str, Callable[[Observation, np.ndarray], float]] = {
             EAGER: Driver(policy),
-            WHOLE: Driver(exported(policy, origin, own, split=False)),
+            WHOLE: Driver(exported(policy, origin, own)),
+            INT8: Driver(exported(policy, origin, folder / "int8", precision="int8")),
             SPLIT: Driver(split),
         }
         if args.lerobot and importlib.util.find_spec("lerobot"):
@@ -203,14 +215,24 @@ def measure(args: BenchArgs, console: Console) -> dict[str, Any]:
             size = f"{theirs.parameters / 1e6:.1f} M"
             sides |= {
                 f"{EAGER}, {size}": Driver(wide),
-                f"{WHOLE}, {size}": Driver(exported(wide, origin, folder / "wide", split=False)),
+                f"{WHOLE}, {size}": Driver(exported(wide, origin, folder / "wide")),
+                f"{INT8}, {size}": Driver(
+                    exported(wide, origin, folder / "wide_int8", precision="int8")
+                ),
                 f"LeRobot, {size}": theirs,
             }
         times = race(sides, policy, args)
         console.print(latency_table(times, title))
         parts = stages(policy, split, args)
         console.print(stage_table(parts))
+        places = {EAGER: args.checkpoint, WHOLE: own, INT8: folder / "int8"}
+        told["peak_mb"] = {name: footprint.peak_mb(place) for name, place in places.items()}
+    console.print(
+        "peak memory of a process that decides: "
+        + ", ".join(f"{name} {peak:.0f} MB" for name, peak in told["peak_mb"].items())
+    )
     told["seconds"] = {n: _percentiles(t) for n, t in times.items()}
+    told["quantiles"] = {n: np.quantile(t, QUANTILES).tolist() for n, t in times.items()}
     told["stages"] = {n: [_percentiles(c) for c in t.T] for n, t in parts.items()}
     if args.decisions:
         pairs = np.median(growth(policy, args), axis=0)
@@ -259,10 +281,9 @@ def _write(folder: Path, title: str, told: dict[str, Any], times: dict[str, np.n
     """Write figures, and a plot of the share of decisions that took at most a time."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "latency.json").write_text(json.dumps(told, indent=1) + "\n")
-    shares = np.linspace(0, 1, 101)
     series = [
-        [(float(1e3 * t), float(s)) for s, t in zip(shares, np.quantile(one, shares), strict=True)]
-        for one in times.values()
+        [(1e3 * t, float(share)) for share, t in zip(QUANTILES, one, strict=True)]
+        for one in told["quantiles"].values()
     ]
     drawing = svg.curves(series, x_label="ms", y_label="share decided within", y_range=(0.0, 1.0))
     (folder / "latency.svg").write_text(drawing)

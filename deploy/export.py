@@ -1,19 +1,18 @@
 """`vla export`: a checkpoint becomes a folder that runs without torch."""
 
-import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib import metadata
 from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.progress import Progress
 
 from deploy import artefact as artefacts
+from deploy import folder as folders
 from deploy import graph, quantize, recorded
-from deploy.artefact import Graph, Manifest, Precision, Scaling
+from deploy import precision as precisions
+from deploy.artefact import Artefact, Graph, Manifest, Precision, Scaling
+from deploy.critic import export as critic_export
 from deploy.policy import DeployedPolicy
 from deploy.targets import onnxruntime
 from vla import arguments, checkpoint
@@ -23,9 +22,10 @@ from vla.contracts.types import Observation
 from vla.policies.vla import VLAPolicy
 
 USAGE = (
-    "usage: vla export CHECKPOINT --out FOLDER [--batch N] [--precision int8 --calibrate DATASET]"
+    "usage: vla export CHECKPOINT --out FOLDER [--batch N] [--steps N] [--precision fp16 | bf16]\n"
+    "       vla export CHECKPOINT --out FOLDER --precision int8 --calibrate DATASET\n"
+    "       vla export CRITIC --out FOLDER [--batch N]"
 )
-PACKAGES = ("torch", "onnx", "onnxscript")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +36,10 @@ class ExportArgs:
     """Folder of the exported policy; replaced if it is one."""
     batch: int = 1
     """Rows decided at once."""
+    steps: int = 0
+    """Denoising steps of a decision; the checkpoint's own if 0."""
     precision: Precision = "fp32"
-    """Of the convolutions; int8 is calibrated on recorded observations."""
+    """Of convolutions and learned matrices; int8 is calibrated on recorded observations."""
     calibrate: Path | None = None
     """Those observations: a data set of its task."""
     decisions: int = 300
@@ -45,17 +47,17 @@ class ExportArgs:
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
-        check_least(self, batch=1, decisions=1)
+        check_least(self, batch=1, decisions=1, steps=0)
         if (self.precision == "int8") != (self.calibrate is not None):
             raise ValueError(
                 f"precision {self.precision} with --calibrate {self.calibrate}: int8 needs "
-                "recorded observations, fp32 none; give both --precision int8 --calibrate DATASET"
+                "recorded observations, others none; give both --precision int8 --calibrate DATASET"
             )
 
 
 def export(
     policy: VLAPolicy, origin: Provenance, folder: Path, *, batch: int = 1,
-    calibration: Sequence[Observation] = (),
+    precision: Precision = "fp32", calibration: Sequence[Observation] = (),
 ) -> Manifest:  # fmt: skip
     """Write an artefact; the folder is either the old one, or wholly the new.
 
@@ -64,7 +66,8 @@ def export(
         origin: Where it comes from.
         folder: Where to write; replaced if it is an artefact.
         batch: Rows of every graph.
-        calibration: Recorded observations; with them convolutions are int8, without all is FP32.
+        precision: Of convolutions and products with learned matrices.
+        calibration: Recorded observations, for int8.
 
     Raises:
         ValueError: the policy is steered, or the folder holds something else.
@@ -73,44 +76,47 @@ def export(
         raise ValueError(
             "the policy is steered, which is not exported; export the policy it was steered from"
         )
-    if folder.exists() and not artefacts.is_artefact(folder):
-        raise ValueError(f"{folder}: is there and no exported policy; give another --out")
-    checkpoint.recover_folder(folder)  # the rest of an export that was killed
-    fresh = folder.with_name(f".{folder.name}.new-{os.getpid()}")
-    fresh.mkdir(parents=True)
-    try:
-        traced = graph.trace(policy, batch)
-        graphs = {}
-        with Progress(transient=True) as bar:
-            for name, one in bar.track(traced.items(), description="exporting"):
-                graphs[name] = graph.export(policy, one, fresh / f"{name}.onnx")
-        policy.text.tokenizer.save(str(fresh / artefacts.TOKENIZER))
+    with folders.replacing(folder, "policy") as fresh:
+        graphs = folders.graphs(policy, graph.trace(policy, batch), policy.text.tokenizer, fresh)
         manifest = _manifest(policy, origin, graphs, batch, fresh)
         artefacts.write_manifest(fresh, manifest)
-        if calibration:
+        if precision == "int8":
             manifest = _quantized(fresh, list(calibration))
+        elif precision != "fp32":
+            manifest = _halved(fresh, precision)
         artefacts.read(fresh)
-        checkpoint.replace_folder(fresh, folder)
-    except BaseException:
-        shutil.rmtree(fresh, ignore_errors=True)
-        raise
     return manifest
 
 
 def _quantized(folder: Path, calibration: list[Observation]) -> Manifest:
-    """Make the convolutions of an artefact int8; return its new description."""
+    """Make convolutions and large matrices of an artefact int8; return its new description."""
     found = artefacts.read(folder)
     policies = [
         DeployedPolicy(found, onnxruntime.Config().open(found), split=split)
         for split in (False, True)
     ]
     seen = quantize.record(policies, calibration, seed=0)
-    graphs = dict(found.manifest.graphs)
     for name, inputs in seen.items():
-        if quantize.quantize(found.path(name), inputs):
-            graphs[name] = replace(graphs[name], sha256=artefacts.sha256(found.path(name)))
-    manifest = replace(found.manifest, graphs=graphs, precision="int8")
-    artefacts.write_manifest(folder, manifest)
+        quantize.quantize(found.path(name), inputs, found.manifest.batch)
+    return _rewritten(found, "int8")
+
+
+def _halved(folder: Path, half: precisions.Half) -> Manifest:
+    """Make convolutions and learned matrices of an artefact sixteen bits."""
+    found = artefacts.read(folder)
+    for name in found.manifest.graphs:
+        precisions.halve(found.path(name), half)
+    return _rewritten(found, half)
+
+
+def _rewritten(found: Artefact, precision: Precision) -> Manifest:
+    """Describe an artefact whose graphs have changed."""
+    graphs = {
+        name: replace(one, sha256=artefacts.sha256(found.path(name)))
+        for name, one in found.manifest.graphs.items()
+    }
+    manifest = replace(found.manifest, graphs=graphs, precision=precision)
+    artefacts.write_manifest(found.folder, manifest)
     return manifest
 
 
@@ -121,7 +127,7 @@ def _manifest(
     slots = policy.initial_state(1).tokens.shape[1:]
     return Manifest(
         format=artefacts.FORMAT, robot=policy.robot, views=tuple(policy.views),
-        chunk=policy.config.chunk, execute=policy.config.execute,
+        chunk=policy.config.chunk, execute=policy.config.execute, prefix=policy.prefix,
         memory=(int(slots[0]), int(slots[1]), int(slots[2])),
         alphas=_numbers(head.alphas), steps=head.config.steps, late=head.config.tuned,
         scaling=Scaling(
@@ -131,7 +137,7 @@ def _manifest(
         batch=batch, precision="fp32", graphs=graphs,
         tokenizer=artefacts.sha256(folder / artefacts.TOKENIZER), task=origin.task,
         instructions=origin.instructions, step=origin.step, revision=origin.revision,
-        versions={name: metadata.version(name) for name in PACKAGES},
+        versions=folders.versions(),
     )  # fmt: skip
 
 
@@ -148,13 +154,19 @@ def main(argv: list[str]) -> int:
     if not argv or argv[0].startswith("-"):
         print(USAGE)
         return 0 if argv[:1] in (["-h"], ["--help"]) else 2
+    if critic_export.is_meant(Path(argv[0])):
+        return critic_export.main(argv)
     args = arguments.read(ExportArgs, argv[1:], "vla export CHECKPOINT")
     policy, origin = checkpoint.load(Path(argv[0]))
+    policy = policy.with_steps(args.steps) if args.steps else policy
     calibration = []
     if args.calibrate:
         store = recorded.load(args.calibrate, policy)
         calibration = list(recorded.observations(store, policy.robot.control_hz, args.decisions))
-    manifest = export(policy, origin, args.out, batch=args.batch, calibration=calibration)
+    manifest = export(
+        policy, origin, args.out, batch=args.batch, precision=args.precision,
+        calibration=calibration,
+    )  # fmt: skip
     size = sum((args.out / g.file).stat().st_size for g in manifest.graphs.values())
     Console(highlight=False, soft_wrap=True).print(
         f"{args.out}: {len(manifest.graphs)} graphs, {size / 1e6:.1f} MB, batch {args.batch}, "

@@ -6,7 +6,7 @@ denoising steps is chosen at run time; `decide` alone has them unrolled, for the
 
 import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from deploy import artefact as artefacts
 from deploy.artefact import Graph, Port
 from vla.nn.bank_ops import Slots
-from vla.nn.context import Context, Retrieved
+from vla.nn.context import Context, Retrieved, Settled
 from vla.policies.vla import VLAPolicy, forget
 
 OPSET = 20
 """Layer and group normalisation are one operator each from 17 and 18 on."""
-LONGEST = 256
-"""Most tokens of an instruction."""
+FREE = {"words": {1: torch.export.Dim("words", min=1, max=artefacts.LONGEST)}}
+"""Axes of inputs that may differ from call to call."""
 STATE = ("slot_tokens", "slot_time", "slot_count")
 NEW_STATE = tuple(f"new_{name}" for name in STATE)
 RETRIEVED = ("retrieved_tokens", "retrieved")
@@ -40,14 +40,16 @@ class Traced(NamedTuple):
     """An example of what it takes, by name."""
     outputs: tuple[str, ...]
     """Names of what it gives."""
+    free: Mapping[str, dict[int, Any]] = FREE
+    """Axes that may differ from call to call, by input."""
 
 
 class _Module(nn.Module):
     """A function of tensors and the weights it needs, as the exporter wants it."""
 
-    def __init__(self, policy: VLAPolicy, function: Callable[..., tuple[Tensor, ...]]) -> None:
+    def __init__(self, owner: nn.Module, function: Callable[..., tuple[Tensor, ...]]) -> None:
         super().__init__()
-        self.policy, self.function = policy, function
+        self.owner, self.function = owner, function
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Return the function's outputs."""
@@ -72,32 +74,37 @@ def trace(policy: VLAPolicy, batch: int) -> dict[str, Traced]:
     latent = {"latent": torch.zeros(batch, *policy.noise_shape[1:])}
     at = {"t": torch.zeros(batch, dtype=torch.int64)}
     clean = ("clean",)
+    known = {"known": torch.zeros(batch, policy.head.chunk)} if policy.prefix else {}
+    prefix = {"prefix": torch.zeros_like(latent["latent"]), **known} if known else {}
     found = {
         "encode": Traced(encode, seen, ("tokens", *cache)),
         "memory": Traced(memory, {**slots, **tokens, **time}, (*RETRIEVED, *NEW_STATE)),
         "refine": Traced(refine, {**cache, **read}, CONTEXT),
-        "denoise": Traced(denoise, {**latent, **at, **context}, clean),
+        "denoise": Traced(denoise, {**latent, **at, **context, **known}, clean),
         artefacts.WHOLE: Traced(
-            _decider(policy), {**seen, **slots, **time, **latent}, (*clean, *NEW_STATE)
+            decider(policy), {**seen, **slots, **time, **latent, **prefix}, (*clean, *NEW_STATE)
         ),
     }
     if policy.head.late is not None:
         late = _denoiser(policy, policy.head.late)
-        found[artefacts.LATE] = Traced(late, {**latent, **at, **context}, clean)
+        found[artefacts.LATE] = Traced(late, {**latent, **at, **context, **known}, clean)
     return found
 
 
-def export(policy: VLAPolicy, traced: Traced, path: Path) -> Graph:
-    """Write one graph and return what it is; inputs that it makes no use of are left out."""
-    dynamic = [
-        {1: torch.export.Dim("words", min=1, max=LONGEST)} if name == "words" else None
-        for name in traced.inputs
-    ]
+def export(owner: nn.Module, traced: Traced, path: Path) -> Graph:
+    """Write one graph and return what it is; inputs that it makes no use of are left out.
+
+    Args:
+        owner: The module whose weights the graph holds.
+        traced: The graph.
+        path: Where to write.
+    """
+    dynamic = [traced.free.get(name) for name in traced.inputs]
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it complains of operators it has not
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program: Any = torch.onnx.export(
-            _Module(policy, traced.function).eval(), tuple(traced.inputs.values()), dynamo=True,
+            _Module(owner, traced.function).eval(), tuple(traced.inputs.values()), dynamo=True,
             opset_version=OPSET, input_names=list(traced.inputs), output_names=list(traced.outputs),
             dynamic_shapes=(tuple(dynamic),), verbose=False, external_data=False,
         )  # fmt: skip
@@ -131,7 +138,8 @@ def _example(policy: VLAPolicy, batch: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def _encoder(policy: VLAPolicy) -> Callable[..., tuple[Tensor, ...]]:
     def encode(images: Tensor, proprio: Tensor, words: Tensor) -> tuple[Tensor, ...]:
-        found = policy.backbone.encode(images, proprio, words)
+        # TensorRT does nothing with bytes but make numbers of them.
+        found = policy.backbone.encode(images.float(), proprio, words)
         return _own(found.tokens, *found.cache)
 
     return encode
@@ -159,22 +167,27 @@ def _refiner(policy: VLAPolicy) -> Callable[..., tuple[Tensor, ...]]:
 
 
 def _denoiser(policy: VLAPolicy, network: nn.Module) -> Callable[..., tuple[Tensor, ...]]:
-    def denoise(latent: Tensor, t: Tensor, *context: Tensor) -> tuple[Tensor, ...]:
-        return (policy.head.clean(network(latent, t, Context(*context)), latent, t),)
+    def denoise(latent: Tensor, t: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+        context, known = Context(*given[: len(CONTEXT)]), given[len(CONTEXT) :]
+        return (policy.head.clean(network(latent, t, context, *known), latent, t),)
 
     return denoise
 
 
-def _decider(policy: VLAPolicy) -> Callable[..., tuple[Tensor, ...]]:
+def decider(policy: VLAPolicy) -> Callable[..., tuple[Tensor, ...]]:
+    """Return a whole decision as a function of `SEEN`, `STATE`, `TIME` and the latent; it gives
+    the clean chunk and `NEW_STATE`.
+    """
     encode, remember, refine = _encoder(policy), _memory(policy), _refiner(policy)
 
     def decide(*parts: Tensor) -> tuple[Tensor, ...]:
         seen, slots, time, latent = parts[:3], parts[3:6], parts[6:8], parts[8]
+        settled = Settled(parts[9], parts[10], False) if policy.prefix else None
         tokens, *cache = encode(*seen)
         *retrieved, new_tokens, new_time, new_count = remember(*slots, tokens, *time)
         context = Context(*refine(*cache, *retrieved))
         for i in range(policy.head.config.steps):
-            latent, _ = policy.head.step(i, latent, context, False)
+            latent, _ = policy.head.step(i, latent, context, False, settled)
         return latent, new_tokens, new_time, new_count
 
     return decide

@@ -11,7 +11,6 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,12 +19,15 @@ from rich.progress import track
 from rich.table import Table
 
 from deploy import artefact as artefacts
-from deploy import graph, recorded
+from deploy import difference, graph, order, recorded
 from deploy.artefact import Artefact
+from deploy.critic import parity as critic_parity
+from deploy.difference import Difference, between, cosine, worst_of
 from deploy.policy import DeployedPolicy, Engine
-from deploy.targets import onnxruntime
 from vla import arguments, checkpoint
+from vla import paired as pairs
 from vla.contracts.config import check_least
+from vla.contracts.types import Prefix
 from vla.data.store import EpisodeStore
 from vla.policies.vla import VLAPolicy
 
@@ -33,7 +35,6 @@ BUDGET = 1e-4
 """Largest difference of an action, as a share of its joint's range, where numbers are FP32."""
 MARGIN = 0.05
 """Success that may be lost in closed loop."""
-Z = 1.96
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,27 +51,21 @@ class ParityArgs:
     """Decisions at which every stage is compared."""
     episodes: int = 200
     """Episodes of the closed loop in simulation; 0 for none."""
+    target: str = "onnxruntime"
+    """Who runs the exported policy."""
     seed: int = 3000
     """Seed of those, and of the noise."""
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
         check_least(self, decisions=1, stages=1, episodes=0, seed=0)
+        order.check_graphs((self.target,))
         same = np.ones(self.episodes, np.bool_)
         if self.episodes and not paired(same, same).kept:
             raise ValueError(
                 f"episodes: got {self.episodes}, too few to tell a loss of {100 * MARGIN:.0f} "
                 "points even if all end alike; give 38 or more, or 0 for no closed loop"
             )
-
-
-class Difference(NamedTuple):
-    """How far two results are apart."""
-
-    worst: float
-    """Largest difference of a number."""
-    cosine: float
-    """Least cosine of the angle between two rows; blind to scale."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +115,7 @@ def compare(
     stages: dict[str, list[Difference]] = {}
     worst, cosines, parted = 0.0, [], 0
     torch_state, state = policy.initial_state(1), exported.initial_state(1)
+    ours = np.tile(np.array(policy.robot.home, np.float32), (1, policy.config.chunk, 1))
     seen = recorded.observations(store, policy.robot.control_hz, args.decisions)
     for i, obs in enumerate(track(seen, "comparing", total=args.decisions, transient=True)):
         noise = rng.standard_normal((1, *policy.noise_shape), np.float32)
@@ -127,17 +123,27 @@ def compare(
             inputs = exported.inputs(obs, state, noise)
             for name, one in _stages(traced, engine, artefact, inputs, exported).items():
                 stages.setdefault(name, []).append(one)
-        chunk, torch_state = policy.act(obs, torch_state, noise)
-        other, state = exported.act(obs, state, noise)
+        prefix = _prefix(policy, ours, i)
+        chunk, torch_state = policy.act(obs, torch_state, noise, prefix)
+        other, state = exported.act(obs, state, noise, prefix)
         ours, theirs = chunk.values.numpy(), np.asarray(other.values)
-        worst = max(worst, float(np.abs((ours - theirs) / spread).max()))
-        cosines.append(_cosine(ours, theirs))
+        worst = float(np.maximum(worst, np.abs((ours - theirs) / spread).max()))  # NaN stays
+        cosines.append(cosine(ours, theirs))
         parted += not np.array_equal(torch_state.slot_count.numpy(), state.slot_count)
     return Found(
-        stages={n: Difference(max(d.worst for d in f), min(d.cosine for d in f))
-                for n, f in stages.items()},
-        action=worst, cosine=min(cosines), parted=parted, decisions=args.decisions,
+        stages={n: worst_of(f) for n, f in stages.items()},
+        action=worst, cosine=float(np.min(cosines)), parted=parted, decisions=args.decisions,
     )  # fmt: skip
+
+
+def _prefix(policy: VLAPolicy, values: np.ndarray, decision: int) -> Prefix | None:
+    """Return the last chunk f32 [1, k, u] as a prefix, of none to all that the policy goes on from,
+    each number of them in turn; None where it was not trained to.
+    """
+    if not policy.prefix:
+        return None
+    settled = np.arange(policy.config.chunk)[None] < decision % (policy.prefix + 1)
+    return Prefix(values=values, weight=settled.astype(np.float32))
 
 
 @torch.no_grad()
@@ -168,20 +174,14 @@ def _stage(
     ours = [part.numpy() for part in one.function(*asked)]
     theirs = engine.run(name, {port.name: known[port.name] for port in ports})
     pairs = [(a, theirs[n]) for a, n in zip(ours, one.outputs, strict=True)]
-    found[label] = Difference(
-        max(float(np.abs(a - b).max()) for a, b in pairs), min(_cosine(a, b) for a, b in pairs)
-    )
+    found[label] = between(pairs)
     return dict(zip(one.outputs, ours, strict=True))
 
 
-def _cosine(a: np.ndarray, b: np.ndarray) -> float:
-    a, b = a.astype(np.float64), b.astype(np.float64)
-    norms = np.linalg.norm(a) * np.linalg.norm(b)
-    return float(np.vdot(a, b) / norms) if norms > 1e-12 else 1.0  # nothing, and nothing
-
-
-def closed_loop(first: Path, second: Path, episodes: int, seed: int) -> ClosedLoop:
-    """Run both on the same episodes in simulation.
+def closed_loop(
+    first: Path, second: Path, episodes: int, seed: int, target: str = "onnxruntime"
+) -> ClosedLoop:
+    """Run a checkpoint and what was exported of it on the same episodes in simulation.
 
     Raises:
         ValueError: `vla eval` refuses one of them; it has said why.
@@ -191,7 +191,8 @@ def closed_loop(first: Path, second: Path, episodes: int, seed: int) -> ClosedLo
         for i, place in enumerate((first, second)):
             out = Path(folder) / str(i)
             words = ["eval", str(place), "--episodes", str(episodes), "--seed", str(seed),
-                     "--videos", "0", "--out", str(out)]  # fmt: skip
+                     "--videos", "0", "--out", str(out),
+                     *(("--targets", target) if i else ())]  # fmt: skip
             line = [sys.executable, "-m", "vla.cli", *words]
             if subprocess.run(line, check=False).returncode:
                 raise ValueError(f"`vla {' '.join(words)}` failed; mend what it says above")
@@ -200,32 +201,18 @@ def closed_loop(first: Path, second: Path, episodes: int, seed: int) -> ClosedLo
 
 
 def paired(torch_success: np.ndarray, exported_success: np.ndarray) -> ClosedLoop:
-    """Return the difference of two successes bool [n] on the same episodes.
-
-    Interval of Agresti and Min 2005 (Statistics in Medicine 24), which adds half an episode to each
-    cell: it has a width even where all episodes end alike.
-    """
-    n = len(torch_success) + 2
-    won = float((exported_success & ~torch_success).sum()) + 0.5
-    lost = float((torch_success & ~exported_success).sum()) + 0.5
-    difference = (won - lost) / n
-    deviation = np.sqrt(won + lost - (won - lost) ** 2 / n) / n
+    """Return the difference of two successes bool [n] on the same episodes."""
     return ClosedLoop(
         torch=float(torch_success.mean()),
         exported=float(exported_success.mean()),
-        low=float(difference - Z * deviation),
+        low=pairs.difference(torch_success, exported_success).low,
         episodes=len(torch_success),
     )
 
 
 def sheet(found: Found, loop: ClosedLoop | None, precision: str) -> Table:
     """Return what was found as a table."""
-    table = Table(title=f"{precision} against PyTorch on the CPU")
-    for column in ("what", "largest difference", "least cosine"):
-        table.add_column(column, justify="left" if column == "what" else "right")
-    for name, one in found.stages.items():
-        table.add_row(name, f"{one.worst:.1e}", f"{one.cosine:.7f}")
-    table.add_section()
+    table = difference.sheet(precision, found.stages)
     table.add_row(
         f"action, {found.decisions:,} decisions", f"{found.action:.1e} of the joint's range",
         f"{found.cosine:.7f}",
@@ -243,7 +230,9 @@ def sheet(found: Found, loop: ClosedLoop | None, precision: str) -> Table:
 def faults(found: Found, loop: ClosedLoop | None, precision: str) -> list[str]:
     """Return what lies beyond its budget; actions of coarser numbers are judged in closed loop."""
     wrong = []
-    if precision == "fp32" and not found.action <= BUDGET:  # NaN is not
+    if not np.isfinite(found.action):
+        wrong.append("actions are not finite")
+    elif precision == "fp32" and not found.action <= BUDGET:
         wrong.append(f"actions differ by {found.action:.1e} of the range, at most {BUDGET:.0e}")
     if precision == "fp32" and found.parted:
         wrong.append(f"memories parted in {found.parted} of {found.decisions} decisions")
@@ -261,8 +250,10 @@ def main(argv: list[str]) -> int:
         ValueError: something is damaged, or the two do not belong together.
     """
     if not argv or argv[0].startswith("-"):
-        print("usage: vla parity FOLDER --against CHECKPOINT --data DATASET [--episodes N]")
+        print("usage: vla parity FOLDER --against CHECKPOINT|CRITIC --data DATASET [--episodes N]")
         return 0 if argv[:1] in (["-h"], ["--help"]) else 2
+    if artefacts.kind_of(Path(argv[0])) == "critic":
+        return critic_parity.main(argv)
     args = arguments.read(ParityArgs, argv[1:], "vla parity FOLDER")
     folder = Path(argv[0])
     artefact = artefacts.read(folder)
@@ -271,23 +262,14 @@ def main(argv: list[str]) -> int:
     artefact.check_origin(origin.task, origin.step)
     torch.set_num_threads(1)
     store = recorded.load(args.data, policy)
-    engine = onnxruntime.Config().open(artefact)
+    engine: Engine = order.config(args.target, 1).open(artefact)
     found = compare(policy, artefact, engine, store, args)
-    loop = closed_loop(args.against, folder, args.episodes, args.seed) if args.episodes else None
+    loop = None
+    if args.episodes:
+        loop = closed_loop(args.against, folder, args.episodes, args.seed, args.target)
     Console(highlight=False).print(sheet(found, loop, manifest.precision))
     wrong = faults(found, loop, manifest.precision)
-    told = {
-        "found": {**dataclasses.asdict(found),
-                  "stages": {n: d._asdict() for n, d in found.stages.items()}},
-        "closed_loop": dataclasses.asdict(loop) if loop else None, "faults": wrong,
-    }  # fmt: skip
-    _write(folder, told)
-    for line in wrong:
-        print(f"beyond the budget: {line}", file=sys.stderr)
-    return int(bool(wrong))
-
-
-def _write(folder: Path, told: dict[str, Any]) -> None:
-    """Keep what was found in the manifest."""
-    manifest = artefacts.read(folder).manifest
-    artefacts.write_manifest(folder, dataclasses.replace(manifest, parity=told))
+    closed = dataclasses.asdict(loop) if loop else None
+    return difference.conclude(
+        folder, manifest, found, wrong, closed_loop=closed, target=args.target
+    )

@@ -13,11 +13,14 @@ from tokenizers import Tokenizer
 from deploy import artefact as artefacts
 from deploy import chain
 from deploy.artefact import Artefact
+from vla import prefixes
 from vla.contracts.specs import RobotSpec
-from vla.contracts.types import ActionChunk, Observation, PolicyState
+from vla.contracts.types import ActionChunk, Observation, PolicyState, Prefix
 
 UNKNOWN = 1
 """Token of an instruction without a single known word."""
+GIVEN = ("clean", "new_slot_tokens", "new_slot_time", "new_slot_count")
+"""What a decision gives."""
 
 
 @runtime_checkable
@@ -61,13 +64,18 @@ class DeployedPolicy:
         self.views = ", ".join(self.robot.cameras[view].name for view in manifest.views)
         graphs = [manifest.graphs[name] for name in artefacts.STAGES]
         self.ports = {port.name: port for graph in graphs for port in graph.inputs}
-        self.text = _Words(artefact.tokenizer)
+        self.text = Words(artefact.tokenizer)
         self.scaling = {
             name: np.array(getattr(manifest.scaling, name), np.float32)
             for name in ("state_mean", "state_std", "action_center", "action_scale")
         }
         self.low = np.array(self.robot.low, np.float32)
         self.high = np.array(self.robot.high, np.float32)
+
+    @property
+    def prefix(self) -> int:
+        """Most actions of a prefix that it was trained to go on from; 0 for none."""
+        return self.manifest.prefix
 
     @property
     def noise_shape(self) -> tuple[int, int, int]:
@@ -84,18 +92,23 @@ class DeployedPolicy:
         )
 
     def act(
-        self, obs: Observation, state: PolicyState, noise: np.ndarray
+        self, obs: Observation, state: PolicyState, noise: np.ndarray, prefix: Prefix | None = None
     ) -> tuple[ActionChunk, PolicyState]:
         """See `Policy.act`; rows are decided in groups of the artefact's batch.
 
         Raises:
-            ValueError: an array of another shape or type than its cameras, arm and memory have.
+            ValueError: an array of another shape or type than its cameras, arm and memory have, or
+                a prefix that it cannot go on from.
         """
-        inputs = self.inputs(obs, state, noise)
+        if prefix is not None:
+            shape = (len(obs.time_s), *self.noise_shape[1:])
+            prefixes.check(prefix, self.prefix, shape)
+        inputs = self.inputs(obs, state, noise, prefix)
         rows, batch = len(obs.time_s), self.manifest.batch
         self._check(inputs, rows)
+        guided = prefix is not None and prefix.guided
         found = [
-            self._decide({k: _rows(v, i, batch) for k, v in inputs.items()})
+            self._decide({k: group(v, i, batch) for k, v in inputs.items()}, guided)
             for i in range(0, rows, batch)
         ]
         whole = {k: np.concatenate([one[k] for one in found])[:rows] for k in found[0]}
@@ -109,11 +122,16 @@ class DeployedPolicy:
         return ActionChunk(values=values, start_s=np.asarray(obs.time_s)), state
 
     def inputs(
-        self, obs: Observation, state: PolicyState, noise: np.ndarray
+        self, obs: Observation, state: PolicyState, noise: np.ndarray, prefix: Prefix | None = None
     ) -> dict[str, np.ndarray]:
         """Return what the graphs take, by name."""
         time_s = np.asarray(obs.time_s, np.float64)
         proprio = np.asarray(obs.proprio, np.float32)
+        latent = np.asarray(noise)[:, 0]
+        settled, weight = np.zeros_like(latent), np.zeros(latent.shape[:2], np.float32)
+        if prefix is not None:
+            settled = np.asarray(prefix.values) - self.scaling["action_center"]
+            settled, weight = settled / self.scaling["action_scale"], np.asarray(prefix.weight)
         return {
             "images": np.asarray(obs.images)[:, list(self.manifest.views)],
             "proprio": (proprio - self.scaling["state_mean"]) / self.scaling["state_std"],
@@ -121,7 +139,7 @@ class DeployedPolicy:
             "slot_tokens": np.asarray(state.tokens), "slot_time": np.asarray(state.slot_time),
             "slot_count": np.asarray(state.slot_count),
             "now": (time_s * self.robot.control_hz).astype(np.float32), "first": time_s == 0,
-            "latent": np.asarray(noise)[:, 0],
+            "latent": latent, "prefix": settled, "known": weight,
         }  # fmt: skip
 
     def _check(self, inputs: dict[str, np.ndarray], rows: int) -> None:
@@ -129,6 +147,9 @@ class DeployedPolicy:
             port = self.ports.get(name)
             if port is None:
                 continue  # a policy without memory asks for none
+            if self.manifest.precision == "int8" and not np.isfinite(value).all():
+                # Whole numbers know no NaN: what it would become is a command.
+                raise ValueError(f"{name}: is not finite; hold the arm, and observe anew")
             shape = tuple(n if isinstance(n, int) else value.shape[-1] for n in port.shape[1:])
             if value.shape != (rows, *shape) or value.dtype != port.dtype:
                 raise ValueError(
@@ -137,25 +158,33 @@ class DeployedPolicy:
                     f"{len(self.robot.channels)} channels, and this policy's own memory and noise"
                 )
 
-    def _decide(self, known: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the clean chunk and the new memory, of one group of rows."""
-        if self.whole:
+    def _decide(self, known: dict[str, np.ndarray], guided: bool) -> dict[str, np.ndarray]:
+        """Return the clean chunk and the new memory, of one group of rows, as the caller's own."""
+        found = self._ask(known, guided)
+        return {name: found[name].copy() for name in GIVEN}
+
+    def _ask(self, known: dict[str, np.ndarray], guided: bool) -> dict[str, np.ndarray]:
+        if self.whole and not guided:
             return self._run(artefacts.WHOLE, known)
         for stage in artefacts.STAGES[:-1]:
             known = {**known, **self._run(stage, known)}
         latent, late = known["latent"], self.steps - self.manifest.late
+        settled, weight = known["prefix"], known["known"][..., None]
+        told = np.zeros_like(known["known"]) if guided else known["known"]
         for i, at in enumerate(self.chain):
+            latent = np.where(told[..., None] > 0, settled, latent)
             asked = {**known, "latent": latent, "t": np.full(len(latent), at.timestep, np.int64)}
             network = artefacts.STAGES[-1] if i < late else artefacts.LATE
-            latent = chain.step(latent, self._run(network, asked)["clean"], at)
-        return {**known, "clean": latent}
+            clean = self._run(network, {**asked, "known": told})["clean"]
+            latent = chain.step(latent, clean + weight * (settled - clean), at)
+        return {**known, "clean": np.where(weight == 1, settled, latent)}
 
     def _run(self, graph: str, known: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         ports = self.manifest.graphs[graph].inputs
         return self.engine.run(graph, {port.name: known[port.name] for port in ports})
 
 
-class _Words:
+class Words:
     """Instructions to token ids, remembering those it has seen."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -171,7 +200,7 @@ class _Words:
         return np.array([row + [0] * (width - len(row)) for row in rows], np.int64)
 
 
-def _rows(values: np.ndarray, begin: int, count: int) -> np.ndarray:
+def group(values: np.ndarray, begin: int, count: int) -> np.ndarray:
     """Return `count` rows from `begin` on; where there are fewer, the last one stands in."""
     found = values[begin : begin + count]
     missing = count - len(found)

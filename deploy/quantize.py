@@ -1,8 +1,10 @@
-"""Eight-bit convolutions: explicit Q/DQ in the graphs, calibrated on recorded observations.
+"""Eight bits: convolutions with explicit Q/DQ, calibrated on recorded observations, and the large
+matrices.
 
-Of a decision on a CPU the convolutions take most, and they lose least. Products with matrices stay
-in FP32: at one row they are not faster in eight bits, and the layer that gathers keypoints loses a
-tenth. So does all of memory, whose merges would part.
+In a small policy's decision on a CPU the convolutions take most, and they lose least. Products with
+small matrices stay in FP32: at one row they are not faster in eight bits, and the layer that finds
+keypoints loses a tenth; memory has no others. A large matrix takes as long as it is read: in eight
+bits a fourth of that.
 """
 
 import logging
@@ -11,13 +13,19 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from onnx import helper, numpy_helper
 from onnxruntime import quantization
 
+from deploy import folded
 from deploy.policy import DeployedPolicy, Engine
 from vla.contracts.types import Observation
 
 QUANTIZED = ("Conv",)
 """Operators with numbers of eight bits."""
+PRODUCTS = ("Gemm", "MatMul")
+"""Products, with a matrix as their second factor."""
+LARGE = 1 << 18
+"""Least numbers of a matrix that is read in eight bits: more than the nearest cache holds."""
 EVERY = 3
 """Of so many recorded inputs one calibrates."""
 
@@ -67,12 +75,14 @@ def record(
     return found
 
 
-def quantize(path: Path, inputs: list[dict[str, np.ndarray]]) -> int:
-    """Replace a graph by one with eight-bit convolutions; return how many there are.
+def quantize(path: Path, inputs: list[dict[str, np.ndarray]], rows: int) -> int:
+    """Replace a graph by one of eight bits; return how many operators are.
 
     Args:
-        path: The graph; left as it is if it has no convolution.
+        path: The graph; left as it is if it has neither convolution nor large matrix.
         inputs: What it was given; extremes of its numbers come from these.
+        rows: How many it decides at once. Of several, large matrices stay FP32: all rows would
+            share one scale, and what is decided for an arm would depend on the others.
     """
     count = sum(node.op_type in QUANTIZED for node in onnx.load(path).graph.node)
     if count:
@@ -88,4 +98,61 @@ def quantize(path: Path, inputs: list[dict[str, np.ndarray]]) -> int:
         )  # fmt: skip
         root.setLevel(level)
         fresh.replace(path)
+    return count + (_shrink(path) if rows == 1 else 0)
+
+
+def _shrink(path: Path) -> int:
+    """Read the large matrices of a graph in eight bits; return how many products they are in.
+
+    Each of their columns has a scale. What they are multiplied with is rounded to eight bits as it
+    comes, so there is nothing to calibrate: x W = s_x s_W (x / s_x) (W / s_W), where the product in
+    between is one of integers.
+    """
+    model = folded.load(path)
+    known = {one.name: one for one in model.graph.initializer}
+    nodes, count, made = [], 0, set[str]()
+    for node in model.graph.node:
+        weight = known.get(node.input[1]) if node.op_type in PRODUCTS else None
+        how = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        columns = bool(how.pop("transB", 0))
+        plain = how.pop("alpha", 1.0) == how.pop("beta", 1.0) == 1.0 and not any(how.values())
+        large = weight is not None and len(weight.dims) == 2 and np.prod(weight.dims) >= LARGE
+        if weight is None or not large or not plain:
+            nodes.append(node)
+            continue
+        name = f"{weight.name}_across" if columns else weight.name
+        if name not in made:
+            made.add(name)
+            values = numpy_helper.to_array(weight)
+            model.graph.initializer.extend(_rounded(name, values.T if columns else values))
+        nodes += _integer_product(node, name, f"{node.output[0]}_int8")
+        count += 1
+    if count:
+        folded.save(model, nodes, path)
     return count
+
+
+def _rounded(name: str, values: np.ndarray) -> list[onnx.TensorProto]:
+    """Return a matrix f32 [k, n] as integers, and the scale of each of its columns."""
+    scale = np.maximum(np.abs(values).max(0) / 127, 1e-12).astype(np.float32)
+    rounded = np.clip(np.round(values / scale), -127, 127).astype(np.int8)
+    return [
+        numpy_helper.from_array(np.ascontiguousarray(rounded), f"{name}_int8"),
+        numpy_helper.from_array(scale, f"{name}_scale"),
+    ]
+
+
+def _integer_product(node: onnx.NodeProto, weight: str, as_: str) -> list[onnx.NodeProto]:
+    """Return what does the work of a product with a large matrix, in an engine's known pattern."""
+    bias = list(node.input[2:])
+    names = [f"{as_}_{part}" for part in ("x", "scale", "zero", "sum", "real", "both", "out")]
+    x, scale, zero, whole, real, both, out = names
+    make = helper.make_node
+    return [
+        make("DynamicQuantizeLinear", [node.input[0]], [x, scale, zero]),
+        make("MatMulInteger", [x, f"{weight}_int8", zero], [whole]),
+        make("Cast", [whole], [real], to=onnx.TensorProto.FLOAT),
+        make("Mul", [scale, f"{weight}_scale"], [both]),
+        make("Mul", [real, both], [out if bias else node.output[0]]),
+        *([make("Add", [out, bias[0]], [node.output[0]])] if bias else []),
+    ]

@@ -34,6 +34,11 @@ class ServeArgs:
     """Its private key (PEM)."""
     threads: int = 1
     """CPU threads of the policy."""
+    targets: tuple[str, ...] = ()
+    """Who may run the policy, in order: of a checkpoint torch or torch-compile, of an exported
+    policy onnxruntime, tensorrt and others; the first that decides on this machine does."""
+    against: Path | None = None
+    """The checkpoint that an exported policy is of, if targets name torch or torch-compile."""
     limits: Limits = field(default_factory=Limits)
     """What clients may do."""
 
@@ -96,10 +101,10 @@ def main(argv: list[str]) -> int:
         return 0 if argv[:1] in (["-h"], ["--help"]) else 2
     args = arguments.read(ServeArgs, argv[1:], "vla serve FOLDER")
     token, context = read_token(args.token_file), tls(args.certificate, args.key)
-    found = opening.open_(Path(argv[0]), args.threads)
+    found = opening.open_(Path(argv[0]), args.threads, args.targets, against=args.against)
     listener = server.listen(args.at, token, context is not None)
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(name)s %(message)s")
-    about = {"task": found.task.get("type"), "step": found.step}
+    about = {"task": found.task.get("type"), "step": found.step, "target": found.target}
     with Server(
         found.policy, listener, token=token, tls=context, limits=args.limits, about=about
     ) as serving:
@@ -110,10 +115,13 @@ def main(argv: list[str]) -> int:
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
         where = args.at if args.at.startswith("unix:") else _address(listener.getsockname())
-        Console(highlight=False, soft_wrap=True).print(f"{found.folder}: served at {where}")
+        console = Console(highlight=False, soft_wrap=True)
+        served = f"{found.folder}: served at {where}, target: {found.target}"
+        for line in (*found.refusals(), served):
+            console.print(line, markup=False)
         serving.serve()
-    if args.at.startswith("unix:"):
-        Path(args.at.removeprefix("unix:")).unlink(missing_ok=True)
+        if args.at.startswith("unix:"):  # while it is still ours: once closed, another may take it
+            Path(args.at.removeprefix("unix:")).unlink(missing_ok=True)
     print("stopped")
     return 0
 

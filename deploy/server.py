@@ -1,9 +1,10 @@
 """A policy behind a socket: for a robot's computer without the accelerator, or several simulators.
 
-The server keeps nothing of an episode: memory, noise and time travel with every request, as in
-`Policy.act`, so no client inherits another's past and a request that is repeated is answered alike.
-One client controls at a time; others may watch how the server is. What a client may choose is in
-`_Talk`: neither code nor files.
+Memory, noise and time are arguments of every request, as in `Policy.act`. Of an episode a
+connection keeps one thing, the memory after its last decision, so that the next request can name
+it instead of bringing it: by that request's number, and on this connection alone, so no client
+inherits another's past. As many clients control as the limits say; others may watch how the server
+is. What a client may choose is in `_Talk` and `deploy.request`: neither code nor files.
 """
 
 import contextlib
@@ -23,25 +24,18 @@ from typing import Any
 import numpy as np
 
 from deploy import wire
-from deploy.wire import Closed, Malformed
+from deploy.gather import Gatherer
+from deploy.request import Form, Lacking, Refused, Request, memory
+from deploy.wire import Closed, Inbox, Malformed
 from vla.contracts import config as configs
 from vla.contracts.config import check_least
 from vla.contracts.protocols import ArmPolicy
-from vla.contracts.types import Observation, PolicyState
 
 CLIENTS = 16
 """Most connections at once."""
 STRANGER_S = 5.0
 """How long a connection that has not said hello may be silent."""
-KEPT = 1000
-"""Decisions of which the server knows how long they took."""
 LOG = logging.getLogger("mneme.serve")
-ARRAYS = ("images", "image_ok", "proprio", "tokens", "slot_time", "slot_count", "noise", "time_s")
-"""What a request to act brings."""
-
-
-class Refused(ValueError):
-    """A request that is a frame and may not be done; the connection stays."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,17 +43,24 @@ class Limits:
     """What clients may do."""
 
     rows: int = 64
-    """Most arms decided for at once."""
+    """Most arms decided for at once, of all clients together."""
+    controllers: int = 1
+    """Most clients that act, each on arms of its own; what waits at once is decided at once."""
+    gather_ms: float = 0.0
+    """How long a decision waits for other clients that act to ask as well."""
     rate_hz: float = 200.0
     """Most requests per second of one connection, on average over a second."""
     age_s: float = 0.5
     """Oldest observation that is acted on."""
     silent_s: float = 30.0
-    """Silence after which a connection is closed, and control with it."""
+    """Silence after which a connection is closed, and control with it; a request that takes longer
+    to arrive ends it, too."""
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
-        check_least(self, rows=1)
+        check_least(self, rows=1, controllers=1)
+        if not 0 <= self.gather_ms <= 1000:
+            raise ValueError(f"gather_ms: got {self.gather_ms}, expected 0 to 1000")
         for name in ("rate_hz", "age_s", "silent_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected more than 0")
@@ -84,11 +85,16 @@ class Server:
     ) -> None:  # fmt: skip
         self.policy, self.listener, self.token, self.tls = policy, listener, token, tls
         self.limits, self.about = limits or Limits(), about or {}
-        self.acting, self.state = threading.Lock(), threading.Lock()
-        self.controller: _Talk | None = None
+        self.form = Form(policy, self.limits.rows)
+        self.start = memory(policy.initial_state(1))
+        self.gatherer = Gatherer(
+            policy, rows=self.limits.rows, gather_s=1e-3 * self.limits.gather_ms,
+            clients=lambda: len(self.controllers),
+        )  # fmt: skip
+        self.state = threading.Lock()
+        self.controllers: set[_Talk] = set()
         self.talks: set[_Talk] = set()
-        self.seconds: deque[float] = deque(maxlen=KEPT)
-        self.decisions = self.refused = 0
+        self.refused = 0
         self.begun = time.monotonic()
         self.over = threading.Event()
 
@@ -130,47 +136,44 @@ class Server:
             threading.Thread(target=talk.run, daemon=True).start()
 
     def take_control(self, talk: "_Talk") -> None:
-        """Make a client the one that controls.
+        """Make a client one that controls.
 
         Raises:
-            Refused: another one does.
+            Refused: as many others do as may.
         """
         with self.state:
-            if self.controller not in (None, talk):
-                raise Refused("another client controls; close it, or say hello with role watch")
-            self.controller = talk
+            if len(self.controllers) >= self.limits.controllers:
+                raise Refused(
+                    "another client controls; close it, or say hello with role watch (or serve "
+                    f"with --limits.controllers {len(self.controllers) + 1})"
+                )
+            self.controllers.add(talk)
 
     def leave(self, talk: "_Talk") -> None:
         """Forget a client, and its control."""
         with self.state:
             self.talks.discard(talk)
-            if self.controller is talk:
-                self.controller = None
+            self.controllers.discard(talk)
 
     def health(self) -> dict[str, Any]:
         """Return how the server is; answered while the policy decides, too."""
-        seconds = list(self.seconds)
         with self.state:
-            clients, controlled = len(self.talks), self.controller is not None
+            clients, controllers = len(self.talks), len(self.controllers)
         return {
-            "uptime_s": time.monotonic() - self.begun, "decisions": self.decisions,
-            "refused": self.refused, "clients": clients, "controlled": controlled,
-            "p50_s": float(np.median(seconds)) if seconds else None,
-            "p99_s": float(np.percentile(seconds, 99)) if seconds else None,
+            "uptime_s": time.monotonic() - self.begun, "refused": self.refused, "clients": clients,
+            "controllers": controllers, "controlled": controllers > 0,
+            "target": self.about.get("target"), **self.gatherer.told(),
         }  # fmt: skip
 
-    def act(self, obs: Observation, state: PolicyState, noise: np.ndarray) -> dict[str, np.ndarray]:
-        """Decide; one thread at a time."""
-        with self.acting:
-            begin = time.perf_counter()
-            chunk, new = self.policy.act(obs, state, noise)
-            self.seconds.append(time.perf_counter() - begin)
-            self.decisions += 1
-        found = {
-            "values": chunk.values, "tokens": new.tokens, "slot_time": new.slot_time,
-            "slot_count": new.slot_count,
-        }  # fmt: skip
-        return {name: np.asarray(value, np.float32) for name, value in found.items()}
+
+@dataclass(frozen=True, kw_only=True)
+class _Kept:
+    """The memory after a decision of one connection."""
+
+    sequence: int
+    """The request that was decided."""
+    arrays: dict[str, np.ndarray]
+    """As its answer has them, by name."""
 
 
 class _Talk:
@@ -178,18 +181,22 @@ class _Talk:
 
     def __init__(self, server: Server, connection: socket.socket) -> None:
         self.server, self.connection = server, connection
+        self.inbox = Inbox(connection)
         self.role = ""
         self.last = -1
         self.task: tuple[str, ...] = ()
+        self.kept: _Kept | None = None
         self.times: deque[float] = deque()
 
     def run(self) -> None:
         """Answer requests until either side hangs up."""
         try:
             # Who does not finish a frame holds up nobody but itself, and not for ever.
-            self.connection.settimeout(min(STRANGER_S, self.server.limits.silent_s))
+            patience_s = min(STRANGER_S, self.server.limits.silent_s)
+            self.connection.settimeout(patience_s)
             if self.server.tls:
                 self.connection = self.server.tls.wrap_socket(self.connection, server_side=True)
+            self.inbox = Inbox(self.connection, patience_s)
             while self._answer():
                 pass
         except (OSError, Closed):
@@ -197,6 +204,7 @@ class _Talk:
         except Exception:
             LOG.exception("a connection ended by our own fault")
         finally:
+            self.kept = None
             self.server.leave(self)
             self.hang_up()
 
@@ -209,7 +217,7 @@ class _Talk:
     def _answer(self) -> bool:
         """Read one frame and answer it; False where nothing may follow."""
         try:
-            say, arrays = wire.unpack(self._receive, wire.BODY_BYTES if self.role else 0)
+            say, arrays = self.inbox.frame(self.server.form.body_bytes if self.role else 0)
         except Malformed as error:
             self.server.refused += 1
             self._send({"ok": False, "error": f"no frame: {error}; the connection ends"})
@@ -219,7 +227,8 @@ class _Talk:
             told, given = self._do(say, arrays)
         except Refused as error:
             self.server.refused += 1
-            self._send({"ok": False, "error": str(error)})
+            lacks = {"lacks": "memory"} if isinstance(error, Lacking) else {}
+            self._send({"ok": False, "error": str(error), **lacks})
             return bool(self.role)  # a stranger gets one try
         except ValueError as error:  # the policy's own words for what does not fit it
             self.server.refused += 1
@@ -263,14 +272,13 @@ class _Talk:
             self.server.take_control(self)
         self.role = role
         self.connection.settimeout(self.server.limits.silent_s)
+        self.inbox.frame_s = self.server.limits.silent_s
         policy = self.server.policy
         return {
             "robot": configs.to_json(policy.robot), "execute": policy.execute,
-            "noise_shape": list(policy.noise_shape), "about": self.server.about,
-        }, {
-            name: np.asarray(value, np.float32)
-            for name, value in _parts(policy.initial_state(1)).items()
-        }  # fmt: skip
+            "noise_shape": list(policy.noise_shape), "prefix": policy.prefix,
+            "about": self.server.about,
+        }, self.server.start  # fmt: skip
 
     def _health(
         self, say: dict[str, Any], arrays: dict[str, np.ndarray]
@@ -292,53 +300,39 @@ class _Talk:
                 f"an observation {age!r:.20} s old, at most {self.server.limits.age_s} s; hold the "
                 "arm, and observe anew"
             )
-        obs, state, noise = self._observation(task, arrays)
-        found = self.server.act(obs, state, noise)
-        self.task = obs.task
+        late = time.monotonic() + self.server.limits.age_s - age
+        request = self.server.form.read(task, arrays, self._named(say))
+        self._same_task(request)
+        # Gone while it is decided: if that goes wrong, nothing is left that could be half changed.
+        self.kept = None
+        found = self.server.gatherer.act(request, late)
+        self.kept = _Kept(
+            sequence=sequence, arrays={n: v for n, v in found.items() if n in self.server.start}
+        )
+        self.task = request.task
         return {"sequence": sequence}, found
 
-    def _observation(
-        self, task: Any, arrays: dict[str, np.ndarray]
-    ) -> tuple[Observation, PolicyState, np.ndarray]:
-        missing = sorted(set(ARRAYS) ^ set(arrays))
-        if missing:
-            raise Refused(f"array {missing[0]!r:.40} is missing or unknown; expected {ARRAYS}")
-        words = isinstance(task, list) and all(isinstance(t, str) and len(t) < 1000 for t in task)
-        rows = len(task) if words else 0
-        if not 1 <= rows <= self.server.limits.rows:
-            raise Refused(
-                f"task: expected 1 to {self.server.limits.rows} instructions of less than 1000 "
-                "characters, one for each row"
+    def _named(self, say: dict[str, Any]) -> dict[str, np.ndarray] | None:
+        """Return the memory that a request goes on from without bringing it, None if it brings it.
+
+        Raises:
+            Lacking: it is not the one that is kept.
+        """
+        if "continues" not in say:
+            return None
+        sequence = say["continues"]
+        if self.kept is None or type(sequence) is not int or sequence != self.kept.sequence:
+            raise Lacking(
+                f"the memory after request {sequence!r:.20} is not kept here; send it whole"
             )
-        policy, start = self.server.policy, self.server.policy.initial_state(rows)
-        channels, cameras = len(policy.robot.channels), len(policy.robot.cameras)
-        camera = policy.robot.cameras[0]
-        expected = {
-            "images": ("uint8", (rows, cameras, camera.height_px, camera.width_px, 3)),
-            "image_ok": ("bool", (rows, cameras)), "proprio": ("float32", (rows, channels)),
-            **{n: ("float32", np.shape(v)) for n, v in _parts(start).items()},
-            "noise": ("float32", (rows, *policy.noise_shape)), "time_s": ("float64", (rows,)),
-        }  # fmt: skip
-        for name, (dtype, shape) in expected.items():
-            got = arrays[name]
-            if (got.dtype.name, got.shape) != (dtype, tuple(shape)):
-                raise Refused(f"{name}: got {got.dtype} {got.shape}, expected {dtype} {shape}")
-            if got.dtype.kind == "f" and not np.isfinite(got).all():
-                raise Refused(f"{name}: is not finite; hold the arm, and observe anew")
-        time_s = arrays["time_s"]
-        if (time_s < 0).any():
-            raise Refused("time_s: is below 0; it counts from the first observation of an episode")
-        changed = [i for i, t in enumerate(task) if self.task[i : i + 1] not in ((), (t,))]
-        if any(time_s[i] != 0 for i in changed):
+        return self.kept.arrays
+
+    def _same_task(self, request: Request) -> None:
+        """Raise Refused where a row has another task in the middle of an episode."""
+        time_s = request.arrays["time_s"]
+        rows = zip(request.task, self.task, strict=False)
+        if any(one != before and time_s[i] != 0 for i, (one, before) in enumerate(rows)):
             raise Refused("another task in the middle of an episode; begin a new one, at time_s 0")
-        obs = Observation(
-            images=arrays["images"], image_ok=arrays["image_ok"], proprio=arrays["proprio"],
-            task=tuple(task), time_s=time_s,
-        )  # fmt: skip
-        state = PolicyState(
-            tokens=arrays["tokens"], slot_time=arrays["slot_time"], slot_count=arrays["slot_count"]
-        )
-        return obs, state, arrays["noise"]
 
     def _count(self) -> None:
         """Raise Refused where a connection asks too often."""
@@ -349,17 +343,8 @@ class _Talk:
         if len(self.times) > rate:
             raise Refused(f"more than {rate:g} requests in a second; ask less often")
 
-    def _receive(self, size: int) -> bytearray:
-        return wire.exactly(self.connection, size)
-
     def _send(self, say: dict[str, Any], arrays: dict[str, np.ndarray] | None = None) -> None:
-        self.connection.sendall(wire.pack(say, arrays))
-
-
-def _parts(state: PolicyState) -> dict[str, Any]:
-    return {
-        "tokens": state.tokens, "slot_time": state.slot_time, "slot_count": state.slot_count
-    }  # fmt: skip
+        wire.send(self.connection, wire.parts(say, arrays))
 
 
 def listen(at: str, token: str, tls: bool) -> socket.socket:
@@ -372,12 +357,14 @@ def listen(at: str, token: str, tls: bool) -> socket.socket:
 
     Raises:
         ValueError: the address makes no sense, or others than this machine could reach it and there
-            is no token or no TLS.
+            is no token or no TLS, or another server listens there.
     """
     if at.startswith("unix:"):
         path = Path(at.removeprefix("unix:"))
         if path.exists() and not path.is_socket():
             raise ValueError(f"{path}: is there and no socket; give another --at")
+        if _somebody_listens(path):
+            raise ValueError(f"{path}: another server listens there; stop it, or give another --at")
         path.unlink(missing_ok=True)
         found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         found.bind(str(path))
@@ -396,6 +383,19 @@ def listen(at: str, token: str, tls: bool) -> socket.socket:
         found.bind((host.strip("[]"), int(port)))
     found.listen(CLIENTS)
     return found
+
+
+def _somebody_listens(path: Path) -> bool:
+    """Whether a server answers at a Unix socket, or may; not at one that a dead server left."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)  # one whose queue is full would keep us waiting
+        try:
+            probe.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        except OSError:  # its queue is full, or it is not ours to ask
+            return True
+    return True
 
 
 def is_loopback(host: str) -> bool:

@@ -3,9 +3,10 @@
 `python -m deploy.server_study FOLDER --frames 1000000`
 
 A real server in a process of its own gets frames that are no frames, each broken in one of several
-ways, and frames that may not be done. None may be answered by a decision, the process must live,
-and its memory must stay. Then a client asks for decisions beside the same policy in its own
-process.
+ways, and frames that may not be done; then a client that may act sends pictures that are none, and
+names memories that are not kept. None may be answered by a decision, the process must live, and its
+memory must stay. Then a client asks for decisions beside the same policy in its own process, and
+several ask at once.
 """
 
 import contextlib
@@ -17,8 +18,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tyro
@@ -26,15 +29,26 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from deploy import wire
+from deploy import jpeg, wire
 from deploy.client import RemotePolicy
-from deploy.wire import Closed, Malformed
+from deploy.request import memory
+from deploy.wire import Closed, Inbox, Malformed
 from vla import opening
 from vla.contracts.protocols import ArmPolicy
 from vla.contracts.types import Observation
 
 WARM = 2000
 """Frames before the memory counts: a process grows until its buffers are there."""
+WARM_DECISIONS = 50
+"""Decisions before the clock counts."""
+AT = "127.0.0.1:7419"
+"""Where a server listens that is timed."""
+GATHERED = {
+    "each alone": ("--limits.rows", "1"),
+    "who waits": (),
+    "gathered for 2 ms": ("--limits.gather-ms", "2"),
+}
+"""How a server decides for several clients, and the settings that make it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +59,16 @@ class StudyArgs:
     """What `vla export` wrote."""
     frames: int = 100_000
     """Hostile frames."""
+    pictures: int = 10_000
+    """Hostile requests to act, of a client that may."""
     decisions: int = 1000
     """Timed decisions."""
+    runs: int = 3
+    """How often they are timed."""
+    clients: int = 0
+    """Clients that ask at once, as fast as they are answered; 0 for none."""
+    seconds: float = 5.0
+    """How long they do."""
     seed: int = 0
     """Of everything."""
 
@@ -64,14 +86,26 @@ def hostile(rng: np.random.Generator, policy: ArmPolicy) -> bytes:
         _frame({"say": {"do": "act"}, "arrays": [["images", "object", [size]]]}, noise),
         _frame({"say": {"do": "act"}, "arrays": [["images", "uint8", [size, 1 << 24]]]}, noise),
         _frame({"say": {"do": "act"}, "arrays": [["noise", "float32", [-size]]]}, noise),
-        _frame({"say": {"do": "hello", "protocol": 1, "role": "root", "token": ""}, "arrays": []}),
-        _frame({"say": {"do": "hello", "protocol": 2 + size, "role": "control"}, "arrays": []}),
+        _frame(
+            {
+                "say": {"do": "hello", "protocol": wire.PROTOCOL, "role": "root", "token": ""},
+                "arrays": [],
+            }
+        ),
+        _frame(
+            {
+                "say": {"do": "hello", "protocol": wire.PROTOCOL + 1 + size, "role": "control"},
+                "arrays": [],
+            }
+        ),
         _frame({"say": {"do": "act", "sequence": size}, "arrays": []}),
         _frame({"say": {"do": "__import__('os')"}, "arrays": []}),
-        struct.pack(">4sII", b"MNV2", 2, 0) + b"{}",
+        struct.pack(">4sII", b"MNV0", 2, 0) + b"{}",
         b"\x80\x04\x95" + noise,  # as a pickle begins
         b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
-        wire.pack({"do": "hello", "protocol": 1, "token": "", "role": "control"})[: -size or -1],
+        wire.pack({"do": "hello", "protocol": wire.PROTOCOL, "token": "", "role": "control"})[
+            : -size or -1
+        ],
     ]
     return kinds[int(rng.integers(len(kinds)))]
 
@@ -79,6 +113,59 @@ def hostile(rng: np.random.Generator, policy: ArmPolicy) -> bytes:
 def _frame(head: object, body: bytes = b"") -> bytes:
     text = json.dumps(head).encode()
     return wire.PREFIX.pack(wire.MAGIC, len(text), len(body)) + text + body
+
+
+def hostile_request(
+    rng: np.random.Generator, policy: ArmPolicy
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return a request to act in good order but for its pictures, or the memory that it names."""
+    camera, count = policy.robot.cameras[0], len(policy.robot.cameras)
+    obs, noise = _observed(rng, policy, 0)
+    data, lengths = jpeg.encode(obs.images, int(rng.integers(1, 101)))
+    raw = data.tobytes()[: int(lengths[0, 0])]
+    at = raw.index(b"\xff\xc0")
+    size, low, high = at + 5, int(rng.integers(len(raw))), int(rng.integers(256))
+    pictures = [
+        raw[:size] + b"\xff\xdc\xff\xdc" + raw[size + 4 :],  # 65500 x 65500
+        raw[:size] + rng.bytes(4) + raw[size + 4 :],
+        raw[:low],
+        raw[:2] + rng.bytes(low + 1),
+        raw[: at + 1] + bytes([0xC3 + high % 13]) + raw[at + 2 :],  # arithmetic, lossless, no frame
+        raw[: size + 4] + bytes([high if high != 3 else 4]) + raw[size + 5 :],
+        raw[:-2] + b"\xff\xda" * (40 + high) + raw[-2:],
+        raw[: raw.index(b"\xff\xda")] + b"\xff\xda" + rng.bytes(low),
+        b"\x89PNG\r\n\x1a\n" + raw,
+        b"",
+    ]
+    kind = int(rng.integers(len(pictures) + 1))
+    say: dict[str, Any] = {"do": "act", "age_s": 0.0, "task": ["go"]}
+    arrays = {
+        "time_s": obs.time_s, "noise": noise, "proprio": obs.proprio, "image_ok": obs.image_ok,
+    }  # fmt: skip
+    if kind == len(pictures):
+        return {**say, "continues": int(rng.integers(-2, 1 << 40))}, {
+            **arrays, "images": obs.images
+        }  # fmt: skip
+    one = np.frombuffer(pictures[kind], np.uint8)
+    fits = 8 <= len(one) <= jpeg.most_bytes(camera.height_px, camera.width_px)
+    told = len(one) if fits else int(rng.integers(-8, 1 << 40))
+    return say, {
+        **arrays, **memory(policy.initial_state(1)), "jpeg": np.tile(one, count),
+        "jpeg_bytes": np.full((1, count), told),
+    }  # fmt: skip
+
+
+def _observed(
+    rng: np.random.Generator, policy: ArmPolicy, decision: int
+) -> tuple[Observation, np.ndarray]:
+    """Return random pictures and noise of one row, at a decision of an episode."""
+    camera, count = policy.robot.cameras[0], len(policy.robot.cameras)
+    obs = Observation(
+        images=rng.integers(0, 256, (1, count, camera.height_px, camera.width_px, 3), np.uint8),
+        image_ok=np.ones((1, count), np.bool_), proprio=np.array([policy.robot.home], np.float32),
+        task=("go",), time_s=np.array([decision * policy.execute / policy.robot.control_hz]),
+    )  # fmt: skip
+    return obs, rng.standard_normal((1, *policy.noise_shape), np.float32)
 
 
 def send(path: str, data: bytes) -> bool | None:
@@ -90,7 +177,7 @@ def send(path: str, data: bytes) -> bool | None:
             connection.sendall(data)
             connection.shutdown(socket.SHUT_WR)
 
-            return bool(wire.unpack(lambda size: wire.exactly(connection, size))[0].get("ok"))
+            return bool(Inbox(connection).frame()[0].get("ok"))
     return None
 
 
@@ -101,10 +188,10 @@ def memory_mb(process: int) -> float:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, at: str) -> Iterator[subprocess.Popen[str]]:
+def serving(folder: Path, at: str, *more: str) -> Iterator[subprocess.Popen[str]]:
     """Run `vla serve` in a process of its own."""
     line = [sys.executable, "-m", "vla.cli", "serve", str(folder), "--at", at]
-    line += ["--limits.rate-hz", "100000"]
+    line += ["--limits.rate-hz", "100000", *more]
     process = subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     if "served at" not in process.stdout.readline():
@@ -127,63 +214,131 @@ def attack(path: str, process: int, args: StudyArgs, policy: ArmPolicy) -> dict[
     return {"accepted": accepted, "silent": silent, "before": before, "after": memory_mb(process)}
 
 
+def abuse(path: str, process: int, args: StudyArgs, policy: ArmPolicy) -> dict[str, float]:
+    """Return how many requests were decided that may not be, and the memory before and after."""
+    rng, accepted, before = np.random.default_rng(args.seed), 0, 0.0
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(30)
+        connection.connect(path)
+        inbox = Inbox(connection)
+        hello = {"do": "hello", "protocol": wire.PROTOCOL, "token": "", "role": "control"}
+        wire.send(connection, wire.parts(hello))
+        inbox.frame()
+        for i in track(range(args.pictures), "abusing", transient=True):
+            before = memory_mb(process) if i == args.pictures // 10 else before
+            say, arrays = hostile_request(rng, policy)
+            wire.send(connection, wire.parts({**say, "sequence": i}, arrays))
+            accepted += inbox.frame()[0].get("ok") is True
+    return {"accepted": accepted, "before": before, "after": memory_mb(process)}
+
+
 def overhead(folder: Path, at: str, args: StudyArgs) -> tuple[np.ndarray, np.ndarray]:
-    """Return seconds f64 [decisions] of the policy in this process, and of the server's."""
+    """Return seconds f64 [runs, decisions] of the policy in this process, and of the server's."""
     policy, rng = opening.open_(folder, threads=1).policy, np.random.default_rng(args.seed)
-    camera, count = policy.robot.cameras[0], len(policy.robot.cameras)
-    times: tuple[list[float], list[float]] = ([], [])
+    times = np.zeros((2, args.runs, WARM_DECISIONS + args.decisions))
     with RemotePolicy(at) as remote:
-        state = policy.initial_state(1)
-        for i in range(50 + args.decisions):
-            obs = Observation(
-                images=rng.integers(
-                    0, 256, (1, count, camera.height_px, camera.width_px, 3), np.uint8
-                ),
-                image_ok=np.ones((1, count), np.bool_),
-                proprio=np.array([policy.robot.home], np.float32), task=("go",),
-                time_s=np.array([i * policy.execute / policy.robot.control_hz]),
-            )  # fmt: skip
-            noise = rng.standard_normal((1, *policy.noise_shape), np.float32)
-            for j in (i % 2, 1 - i % 2):
-                begin = time.perf_counter()
-                _, new = (policy, remote)[j].act(obs, state, noise)
-                times[j].append(time.perf_counter() - begin)
-            state = new
-    return np.array(times[0][50:]), np.array(times[1][50:])
+        for run in range(args.runs):
+            state = policy.initial_state(1)
+            for i in range(times.shape[-1]):
+                obs, noise = _observed(rng, policy, i)
+                for j in (i % 2, 1 - i % 2):
+                    begin = time.perf_counter()
+                    _, new = (policy, remote)[j].act(obs, state, noise)
+                    times[j, run, i] = time.perf_counter() - begin
+                state = new
+    return times[0, :, WARM_DECISIONS:], times[1, :, WARM_DECISIONS:]
+
+
+def throughput(at: str, clients: int, seconds: float) -> tuple[float, float]:
+    """Return decisions per second of several clients together, and the mean rows of a call."""
+    begin = time.perf_counter()
+
+    def drive(remote: RemotePolicy, seed: int) -> int:
+        rng, state, k = np.random.default_rng(seed), remote.initial_state(1), 0
+        while time.perf_counter() - begin < seconds:
+            obs, noise = _observed(rng, remote, k)
+            state, k = remote.act(obs, state, noise)[1], k + 1
+        return k
+
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(clients) as pool:
+        remotes = [stack.enter_context(RemotePolicy(at)) for _ in range(clients)]
+        count = sum(pool.map(drive, remotes, range(clients)))
+        rate = count / (time.perf_counter() - begin)
+        return rate, remotes[0].health()["mean_rows"]
+
+
+def crowd_table(folder: Path, args: StudyArgs) -> Table:
+    """Return decisions per second of 1, 2, 4, ... clients, each alone and gathered."""
+    table = Table(title=f"{folder}: decisions per second (mean rows of a call)")
+    table.add_column("clients", justify="right")
+    for name in GATHERED:
+        table.add_column(name, justify="right")
+    counts = [2**i for i in range(args.clients.bit_length()) if 2**i < args.clients]
+    for clients in (*counts, args.clients):
+        row = [str(clients)]
+        for more in GATHERED.values():
+            limits = ["--limits.controllers", str(clients), "--limits.age-s", "10", *more]
+            with serving(folder, AT, *limits):
+                rate, rows = throughput(AT, clients, args.seconds)
+            row.append(f"{rate:.0f} ({rows:.1f})")
+        table.add_row(*row)
+    return table
 
 
 def main() -> int:
     """Run the study; 1 if a frame was accepted or the server died."""
     args = tyro.cli(StudyArgs)
+    console = Console(highlight=False)
     policy = opening.open_(args.folder, threads=1).policy
+    table = Table(title=f"{args.folder}: policy server")
+    table.add_column("what")
+    table.add_column("found", justify="right")
+    bad = False
+    if args.frames or args.pictures:
+        bad = under_attack(args, policy, table)
+    if args.decisions:
+        with serving(args.folder, AT):
+            own, served = overhead(args.folder, AT, args)
+        for run, (one, other) in enumerate(zip(own, served, strict=True)):
+            p50 = [1e3 * float(np.median(t)) for t in (one, other, other - one)]
+            table.add_row(
+                f"run {run}: decision p50, in process / over loopback, paired difference",
+                f"{p50[0]:.2f} / {p50[1]:.2f}, {p50[2]:.2f} ms",
+            )
+    if table.rows:
+        console.print(table)
+    if args.clients:
+        console.print(crowd_table(args.folder, args))
+    return int(bad)
+
+
+def under_attack(args: StudyArgs, policy: ArmPolicy, table: Table) -> bool:
+    """Attack a server and add what was found to a table; return whether it gave in."""
     with tempfile.TemporaryDirectory() as place:
         path = f"{place}/socket"
         with serving(args.folder, f"unix:{path}") as process:
             begin = time.perf_counter()
             found = attack(path, process.pid, args, policy)
             seconds = time.perf_counter() - begin
+            abused = abuse(path, process.pid, args, policy)
             with RemotePolicy(f"unix:{path}", role="watch") as watcher:
                 health = watcher.health()
             alive = process.poll() is None
-    with serving(args.folder, "127.0.0.1:7419"):
-        own, served = overhead(args.folder, "127.0.0.1:7419", args)
-    table = Table(title=f"{args.folder}: policy server")
-    table.add_column("what")
-    table.add_column("found", justify="right")
-    table.add_row("hostile frames", f"{args.frames:,} in {seconds:.0f} s")
-    table.add_row("accepted", f"{found['accepted']:.0f}")
-    table.add_row("decisions made", f"{health['decisions']}")
-    table.add_row("hung up without an answer", f"{found['silent']:.0f}")
-    table.add_row("server alive and answering", "yes" if alive else "no")
-    table.add_row(
-        f"memory after {WARM:,} frames, at the end",
-        f"{found['before']:.1f} MB, {found['after']:.1f} MB",
-    )
-    p50 = [1e3 * float(np.median(t)) for t in (own, served)]
-    table.add_row("decision p50, in process / over loopback", f"{p50[0]:.2f} / {p50[1]:.2f} ms")
-    table.add_row("overhead", f"{1e3 * float(np.median(served - own)):.2f} ms")
-    Console(highlight=False).print(table)
-    return int(found["accepted"] > 0 or health["decisions"] > 0 or not alive)
+    for what, result in (
+        ("hostile frames", f"{args.frames:,} in {seconds:.0f} s"),
+        ("accepted", f"{found['accepted']:.0f}"),
+        ("hung up without an answer", f"{found['silent']:.0f}"),
+        (f"memory after {WARM:,} frames, at the end",
+         f"{found['before']:.1f} MB, {found['after']:.1f} MB"),
+        ("hostile pictures and memories of one who may act", f"{args.pictures:,}"),
+        ("accepted", f"{abused['accepted']:.0f}"),
+        ("memory after a tenth of them, at the end",
+         f"{abused['before']:.1f} MB, {abused['after']:.1f} MB"),
+        ("decisions made", f"{health['decisions']}"),
+        ("server alive and answering", "yes" if alive else "no"),
+    ):  # fmt: skip
+        table.add_row(what, result)
+    return bool(found["accepted"] or abused["accepted"] or health["decisions"] or not alive)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,17 @@ class Calibration:
     """Weights of 1, the trend's own logit and its opposite's (both against stagnation), compared
     change and change of the curve, on the logit of progress; mirrored, on that of regress."""
 
+    def __post_init__(self) -> None:
+        """Refuse what is not as many finite weights as there are features."""
+        for name, count in (("confidence", 4), ("trend", 5)):
+            if len(getattr(self, name)) != count:
+                raise ValueError(
+                    f"{name}: got {len(getattr(self, name))} weights, expected {count}"
+                )
+        for name in ("done", "confidence", "trend"):
+            if not np.isfinite(getattr(self, name)).all():
+                raise ValueError(f"{name}: got {getattr(self, name)}, expected finite numbers")
+
 
 def features(value: np.ndarray, spread: np.ndarray, disagreement: np.ndarray) -> np.ndarray:
     """Return what confidence is computed from, f64 [n, 4]."""

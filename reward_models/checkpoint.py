@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ import torch
 from tokenizers import Tokenizer
 
 from reward_models.calibrate import Calibration
-from reward_models.scorer import Scorer, ScorerConfig
+from reward_models.curves import ScorerConfig
+from reward_models.scorer import Scorer
 from vla import checkpoint
 from vla.contracts import config as configs
 from vla.contracts import registry
@@ -124,18 +125,29 @@ def find(place: Path) -> Path:
     Raises:
         ValueError: there is none.
     """
-    here = place.resolve()
-    for folder in (here, here / "best", here / "checkpoint"):
-        for kept in (folder, checkpoint.old_place(folder)):
-            if (kept / FILES[0]).is_file():
-                missing = [name for name in FILES if not (kept / name).is_file()]
-                if missing:
-                    raise ValueError(f"{kept}: critic lacks {', '.join(missing)}; copy it whole")
-                return kept
+    for kept in _places(place):
+        missing = [name for name in FILES if not (kept / name).is_file()]
+        if missing:
+            raise ValueError(f"{kept}: critic lacks {', '.join(missing)}; copy it whole")
+        return kept
     raise ValueError(
         f"{place}: no critic there (expected a folder with {' and '.join(FILES)}, or one of "
         f"{', '.join(UNTRAINED)}); give the folder that `vla critic train --out` wrote"
     )
+
+
+def is_critic(place: Path) -> bool:
+    """Whether a critic is meant by `place`: a folder or run with one, whole or not, or a name."""
+    return any(True for _ in _places(place)) or (str(place) in UNTRAINED and not place.exists())
+
+
+def _places(place: Path) -> Iterator[Path]:
+    """Yield the folders at `place`, or in the run there, that hold the description of a critic."""
+    here = place.resolve()
+    for folder in (here, here / "best", here / "checkpoint"):
+        for kept in (folder, checkpoint.old_place(folder)):
+            if (kept / FILES[0]).is_file():
+                yield kept
 
 
 def describe(folder: Path) -> Description:

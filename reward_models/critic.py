@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from torch import Tensor
 
 from vla.contracts.types import Frames
+from vla.nn.text import TextEncoder
 
 
 class Shown(NamedTuple):
@@ -74,4 +75,33 @@ class Critic(Protocol):
 
     def compare(self, a: Tensor, b: Tensor, first: Tensor, shown: Shown | None) -> Change:
         """Compare embeddings a and b [n, d] of the same episodes; a == b gives exactly 0."""
+        ...
+
+
+@runtime_checkable
+class Exportable(Critic, Protocol):
+    """A critic that runs without torch once `vla export` has written its graphs.
+
+    `watch`, `judge` and `compare` are then functions of tensors alone, in operators that export.
+    """
+
+    text: TextEncoder
+    """Instructions to token ids."""
+
+    @property
+    def image_hw(self) -> tuple[int, int]:
+        """Height and width of the images it works on."""
+        ...
+
+    def watch(
+        self, images: Tensor, words: Tensor, memory: Tensor, fresh: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Do what `embed` does for the next frame of each of B episodes.
+
+        Args:
+            images: u8 [b, v, h, w, 3].
+            words: Token ids i64 [b, w] of the instructions, padded with 0.
+            memory: [b, m], what is kept of earlier frames.
+            fresh: bool [b], True where an episode begins: whatever `memory` holds there is dropped.
+        """
         ...

@@ -7,8 +7,8 @@ import argparse
 import sys
 
 from sim.episode import record_episode
-from sim.statistics import wilson
 from vla.contracts import registry
+from vla.statistics import wilson
 
 
 def measure(task: str, robot: str, seeds: int) -> tuple[list[int], float]:

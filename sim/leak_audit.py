@@ -16,11 +16,11 @@ import numpy as np
 
 from sim.render import Camera, shared_renderer
 from sim.scene import compile_scene
-from sim.statistics import wilson
 from sim.tasks import cue_colour, put_back
 from sim.vec_env import load_robot
 from sim.world import MujocoWorld
 from vla.contracts.config import PluginConfig
+from vla.statistics import wilson
 
 TASKS = {
     "cue_colour": (cue_colour.Config, "cue"),

@@ -19,6 +19,8 @@ from sim.scene import Scene
 from sim.world import MujocoWorld
 
 MAX_GEOMS = 500
+MODEL_LOOKS = ("geom_rgba", "site_rgba", "cam_pos", "cam_quat", "light_dir", "light_diffuse")
+"""What of a model differs between the episodes of a scene and shows in pictures."""
 
 
 class Renderer:
@@ -111,21 +113,9 @@ def shoot_(cameras: Sequence[Camera]) -> None:
 def appearance(world: MujocoWorld) -> bytes:
     """Return the bytes of everything in a world that its images depend on."""
     model, data = world.model, world.data
-    return b"".join(
-        part.tobytes()
-        for part in (
-            data.geom_xpos,
-            data.geom_xmat,
-            data.site_xpos,
-            data.site_xmat,
-            model.geom_rgba,
-            model.site_rgba,
-            model.cam_pos,
-            model.cam_quat,
-            model.light_dir,
-            model.light_diffuse,
-        )
-    )
+    shapes = (data.geom_xpos, data.geom_xmat, data.site_xpos, data.site_xmat)
+    looks = (getattr(model, name) for name in MODEL_LOOKS)
+    return b"".join(part.tobytes() for part in (*shapes, *looks))
 
 
 @functools.lru_cache(maxsize=1)

@@ -83,11 +83,26 @@ class MujocoWorld:
         Returns:
             reward, terminated, truncated: reward is 1 in the step that reaches success, else 0.
         """
-        target = self.task.control(self, np.asarray(action, np.float64))
+        self.drive_(action, self.scene.substeps)
+        return self.count_()
+
+    def drive_(self, target: np.ndarray, substeps: int) -> None:
+        """Hold position targets, shape (u,), for some steps of physics: a part of a control step.
+
+        The parts of a control step, whatever their number, end where the whole of it does.
+        """
+        target = self.task.control(self, np.asarray(target, np.float64))
         self.data.ctrl[self.actuators] = np.minimum(np.maximum(target, self._low), self._high)
-        mujoco.mj_step(self.model, self.data, nstep=self.scene.substeps)
+        mujoco.mj_step(self.model, self.data, nstep=substeps)
         # mj_step leaves poses one substep behind the joint positions.
         mujoco.mj_kinematics(self.model, self.data)
+
+    def count_(self) -> tuple[float, bool, bool]:
+        """End a control step that `drive_` has driven: count it, and apply the task's rules.
+
+        Returns:
+            What `step` does.
+        """
         self.steps += 1
         self.task.advance(self)
         self.succeeded = self.task.success(self)

@@ -24,6 +24,8 @@ jaxtyping.install_import_hook(FOLDERS, "beartype.beartype")
 hypothesis.settings.register_profile(
     "mneme", deadline=None, derandomize=True, max_examples=50, print_blob=True
 )
+# `--hypothesis-profile long`: for hours, or for the one test that says so.
+hypothesis.settings.register_profile("long", deadline=None, max_examples=100_000, print_blob=True)
 hypothesis.settings.load_profile("mneme")
 
 # Fixtures of all folders; imported here, once the hook is installed.

@@ -77,6 +77,8 @@ def test_every_wall_between_the_folders_holds():
         ({"training/up.py": "import deploy"}, "Only a checkpoint passes"),
         ({"deploy/up.py": "import sim.task"}, "Deployment knows neither simulator"),
         ({"robot_bridge/up.py": "import reward_models"}, "Deployment knows neither simulator"),
+        ({"deploy/up.py": "import reward_models.curves"}, "Deployment knows neither simulator"),
+        ({"reward_models/curves.py": "import reward_models.critic"}, "never reach torch"),
         ({"vla/robots/up.py": "def f():\n    import torch"}, "never reach torch"),
         (  # indirect: the contract sees through the file in between
             {"deploy/between.py": "import torch", "robot_bridge/up.py": "import deploy.between"},
@@ -98,7 +100,16 @@ def test_an_import_through_a_wall_is_found(tree, files, broken):
 
 
 @pytest.mark.parametrize(
-    "module", ["vla.cli", "vla.contracts.types", "vla.robots.so101", "sim.task"]
+    "module",
+    [
+        "vla.cli",
+        "vla.contracts.types",
+        "vla.robots.so101",
+        "sim.task",
+        "deploy.critic.deployed",
+        "robot_bridge.convert_bag",
+        "robot_bridge.recording",
+    ],
 )
 def test_what_the_robot_and_simulator_need_imports_without_torch_or_lerobot(module):
     code = (

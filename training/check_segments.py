@@ -12,10 +12,10 @@ import numpy as np
 from reward_models import segments
 from sim import behaviours, layout
 from sim.scene import compile_scene
-from sim.statistics import wilson
 from sim.vec_env import load_robot, load_task
 from sim.world import MujocoWorld
 from vla.contracts import registry
+from vla.statistics import wilson
 
 OBJECTS = {"drawer": "handle", "pick_place": "cube", "put_back": "block"}
 """Tasks with sub-tasks, and the geom that is taken and let go in each."""

@@ -1,6 +1,7 @@
 """What a training run is: one frozen dataclass, made by a recipe and changed by flags."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from training.optimiser import OptimiserConfig
@@ -71,6 +72,30 @@ class RunConfig:
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
         check_least(self, steps=1, seed=0, threads=1, log_every=1, save_every=1)
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """What a student learns from."""
+
+    policy: Path
+    """Checkpoint of the teacher."""
+    data: Path
+    """Data set whose observations it decides on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistillConfig(RunConfig):
+    """One run of distillation."""
+
+    algo: PluginConfig = plugin("training.algos", "distill")
+    """How it learns."""
+    optimiser: OptimiserConfig = field(default_factory=lambda: OptimiserConfig(ema=0.99))
+    """Optimiser."""
+    eval: EvalConfig = field(default_factory=lambda: EvalConfig(every=0))
+    """Evaluation."""
+    steps: int = 1000
+    """Updates."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,21 +48,28 @@ def steps(out: Path) -> list[list[str]]:
         ["demos", "cue_colour", "--episodes", str(recipe.demos.episodes), "--out", data],
         *([*train, "--policy.memory.type", memory, "--out", runs[memory]] for memory in ARMS),
         *(["eval", runs[memory], *test] for memory in ARMS),
-        ["report", *runs.values(), "--out", str(out / "report.html")],
         *deployment_steps(out, runs["bank"], data),
+        ["report", *runs.values(), "--exported", str(out / "exported"),
+         "--latency", str(out / "latency"), "--bridge", str(out / "bridge"),
+         "--out", str(out / "report.html")],
         *critic_steps(out),
         *practice_steps(out),
-    ]
+    ]  # fmt: skip
 
 
 def deployment_steps(out: Path, run: str, data: str) -> list[list[str]]:
-    """Return the lines that export a policy, prove that it is the same, and time it."""
+    """Return the lines that export a policy, prove that it is the same, time it, and let it drive
+    a simulated arm through ROS 2.
+    """
     exported = str(out / "exported")
     return [
         ["export", run, "--out", exported],
         ["parity", exported, "--against", run, "--data", data],
         ["bench", "policy", "--checkpoint", run, "--exported", exported, "--decisions", "0",
          "--no-lerobot", "--out", str(out / "latency")],
+        ["bench", "bridge", exported, "--episodes", "10", "--latency-s", "0",
+         "--silent-s", "1", "--blind-s", "1",  # others may use this machine, too
+         "--out", str(out / "bridge")],
     ]  # fmt: skip
 
 
@@ -123,7 +130,6 @@ def main() -> int:
     console.print()
     console.print(summary(OUT, time.perf_counter() - begin))
     console.print(f"report: {(OUT / 'report.html').resolve()}")
-    console.print(f"latency: {(OUT / 'latency' / 'latency.html').resolve()}")
     console.print(f"labels: {(OUT / 'labelled_report.html').resolve()}")
     console.print(f"practice: {(OUT / 'practice_report.html').resolve()}")
     return 0

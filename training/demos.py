@@ -12,7 +12,6 @@ import json
 import multiprocessing
 import shutil
 import signal
-import sys
 import traceback
 import warnings
 from collections import deque
@@ -44,6 +43,7 @@ from vla.contracts import registry
 from vla.contracts.config import PluginConfig, check_least, to_json, type_name
 from vla.data.reader import DatasetInfo, open_dataset
 from vla.data.writer import Episode, merge_shards, write_shard
+from vla.interrupted import Interrupted
 
 MAX_SHARD_EPISODES = 25
 """What a kill may cost each worker at most, and the number of episodes per video file."""
@@ -78,14 +78,6 @@ class DemosConfig:
         check_least(self, episodes=1, workers=1, seed=0)
 
 
-class Interrupted(Exception):
-    """The user stopped a recording; what is saved is whole and can be continued."""
-
-    def __init__(self, saved: int, parts: Path) -> None:
-        super().__init__(f"{saved} episodes are saved in {parts}")
-        self.saved = saved
-
-
 def main(argv: list[str]) -> int:
     """Run `vla demos TASK --episodes N --out DIR`; return the exit code."""
     if not argv or argv[0].startswith("-"):
@@ -97,12 +89,7 @@ def main(argv: list[str]) -> int:
     names = [field.name for field in dataclasses.fields(DemosConfig)]
     config = DemosConfig(**{name: getattr(options, name) for name in names})
     check(config)
-    try:
-        info = record_demos(config)
-    except Interrupted as stop:
-        told = f"interrupted: {stop}, {config.episodes} were asked for"
-        print(f"{told}; run the same command to continue", file=sys.stderr)
-        return 130
+    info = record_demos(config)
     print(f"{info.num_episodes} episodes, {info.num_frames} frames in {info.path}")
     return 0
 
@@ -251,7 +238,7 @@ def _record_missing(config: DemosConfig, record: Recorder, parts: Path) -> None:
     def stop(signum: int, frame: Any) -> None:
         nonlocal stopping
         if stopping:  # asked twice: drop what is not saved
-            raise Interrupted(sum(_shards(parts).values()), parts)
+            raise _stopped(config, parts)
         stopping = True
 
     previous = {s: signal.signal(s, stop) for s in (signal.SIGINT, signal.SIGTERM)}
@@ -273,7 +260,12 @@ def _record_missing(config: DemosConfig, record: Recorder, parts: Path) -> None:
         for number, handler in previous.items():
             signal.signal(number, handler)
     if saved < config.episodes:
-        raise Interrupted(saved, parts)
+        raise _stopped(config, parts)
+
+
+def _stopped(config: DemosConfig, parts: Path) -> Interrupted:
+    saved = sum(_shards(parts).values())
+    return Interrupted(f"{saved} of {config.episodes} episodes are saved in {parts}")
 
 
 def _bar(config: DemosConfig) -> Progress:

@@ -45,7 +45,12 @@ class EvalArgs:
     videos: int = 9
     """Episodes in the grid video; 0 for neither video nor memory picture."""
     device: Literal["cpu", "cuda"] = "cpu"
-    """Where the policy runs."""
+    """Where a checkpoint runs."""
+    targets: tuple[str, ...] = ()
+    """Who may run the policy, in order: of a checkpoint torch or torch-compile, of an exported
+    policy onnxruntime, tensorrt and others; the first that decides on this machine does."""
+    against: Path | None = None
+    """The checkpoint that an exported policy is of, if targets name torch or torch-compile."""
     threads: int = 1
     """CPU threads of the policy; a second one pays only on an otherwise idle machine."""
 
@@ -66,23 +71,25 @@ def main(argv: list[str]) -> int:
     found = opening.open_(Path(argv[0]), threads=1)
     trained_on = configs.from_json(None, found.task, f"{found.folder}: task", "sim.tasks")
     args = parse(argv[1:], trained_on)
-    policy = found.policy
     if args.robot:
-        checkpoint.check_robot(policy.robot, load_robot(args.robot))
+        checkpoint.check_robot(found.policy.robot, load_robot(args.robot))
     flags.check_device(args.device)
-    if isinstance(policy, VLAPolicy):
-        policy.to(args.device)
-    elif args.device != "cpu" or args.pass_at:
-        raise ValueError(
-            f"{found.folder}: an exported policy acts on the CPU, and cannot be tried several "
-            "times; leave --device and --pass-at out, or give its checkpoint"
+    if (args.device, args.targets, args.against, args.threads) != ("cpu", (), None, 1):
+        found = opening.open_(
+            found.folder, args.threads, args.targets, against=args.against, device=args.device
         )
-    elif args.threads != 1:
-        policy = opening.open_(found.folder, args.threads).policy
+    policy = found.policy
+    if args.pass_at and not isinstance(policy, VLAPolicy):
+        raise ValueError(
+            f"{found.folder}: target {found.target} cannot be tried several times; leave --pass-at "
+            "out, or give a checkpoint without --targets"
+        )
     out = args.out or _results_folder(found.folder, trained_on, args)
     out.mkdir(parents=True, exist_ok=True)  # before the work: it may not be possible
     host.prepare(args.threads)
     console = Console(highlight=False, soft_wrap=True)
+    for line in (*found.refusals(), f"target: {found.target}"):
+        console.print(line, markup=False)
     if args.pass_at and isinstance(policy, VLAPolicy):
         _try(policy, args, found.step, out, console)
     else:

@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import rich.progress
 
-from sim import statistics, vec_env
+from sim import vec_env
+from vla import statistics
 from vla.contracts import config as configs
 from vla.contracts.config import PluginConfig
 from vla.contracts.protocols import ArmPolicy
 from vla.contracts.types import Observation, PolicyState
+from vla.noise import episode_noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,20 +67,6 @@ class Evaluation:
     def to_json(self) -> dict[str, Any]:
         """Return everything, with rate and interval, as JSON types."""
         return {**dataclasses.asdict(self), "rate": self.rate, "interval": list(self.interval)}
-
-
-def episode_noise(
-    seed: int, episode: np.ndarray, decision: np.ndarray, shape: tuple[int, ...], attempt: int = 0
-) -> np.ndarray:
-    """Return standard normal noise f32 [e, *shape] that follows from (seed, episode, decision), and
-    from the attempt if it is one of several.
-    """
-    more = [attempt] if attempt else []
-    rows = [
-        np.random.default_rng([seed, 1, int(e), int(d), *more]).standard_normal(shape, np.float32)
-        for e, d in zip(episode, decision, strict=True)
-    ]
-    return np.stack(rows)
 
 
 class Player:

@@ -28,6 +28,7 @@ from training.metrics import MetricsLog
 from training.optimiser import Optimiser
 from vla import checkpoint
 from vla.contracts import config as configs
+from vla.interrupted import Interrupted
 
 Weights = dict[str, torch.Tensor]
 """A state dict."""
@@ -103,10 +104,6 @@ class Talker(Protocol):
 
     listener: Listener
     """Whom it tells."""
-
-
-class Interrupted(Exception):
-    """The run was stopped by a signal, after saving."""
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float64
 
-from sim import statistics
 from training.evaluate import evaluate
+from vla import statistics
 from vla.contracts import config as configs
 from vla.contracts.config import PluginConfig
 from vla.policies.vla import VLAPolicy

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from training import files, report_page
+from training import files, report_deployed, report_page
 from training.metrics import read_metrics
 from training.report_page import Run
 from vla import arguments
@@ -23,6 +23,12 @@ class ReportArgs:
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """Folders that `vla train --out` wrote."""
+    exported: Path | None = None
+    """What `vla export` made of one of them: what `vla parity` found of it is shown, too."""
+    latency: Path | None = None
+    """Folder that `vla bench policy --out` wrote: times of a decision are shown, too."""
+    bridge: Path | None = None
+    """Folder that `vla bench bridge --out` wrote: how it did over ROS 2 is shown, too."""
     out: Path | None = None
     """File to write; report.html in the first run if not given."""
 
@@ -37,11 +43,40 @@ def main(argv: list[str]) -> int:
     if not args.runs:
         raise ValueError("no run given: vla report RUN [RUN ...] --out FILE")
     out = args.out or args.runs[0] / "report.html"
-    text = report_page.page(read_runs(args.runs))
+    text = report_page.page(
+        read_runs(args.runs), deployed(args.exported, args.latency, args.bridge)
+    )
     out.parent.mkdir(parents=True, exist_ok=True)
     files.write_text(out, text)
     print(f"report: {out} ({len(text.encode()) / 1e6:.1f} MB)")
     return 0
+
+
+def deployed(
+    exported: Path | None = None, latency: Path | None = None, bridge: Path | None = None
+) -> list[str]:
+    """Return the page's parts about an exported policy, its times and its arm.
+
+    Raises:
+        ValueError: a folder does not hold them, or a file in it is damaged.
+    """
+    body: list[str] = []
+    if exported:
+        manifest = _read_json(exported / "manifest.json", "precision", "parity")
+        if manifest is None:
+            raise ValueError(f"{exported}: no exported policy there; give what `vla export` wrote")
+        body += report_deployed.parity(manifest)
+    if latency:
+        told = _read_json(latency / "latency.json", "seconds", "quantiles", "peak_mb")
+        if told is None:
+            raise ValueError(f"{latency}: no latency.json; give what `vla bench policy` wrote")
+        body += report_deployed.latency(told)
+    if bridge:
+        told = _read_json(bridge / "bridge.json", "in_process", "over_ros", "audit", "episodes")
+        if told is None:
+            raise ValueError(f"{bridge}: no bridge.json; give what `vla bench bridge` wrote")
+        body += report_deployed.bridge(told)
+    return body
 
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sim import statistics
 from training.rl import health
-from vla import pages, svg
+from vla import pages, statistics, svg
 from vla.pages import NONE, dot, escape, figure, table
 
 MAX_VIDEO_BYTES, MAX_VIDEOS_BYTES = 6_000_000, 12_000_000
@@ -58,8 +57,8 @@ class Run:
         return sum((row.get("seconds", 0.0) for row in self.metrics), 0.0)
 
 
-def page(runs: Sequence[Run]) -> str:
-    """Return the page about one run or several."""
+def page(runs: Sequence[Run], deployed: Sequence[str] = ()) -> str:
+    """Return the page about one run or several, with parts about what was deployed of them."""
     tasks = ", ".join(dict.fromkeys(_task(run) for run in runs))
     title = f"{tasks}: {', '.join(run.name for run in runs)}"
     body = [
@@ -70,6 +69,7 @@ def page(runs: Sequence[Run]) -> str:
         _overview(runs),
         *_differences(runs),
         *_charts(runs),
+        *deployed,
     ]
     room = MAX_VIDEOS_BYTES
     for i, run in enumerate(runs):

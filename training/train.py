@@ -1,6 +1,5 @@
 """`vla train`: demonstrations if there are none yet, then the loop, from a recipe and flags."""
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -81,9 +80,5 @@ def parse(argv: list[str]) -> TrainArgs:
 def main(argv: list[str]) -> int:
     """Run the verb."""
     args = parse(argv)
-    try:
-        train(args.train, args.out, args.data, Console())
-    except (demos.Interrupted, loop.Interrupted) as stop:
-        print(f"interrupted: {stop}; the same command goes on from there", file=sys.stderr)
-        return 130
+    train(args.train, args.out, args.data, Console())
     return 0

@@ -148,7 +148,7 @@ def load(
     return policy.to(device).eval(), origin
 
 
-def open_(folder: Path, threads: int) -> Opened:
+def open_(folder: Path, threads: int, device: str = "cpu") -> Opened:
     """Return the policy of a checkpoint as `vla.opening` does.
 
     Raises:
@@ -156,8 +156,8 @@ def open_(folder: Path, threads: int) -> Opened:
     """
     torch.set_num_threads(threads)
     place = find(folder)
-    policy, origin = load(place)
-    return Opened(policy=policy, folder=place, task=origin.task, step=origin.step)
+    policy, origin = load(place, device=device)
+    return Opened(policy=policy, folder=place, task=origin.task, step=origin.step, target="torch")
 
 
 def find(folder: Path) -> Path:

@@ -7,12 +7,15 @@ import os
 import sys
 from collections.abc import Callable
 
+from vla.interrupted import Interrupted
+
 VERBS: dict[str, tuple[str, str]] = {
     "doctor": ("vla.doctor:main", "what works on this machine, and how to mend what does not"),
     "tasks": ("sim.catalogue:main", "list the tasks and what each one asks for"),
     "demos": ("training.demos:main", "record demonstrations of a task as a LeRobot data set"),
     "train": ("training.train:main", "train a policy from demonstrations by a recipe"),
     "train rl": ("training.rl.train:main", "lift a cloned policy by practice in simulation"),
+    "train distill": ("training.distill:main", "teach a student to denoise in one step"),
     "eval": ("training.eval_cli:main", "run a checkpoint on a task: success with its interval"),
     "critic train": ("training.critic.train:main", "train a process-reward critic"),
     "critic tune": ("training.critic.tune:main", "tune a vision-language critic's adapter"),
@@ -21,16 +24,23 @@ VERBS: dict[str, tuple[str, str]] = {
         "fit a critic's fusion and probabilities anew",
     ),
     "critic eval": ("training.critic.evaluate:main", "test a critic beside the controls"),
+    "convert": ("robot_bridge.convert_bag:main", "turn recorded bags into a LeRobot data set"),
     "label": ("reward_models.label.command:main", "label a data set with progress and rewards"),
     "report": ("training.report:main", "write one HTML page about a run"),
-    "export": ("deploy.export:main", "turn a checkpoint into ONNX, which runs without torch"),
-    "parity": ("deploy.parity:main", "prove that an exported policy is the checkpoint's"),
+    "export": ("deploy.export:main", "turn a checkpoint or a critic into ONNX: no torch needed"),
+    "parity": ("deploy.parity:main", "prove that what was exported is the original"),
+    "engines": ("deploy.engines:main", "build an exported policy's engines here, and time them"),
     "serve": ("deploy.serve:main", "serve a policy to a robot's computer or to simulators"),
+    "up": ("robot_bridge.up:main", "start the ROS 2 nodes of an arm, simulated or real"),
+    "safety": ("robot_bridge.switch:main", "arm, stop or look at an arm's safety node"),
     "bench sim": ("sim.bench:main", "measure simulation and rendering speed"),
     "bench train": ("training.bench:main", "measure training speed against LeRobot"),
     "bench rl": ("training.rl.bench:main", "measure practice: where each second goes"),
     "bench label": ("reward_models.label.bench:main", "measure labelling speed against prefixes"),
     "bench policy": ("deploy.bench:main", "measure the time of one decision"),
+    "bench compare": ("training.compare:main", "measure success and time of several policies"),
+    "bench bridge": ("robot_bridge.bench:main", "measure a policy over ROS 2 against one process"),
+    "bench realtime": ("training.realtime:main", "measure success against delayed decisions"),
 }
 """Verb, or group and verb, to "module:function" and one line of help."""
 
@@ -72,6 +82,9 @@ def run(target: str, argv: list[str], *, debug: bool = False) -> int:
     """Import "module:function", call it with `argv`, and turn what goes wrong into an exit code."""
     try:
         return _load(target)(argv) or 0
+    except Interrupted as stop:
+        print(f"interrupted: {stop}; the same command goes on from there", file=sys.stderr)
+        return INTERRUPTED
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED

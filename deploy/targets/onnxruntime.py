@@ -2,14 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
 
-from deploy.artefact import Artefact
+from deploy.artefact import Exported, Graph
 from vla.contracts.config import PluginConfig, check_least
 
 CPU = "CPUExecutionProvider"
+CUDA = "cuda"
+"""Where what a GPU's providers compute on lies."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +29,7 @@ class Config(PluginConfig):
         """Refuse numbers out of range."""
         check_least(self, threads=1)
 
-    def open(self, artefact: Artefact) -> "Engine":
+    def open(self, artefact: Exported) -> "Engine":
         """Return an engine for the graphs of an artefact.
 
         Raises:
@@ -44,16 +48,31 @@ class Config(PluginConfig):
 class Engine:
     """Satisfies `deploy.policy.Engine`; a graph is loaded when it is first run."""
 
-    def __init__(self, config: Config, artefact: Artefact) -> None:
+    def __init__(self, config: Config, artefact: Exported) -> None:
         self.config, self.artefact = config, artefact
         self.sessions: dict[str, onnxruntime.InferenceSession] = {}
+        self.bound: dict[str, Bound] = {}
 
     def run(self, graph: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the outputs of a graph by name."""
+        """Return the outputs of a graph by name.
+
+        Raises:
+            ValueError: ONNX Runtime cannot load or run it.
+        """
         if graph not in self.sessions:
             self.sessions[graph] = self._session(graph)
+            # On a CPU nothing is copied that a binding would save, and none is faster.
+            if self.config.providers[0] != CPU:
+                described = self.artefact.manifest.graphs[graph]
+                self.bound[graph] = Bound(self.sessions[graph], described, CUDA)
         names = [port.name for port in self.artefact.manifest.graphs[graph].outputs]
-        found = self.sessions[graph].run(names, dict(inputs))
+        try:
+            if graph in self.bound:
+                return self.bound[graph].run(inputs)
+            found = self.sessions[graph].run(names, dict(inputs))
+        except Exception as error:  # the library's own errors derive from Exception alone
+            path = self.artefact.path(graph)
+            raise ValueError(f"{path}: ONNX Runtime does not run it: {error}") from error
         return dict(zip(names, found, strict=True))
 
     def _session(self, graph: str) -> onnxruntime.InferenceSession:
@@ -62,9 +81,13 @@ class Engine:
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
         path = self.artefact.path(graph)
+        model: str | bytes = str(path)
+        precision = getattr(self.artefact.manifest, "precision", "fp32")  # a critic is FP32
+        if precision == "bf16" and self.config.providers[0] == CPU:
+            model = _widened(path)
         try:
             session = onnxruntime.InferenceSession(
-                str(path), options, providers=list(self.config.providers)
+                model, options, providers=list(self.config.providers)
             )
         except Exception as error:  # the library's own errors derive from Exception alone
             raise ValueError(f"{path}: ONNX Runtime refuses it: {error}; export again") from error
@@ -75,3 +98,53 @@ class Engine:
                 "install what that needs, or name another with --target.providers"
             )
         return session
+
+
+class Bound:
+    """A session whose inputs keep their places in a device's memory; outputs come back once.
+
+    Args:
+        session: Of a graph.
+        graph: What it takes and gives.
+        device: What ONNX Runtime calls the device.
+    """
+
+    def __init__(self, session: onnxruntime.InferenceSession, graph: Graph, device: str) -> None:
+        self.session, self.graph, self.device = session, graph, device
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.inputs: dict[str, Any] = {}
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the outputs by name, on the host."""
+        given = {p.name: np.ascontiguousarray(inputs[p.name]) for p in self.graph.inputs}
+        shapes = {name: value.shape for name, value in given.items()}
+        if shapes == self.shapes:
+            for name, value in given.items():
+                self.inputs[name].update_inplace(value)
+        else:
+            self._bind(given)
+            self.shapes = shapes
+        self.session.run_with_iobinding(self.binding)
+        names = [port.name for port in self.graph.outputs]
+        return dict(zip(names, self.binding.copy_outputs_to_cpu(), strict=True))
+
+    def _bind(self, given: dict[str, np.ndarray]) -> None:
+        self.binding = self.session.io_binding()
+        for name, value in given.items():
+            placed = onnxruntime.OrtValue.ortvalue_from_numpy(value, self.device, 0)
+            self.inputs[name] = placed
+            self.binding.bind_ortvalue_input(name, placed)
+        for port in self.graph.outputs:
+            self.binding.bind_output(port.name, self.device, 0)
+
+
+def _widened(path: Path) -> bytes:
+    """Return a graph of bf16 that computes in FP32, for a CPU, which has no operators of bf16."""
+    try:
+        from deploy import precision
+    except ImportError as error:
+        raise ValueError(
+            f"{path}: bf16 runs on a CPU by being rewritten ({error}); pip install onnx ml_dtypes, "
+            "or export with --precision fp32"
+        ) from error
+    return precision.widened(path)

@@ -17,7 +17,7 @@ from reward_models.critic import Change, Moment, Shown
 from vla.contracts.config import PluginConfig, plugin
 from vla.contracts.types import Frames
 from vla.nn.context import Retrieved
-from vla.nn.text import TextEncoder
+from vla.nn.text import SumOfWords, TextEncoder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +65,7 @@ class PairwiseCritic(nn.Module):
         self.backbone = config.backbone.build(views, 0, self.text.vocabulary, steer)
         pooled = self.backbone.sizes(steer)[0]
         # One word in eight names the colour: a mean would drown it, and what memory says is louder.
-        self.words = nn.EmbeddingBag(
-            self.text.vocabulary, config.text_width, mode="sum", padding_idx=0
-        )
+        self.words = SumOfWords(self.text.vocabulary, config.text_width)
         self.standardize_text = nn.BatchNorm1d(config.text_width, affine=False)
         # Each place of the picture keeps its own: what comes into view elsewhere hides no cue.
         self.kept = prod(self.backbone.token_shape)
@@ -119,6 +117,14 @@ class PairwiseCritic(nn.Module):
         seen, after = news(kept, row, memory, fresh)
         return look(seen), after
 
+    def watch(
+        self, images: Tensor, words: Tensor, memory: Tensor, fresh: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """See `Exportable.watch`."""
+        kept, look = self.look(images, words)
+        seen, after = newer(kept, memory, fresh)
+        return look(seen), after
+
     def judge(self, frames: Tensor, first: Tensor, shown: Shown | None) -> Moment:
         """See `Critic.judge`."""
         return self.judgement(self.read(frames, first, shown))
@@ -133,7 +139,10 @@ class PairwiseCritic(nn.Module):
         """Return what to keep of each frame [f, m], and the second look that memory steers."""
         images = torch.as_tensor(frames.images, device=self.device)
         row = torch.as_tensor(frames.row, device=self.device)
-        words = self.text(tuple(task), self.device)[row]
+        return self.look(images, self.text(tuple(task), self.device)[row])
+
+    def look(self, images: Tensor, words: Tensor) -> tuple[Tensor, "Look"]:
+        """Do what `encode` does, given u8 [f, v, h, w, 3] and token ids i64 [f, w]."""
         encoded = self.backbone.encode(images, images.new_zeros(len(images), 0).float(), words)
         told = self.standardize_text(self.words(words))
         return encoded.tokens.flatten(1), Look(self, encoded.tokens, (told, *encoded.cache))
@@ -214,6 +223,21 @@ class Look:
         critic, (told, *cache) = self._critic, self._cache
         vector = torch.cat([critic.standardize(critic.recall(seen)), told], 1)
         return critic.backbone.refine(tuple(cache), Retrieved(self._tokens, vector)).pooled
+
+
+def newer(kept: Tensor, memory: Tensor, fresh: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what `news` does where every episode has one frame, in operators that export.
+
+    Args:
+        kept: [b, m].
+        memory: [b, 2 m], the maximum so far and the first frame.
+        fresh: bool [b], True where an episode begins: what came before is dropped.
+    """
+    best, first = memory.chunk(2, 1)
+    begins = fresh[:, None]
+    first = torch.where(begins | first.isinf(), kept, first)
+    best = torch.where(begins, kept, torch.maximum(best, kept))
+    return best - first, torch.cat([best, first], 1)
 
 
 def news(kept: Tensor, row: Tensor, memory: Tensor, fresh: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,6 @@ import contextlib
 import resource
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -34,13 +33,10 @@ from reward_models.label_report.command import report
 from reward_models.label_report.read import LABELS_FILE
 from reward_models.review import server as review
 from vla import arguments, checkpoint
+from vla.interrupted import Interrupted
 
 FORMAT = 1
 """Version of meta/labels.json."""
-
-
-class Interrupted(Exception):
-    """The user stopped a labelling; what is saved is whole and can be continued."""
 
 
 def main(argv: list[str]) -> int:
@@ -53,11 +49,7 @@ def main(argv: list[str]) -> int:
     if args.dry_run:
         print(estimate(plan))
         return 0
-    try:
-        print(label(plan))
-    except Interrupted as stop:
-        print(f"interrupted: {stop}; run the same command to continue", file=sys.stderr)
-        return 130
+    print(label(plan))
     if args.report and (args.out / LABELS_FILE).is_file():
         return report(args.out, None, args.gates)
     return 0

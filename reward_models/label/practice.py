@@ -8,7 +8,8 @@ import torch
 
 from reward_models import checkpoint as critics
 from reward_models.critics import pairwise
-from reward_models.scorer import Scorer, ScorerConfig
+from reward_models.curves import ScorerConfig
+from reward_models.scorer import Scorer
 from vla.contracts import registry
 from vla.contracts.specs import RobotSpec
 from vla.data.writer import write_shard

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from reward_models.critic import Shown
+from reward_models.curves import Curves
 from reward_models.label.source import Segment, Source
-from reward_models.scorer import Curves, Scorer
+from reward_models.scorer import Scorer
 from vla.contracts.types import Example, Frames, Progress
 from vla.data.decode import FrameChoice, decode_views
 from vla.data.info import Camera

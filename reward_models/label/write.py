@@ -24,7 +24,7 @@ from reward_models.label_report.read import LABELS_FILE
 from reward_models.overrides import FILE, Override
 from vla import checkpoint
 from vla.data.reader import table_files
-from vla.data.writer import check_whole, publish
+from vla.data.whole import check_whole, publish
 
 KEPT_ASIDE = ("success", "behaviour")
 """What our recorder says besides progress: it stands beside it under "source."."""

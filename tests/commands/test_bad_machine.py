@@ -118,7 +118,7 @@ def test_ctrl_c_in_demos_saves_what_was_played(tmp_path) -> None:
     said = interrupt(process, tmp_path / "data.parts" / "recording.json")
     shards = list((tmp_path / "data.parts").glob("episodes-*"))
     saved = sum(open_dataset(shard).num_episodes for shard in shards)
-    assert f"interrupted: {saved} episodes are saved in {out}.parts, 400 were asked for" in said
+    assert f"interrupted: {saved} of 400 episodes are saved in {out}.parts" in said
 
 
 def test_ctrl_c_in_training_saves_and_says_how_to_go_on(data, tmp_path) -> None:

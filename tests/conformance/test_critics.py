@@ -12,7 +12,8 @@ from torch import Tensor
 
 from reward_models.calibrate import Calibration
 from reward_models.critic import Critic, Moment, Shown
-from reward_models.scorer import LEAST_SHARE, Scorer, ScorerConfig
+from reward_models.curves import LEAST_SHARE, ScorerConfig
+from reward_models.scorer import Scorer
 from tests import tiny_vlm
 from tests.fake_critics import take
 from tests.fakes import PX, TASKS, liven_

@@ -7,7 +7,9 @@ import pytest
 
 from deploy import artefact as artefacts
 from deploy import export
+from tests.deploy import damage
 from tests.deploy.conftest import made, origin
+from tests.deploy.damage import changed
 from vla.nn.steering import SteeringConfig
 
 
@@ -15,11 +17,6 @@ from vla.nn.steering import SteeringConfig
 def folder(exported, tmp_path):
     """A copy that a test may damage."""
     return shutil.copytree(exported["remembers"], tmp_path / "copy")
-
-
-def changed(folder, **values):
-    path = folder / artefacts.MANIFEST
-    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
 
 
 def test_a_manifest_names_every_file_with_its_shapes_and_says_where_it_comes_from(folder):
@@ -37,21 +34,13 @@ def test_a_manifest_names_every_file_with_its_shapes_and_says_where_it_comes_fro
 
 @pytest.mark.parametrize("name", ["encode.onnx", "memory.onnx", "decide.onnx", "tokenizer.json"])
 def test_a_file_that_was_changed_or_lost_is_named(folder, name):
-    path = folder / name
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(ValueError, match=rf"{name}: SHA-256 .* the manifest says .*export again"):
-        artefacts.read(folder)
-    path.unlink()
-    with pytest.raises(ValueError, match=rf"{name}: missing; copy the whole folder"):
-        artefacts.read(folder)
+    damage.assert_named(artefacts.read, folder, name)
 
 
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"format": 2}, "format 2, expected 1"),
+        ({"format": 3}, "format 3, expected 2"),
         ({"steps": 0}, "0 steps of 100"),
         ({"batch": 0}, "batch 0"),
         ({"views": [5]}, r"views \(5,\) of 2 cameras"),

@@ -13,6 +13,7 @@ from deploy.policy import DeployedPolicy
 from deploy.targets import onnxruntime
 from tests.deploy.conftest import made, origin
 from tests.fakes import fake_policy
+from training import report
 from vla import checkpoint
 
 
@@ -31,7 +32,11 @@ def test_every_target_is_timed_and_what_was_found_is_written(folder, exported, t
     ]  # fmt: skip
     assert bench.main(words) == 0
     told = json.loads((out / "latency.json").read_text())
-    assert set(told["seconds"]) == {bench.EAGER, bench.WHOLE, bench.SPLIT}
+    assert set(told["seconds"]) == {bench.EAGER, bench.WHOLE, bench.INT8, bench.SPLIT}
+    assert told["peak_mb"][bench.WHOLE] < 0.5 * told["peak_mb"][bench.EAGER]  # no torch in there
+    page = "".join(report.deployed(exported["remembers"], out))
+    assert f"{1e3 * told['seconds'][bench.INT8]['p99']:.2f}" in page
+    assert "has not been held against its checkpoint" in page
     assert all(0 < one["p50"] <= one["p95"] <= one["p99"] for one in told["seconds"].values())
     assert list(told["stages"]) == list(artefacts.STAGES)
     assert told["growth"] > 0

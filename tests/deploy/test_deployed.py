@@ -14,7 +14,7 @@ from deploy.targets import onnxruntime
 from tests.deploy.conftest import made, with_steps
 from tests.fakes import fake_noise, fake_observation
 from vla.contracts.protocols import ArmPolicy
-from vla.contracts.types import PolicyState
+from vla.contracts.types import PolicyState, Prefix
 from vla.nn import diffusion
 
 CLOSE = {"sample": 2e-5, "epsilon": 1e-3}
@@ -50,6 +50,58 @@ def test_it_decides_as_the_checkpoint_does_and_merges_the_same_entries(pair, spl
         np.testing.assert_array_equal(other.slot_count, mine.slot_count.numpy())
         np.testing.assert_allclose(other.slot_time, mine.slot_time.numpy(), rtol=1e-5, atol=1e-4)
         np.testing.assert_allclose(other.tokens, mine.tokens.numpy(), rtol=0, atol=1e-4)
+
+
+def settled(policy, rng, counts, guided=False):
+    """Return a prefix of so many actions in each row, soft behind them if it guides."""
+    _, chunk, channels = policy.noise_shape
+    weight = np.arange(chunk) < np.array(counts)[:, None]
+    soft = 0.5 if guided else 0.0
+    return Prefix(
+        values=rng.uniform(-0.3, 0.3, (len(counts), chunk, channels)).astype(np.float32),
+        weight=np.where(weight, 1.0, soft).astype(np.float32), guided=guided,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("guided", [False, True])
+def test_it_goes_on_from_settled_actions_as_the_checkpoint_does(pair, split, guided):
+    policy, artefact = pair
+    other, rng = deployed(artefact, split=split), np.random.default_rng(1)
+    assert other.prefix == policy.prefix > 1
+    obs, noise = fake_observation(rng, 4, 0.0), fake_noise(rng, policy, 4)
+    state = policy.initial_state(4)
+    prefix = settled(policy, rng, [0, 1, 2, policy.prefix], guided)
+    ours = policy.act(obs, state, noise, prefix)[0].values.numpy()
+    theirs = np.asarray(other.act(obs, other.initial_state(4), noise, prefix)[0].values)
+    np.testing.assert_allclose(theirs, ours, rtol=0, atol=CLOSE[policy.config.head.prediction])
+    for values in (ours, theirs):
+        done = prefix.weight == 1
+        np.testing.assert_allclose(values[done], prefix.values[done], rtol=0, atol=1e-5)
+    free = policy.act(obs, state, noise)[0].values.numpy()
+    if not guided:  # the first row has no settled action
+        np.testing.assert_allclose(ours[0], free[0], rtol=0, atol=1e-5)
+    assert np.abs(ours - free)[3, policy.prefix :].max() > 1e-3  # what follows is another
+
+
+@pytest.mark.parametrize("torch", [False, True])
+def test_a_prefix_that_it_cannot_go_on_from_is_refused(exported, torch):
+    policy = made("remembers")
+    other = policy if torch else deployed(artefacts.read(exported["remembers"]))
+    rng = np.random.default_rng(1)
+    obs, noise = fake_observation(rng, 1, 0.0), fake_noise(rng, policy, 1)
+    good, far = settled(policy, rng, [5]), settled(policy, rng, [6])
+    wrong = {
+        "6 settled actions, .* at most 5; train with --policy.head.prefix 6": far,
+        "not the first actions": replace(good, weight=good.weight[:, ::-1].copy()),
+        "weights 0.0 to 2.0": replace(good, weight=2 * good.weight),
+        r"values float32 \(1, 16, 1\)": replace(good, values=good.values[..., :1]),
+        "all of them finite": replace(good, values=good.values * np.nan),
+    }
+    for said, prefix in wrong.items():
+        with pytest.raises(ValueError, match=said):
+            other.act(obs, other.initial_state(1), noise, prefix)
+    other.act(obs, other.initial_state(1), noise, replace(far, guided=True))
 
 
 def test_rows_that_do_not_fill_its_batch_are_decided_in_groups(exported):

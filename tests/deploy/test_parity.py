@@ -2,13 +2,16 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from deploy import artefact as artefacts
-from deploy import parity, recorded
-from deploy.parity import ClosedLoop, Difference, Found, ParityArgs
+from deploy import difference, parity, recorded
+from deploy.difference import Difference
+from deploy.parity import ClosedLoop, Found, ParityArgs
+from deploy.policy import DeployedPolicy
 from deploy.targets import onnxruntime
 from tests.deploy.conftest import RECORDED_TASKS, made, made_up
 from tests.fakes import liven_
@@ -121,8 +124,36 @@ def test_a_checkpoint_that_it_was_not_exported_from_is_refused(exported, run):
         parity.main(words)
 
 
-def test_what_was_found_is_kept_in_the_manifest(exported, tmp_path):
+def test_what_was_found_is_kept_in_the_manifest_and_what_is_wrong_is_said(
+    exported, tmp_path, capsys
+):
     folder = shutil.copytree(exported["remembers"], tmp_path / "copy")
-    parity._write(folder, {"faults": ["one"]})
-    assert artefacts.read(folder).manifest.parity == {"faults": ["one"]}
-    assert json.loads((folder / artefacts.MANIFEST).read_text())["parity"] == {"faults": ["one"]}
+    manifest = artefacts.read(folder).manifest
+    stages = {"encode": Difference(1e-3, 0.5)}
+    one = Found(stages=stages, action=0.0, cosine=1.0, parted=0, decisions=1)
+    assert difference.conclude(folder, manifest, one, ["one"], target="onnxruntime") == 1
+    assert capsys.readouterr().err == "beyond the budget: one\n"
+    kept = artefacts.read(folder).manifest.parity
+    assert kept == json.loads((folder / artefacts.MANIFEST).read_text())["parity"]
+    assert (kept["faults"], kept["target"]) == (["one"], "onnxruntime")
+    assert kept["found"]["stages"] == {"encode": {"worst": 1e-3, "cosine": 0.5}}
+    assert difference.conclude(folder, manifest, one, []) == 0
+
+
+def test_a_policy_that_says_nothing_finite_is_beyond_every_budget(exported, monkeypatch):
+    artefact = artefacts.read(exported["remembers"])
+    act = DeployedPolicy.act
+
+    def nothing(self, obs, state, noise, prefix=None):
+        chunk, new = act(self, obs, state, noise, prefix)
+        return replace(chunk, values=np.full_like(chunk.values, np.nan)), new
+
+    monkeypatch.setattr(DeployedPolicy, "act", nothing)
+    args = ParityArgs(against=artefact.folder, data=artefact.folder, decisions=3, stages=1)
+    found = parity.compare(
+        made("remembers"), artefact, onnxruntime.Config().open(artefact), made_up(), args
+    )
+    assert np.isnan(found.action)
+    assert np.isnan(found.cosine)
+    for precision in ("fp32", "fp16", "int8"):
+        assert parity.faults(found, None, precision)

@@ -1,17 +1,22 @@
 """Convolutions of eight bits: where they are, what they change, and what they leave alone."""
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import onnx
+import onnxruntime as engine
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from deploy import artefact as artefacts
-from deploy import export, parity, recorded
+from deploy import export, parity, quantize, recorded
 from deploy.export import ExportArgs
 from deploy.parity import ParityArgs
+from deploy.policy import DeployedPolicy
 from deploy.targets import onnxruntime
 from tests.deploy.conftest import made, made_up
+from tests.fakes import fake_observation
 
 
 @pytest.fixture
@@ -87,3 +92,47 @@ def test_a_recorder_keeps_what_was_given_not_what_became_of_it():
     recorder = export.quantize.Recorder(Echo())
     recorder.run("g", {"x": np.zeros(2)})
     assert recorder.seen["g"][0]["x"].tolist() == [0, 0]
+
+
+def test_a_large_matrix_is_read_in_eight_bits_and_a_small_one_is_not(tmp_path):
+    rng = np.random.default_rng(0)
+    large, small = (rng.standard_normal((n, 512), np.float32) for n in (512, 8))
+    x, bias = rng.standard_normal((1, 512), np.float32), rng.standard_normal(512, np.float32)
+    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s)
+             for n, s in {"x": [1, 512], "y": [1, 8]}.items()]  # fmt: skip
+    nodes = [
+        helper.make_node("Gemm", ["x", "large", "bias"], ["one"], transB=1),
+        helper.make_node("MatMul", ["one", "large"], ["two"]),
+        helper.make_node("Gemm", ["two", "large", "bias"], ["three"], transB=1),
+        helper.make_node("Gemm", ["three", "small"], ["y"], transB=1),
+    ]
+    values = {"large": large, "bias": bias, "small": small}
+    weights = [numpy_helper.from_array(value, name) for name, value in values.items()]
+    graph = helper.make_graph(nodes, "some", ports[:1], ports[1:], weights)
+    path = tmp_path / "some.onnx"
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path
+    )
+    before = path.stat().st_size
+    assert quantize.quantize(path, [], rows=2) == 0  # rows would share a scale
+    assert quantize.quantize(path, [], rows=1) == 3
+    assert path.stat().st_size < 0.6 * before  # it is used in both directions, and kept twice
+    kinds = operators(path)
+    assert kinds.count("MatMulInteger") == 3
+    assert kinds.count("Gemm") == 1
+    session = engine.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {"x": x})
+    one = x @ large.T + bias
+    expected = ((one @ large) @ large.T + bias) @ small.T
+    assert 1e-6 < np.abs(found - expected).max() / np.abs(expected).max() < 0.05
+
+
+def test_what_is_not_a_number_is_refused_where_whole_numbers_would_hide_it(folder):
+    policy = DeployedPolicy(
+        artefacts.read(folder), onnxruntime.Config().open(artefacts.read(folder))
+    )
+    obs = fake_observation(np.random.default_rng(0), 1)
+    obs = replace(obs, proprio=np.full_like(obs.proprio, np.nan))
+    noise = np.zeros((1, *policy.noise_shape), np.float32)
+    with pytest.raises(ValueError, match="proprio: is not finite; hold the arm"):
+        policy.act(obs, policy.initial_state(1), noise)

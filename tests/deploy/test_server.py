@@ -16,49 +16,13 @@ import pytest
 
 from deploy import serve, server, wire
 from deploy.client import RemotePolicy
-from deploy.server import Limits, Server
+from deploy.request import Entry
 from tests.fakes import fake_noise, fake_observation, fake_policy
-from vla import opening
+from tests.served import HELLO, given, request, same, serving, talk
 from vla.contracts.protocols import ArmPolicy
+from vla.contracts.types import Prefix
 
 TOKEN = "correct horse battery"
-
-
-@contextlib.contextmanager
-def serving(policy, at="127.0.0.1:0", token="", tls=None, **limits):
-    """Serve a policy; yield the address and the server."""
-    listener = server.listen(at, token, tls is not None)
-    with Server(policy, listener, token=token, tls=tls, limits=Limits(**limits)) as one:
-        thread = threading.Thread(target=one.serve)
-        thread.start()
-        name = listener.getsockname()
-        try:
-            yield (at if at.startswith("unix:") else f"{name[0]}:{name[1]}"), one
-        finally:
-            one.close()
-            thread.join(5)
-            assert not thread.is_alive()
-
-
-@pytest.fixture
-def policy(exported):
-    return opening.open_(exported["remembers"], threads=1).policy
-
-
-def given(policy, rows=1, time_s=0.0, seed=0):
-    rng = np.random.default_rng(seed)
-    obs = fake_observation(rng, rows, time_s)
-    return obs, policy.initial_state(rows), rng.standard_normal(
-        (rows, *policy.noise_shape), np.float32
-    )  # fmt: skip
-
-
-def same(one, other):
-    (chunk, state), (chunk2, state2) = one, other
-    np.testing.assert_array_equal(chunk.values, chunk2.values)
-    np.testing.assert_array_equal(chunk.start_s, chunk2.start_s)
-    for name in ("tokens", "slot_time", "slot_count"):
-        np.testing.assert_array_equal(getattr(state, name), getattr(state2, name))
 
 
 @pytest.mark.parametrize("kind", ["unix", "loopback"])
@@ -112,10 +76,11 @@ def test_one_client_controls_and_others_watch_until_it_leaves(policy):
 def test_health_is_answered_while_the_policy_decides(policy):
     class Slow:
         robot, execute, noise_shape = policy.robot, policy.execute, policy.noise_shape
+        prefix = policy.prefix
         initial_state = policy.initial_state
         begun, go_on = threading.Event(), threading.Event()
 
-        def act(self, obs, state, noise):
+        def act(self, obs, state, noise, prefix=None):
             self.begun.set()
             assert self.go_on.wait(20)
             return policy.act(obs, state, noise)
@@ -161,6 +126,37 @@ def test_a_file_that_is_no_socket_is_not_replaced(tmp_path):
     assert (tmp_path / "thesis").read_text() == "years of work"
 
 
+def test_a_socket_on_which_a_server_listens_is_not_taken_over(policy, tmp_path):
+    at = f"unix:{tmp_path / 's'}"
+    with serving(policy, at) as (address, _), RemotePolicy(address) as remote:
+        with pytest.raises(ValueError, match="another server listens there; stop it, or give"):
+            server.listen(at, "", tls=False)
+        remote.act(*given(policy))
+        with RemotePolicy(address, role="watch") as watcher:  # newcomers still find the first
+            assert watcher.health()["decisions"] == 1
+
+
+def test_a_socket_whose_queue_is_full_is_not_taken_over(tmp_path):
+    with socket.socket(socket.AF_UNIX) as deaf, contextlib.ExitStack() as stack:
+        deaf.bind(str(tmp_path / "s"))
+        deaf.listen(0)
+        for _ in range(3):
+            waiting = stack.enter_context(socket.socket(socket.AF_UNIX))
+            waiting.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                waiting.connect(str(tmp_path / "s"))
+        with pytest.raises(ValueError, match="another server listens there"):
+            server.listen(f"unix:{tmp_path / 's'}", "", tls=False)
+
+
+def test_a_socket_that_a_dead_server_left_is_replaced(policy, tmp_path):
+    at = f"unix:{tmp_path / 's'}"
+    server.listen(at, "", tls=False).close()
+    assert (tmp_path / "s").is_socket()
+    with serving(policy, at) as (address, _), RemotePolicy(address) as remote:
+        remote.act(*given(policy))
+
+
 def test_a_unix_socket_is_its_owners_alone(tmp_path):
     listener = server.listen(f"unix:{tmp_path / 's'}", "", tls=False)
     assert (tmp_path / "s").stat().st_mode & 0o077 == 0
@@ -192,44 +188,6 @@ def test_with_tls_clients_know_whom_they_talk_to_and_others_hear_nothing(policy,
         strict = ssl.create_default_context()  # does not know who signed it
         with socket.create_connection((host, int(port)), 5) as raw, pytest.raises(ssl.SSLError):
             strict.wrap_socket(raw, server_hostname=host)
-
-
-def talk(address, frames, wait_s=5.0):
-    """Send bytes over one connection and return the answers until it ends or is silent."""
-    answers = []
-    host, port = address.split(":")
-    with socket.create_connection((host, int(port)), wait_s) as connection:
-
-        def receive(size):
-            found = b""
-            while len(found) < size and (part := connection.recv(size - len(found))):
-                found += part
-            return found
-
-        with contextlib.suppress(OSError, wire.Closed, wire.Malformed):
-            for frame in frames:
-                connection.sendall(frame)
-                answers.append(wire.unpack(receive)[0])
-            connection.shutdown(socket.SHUT_WR)
-            answers.append(wire.unpack(receive)[0])
-    return answers
-
-
-HELLO = {"do": "hello", "protocol": 1, "token": "", "role": "control"}
-
-
-def request(policy, **changes):
-    """Return a frame that asks for a decision, with some of it changed."""
-    obs, state, noise = given(policy)
-    arrays = {
-        "images": obs.images, "image_ok": obs.image_ok, "proprio": obs.proprio,
-        "time_s": obs.time_s, "tokens": state.tokens, "slot_time": state.slot_time,
-        "slot_count": state.slot_count, "noise": noise,
-    }  # fmt: skip
-    say = {"do": "act", "sequence": 0, "age_s": 0.0, "task": list(obs.task)}
-    for name, value in changes.items():
-        (arrays if name in arrays or isinstance(value, np.ndarray) else say)[name] = value
-    return wire.pack(say, {k: v for k, v in arrays.items() if v is not None})
 
 
 def test_what_cannot_be_done_is_one_sentence_and_the_connection_stays(policy):
@@ -269,6 +227,21 @@ def test_what_cannot_be_done_is_one_sentence_and_the_connection_stays(policy):
         assert one.health()["refused"] == len(wrong)
 
 
+def test_an_array_that_has_a_range_stays_in_it(policy):
+    with serving(policy) as (address, one):
+        real = np.dtype(np.float32)
+        one.form.entries["weight"] = Entry(real, (3,), low=0.0, high=1.0)
+        frames = [
+            request(policy, sequence=i, weight=np.full((1, 3), value, np.float32))
+            for i, value in enumerate((0.5, -0.1, 1.1))
+        ]
+        hello, good, low, high = talk(address, [wire.pack(HELLO), *frames])[:4]
+        assert hello["ok"]
+        assert good["ok"]
+        assert "weight: is below 0; hold the arm" in low["error"]
+        assert "weight: is above 1; hold the arm" in high["error"]
+
+
 def test_a_task_changes_only_with_a_new_episode(policy):
     with serving(policy) as (address, _), RemotePolicy(address) as remote:
         state = remote.act(*given(policy))[1]
@@ -289,7 +262,8 @@ def test_an_observation_that_waited_too_long_is_refused(policy):
 
 def test_strangers_may_say_hello_and_nothing_else(policy):
     stranger = [wire.pack({"do": "health"}), request(policy), wire.pack({**HELLO, "role": "king"}),
-                wire.pack({**HELLO, "protocol": 2}), wire.pack({**HELLO, "token": 7})]  # fmt: skip
+                wire.pack({**HELLO, "protocol": wire.PROTOCOL + 1}),
+                wire.pack({**HELLO, "token": 7})]  # fmt: skip
     with serving(policy) as (address, one):
         for frame in stranger:
             answers = talk(address, [frame])
@@ -325,12 +299,35 @@ def test_who_falls_silent_loses_control(policy):
         remote.close()
 
 
+def test_who_sends_a_greeting_byte_by_byte_is_hung_up_on(policy):
+    with serving(policy, silent_s=0.4) as (address, _):
+        host, port = address.split(":")
+        with socket.create_connection((host, int(port)), 5) as slow:
+            begin = time.monotonic()
+            with contextlib.suppress(OSError):
+                for byte in wire.pack(HELLO):
+                    slow.sendall(bytes([byte]))
+                    time.sleep(0.05)
+            assert time.monotonic() - begin < 3.0  # of 5 s that it would take
+
+
+def test_a_body_longer_than_any_good_request_is_not_read(policy):
+    with serving(policy, rows=2) as (address, one):
+        most = one.form.body_bytes
+        assert most < wire.BODY_BYTES
+        long = wire.PREFIX.pack(wire.MAGIC, 2, most + 1) + b"{}"
+        hello, refused = talk(address, [wire.pack(HELLO), long])
+        assert hello["ok"]
+        assert f"at most {wire.HEAD_BYTES} and {most}; the connection ends" in refused["error"]
+
+
 def test_a_fault_of_our_own_ends_the_connection_and_tells_nobody_more(policy, caplog):
     class Broken:
         robot, execute, noise_shape = policy.robot, policy.execute, policy.noise_shape
+        prefix = policy.prefix
         initial_state = policy.initial_state
 
-        def act(self, obs, state, noise):
+        def act(self, obs, state, noise, prefix=None):
             raise RuntimeError("secret path /root")
 
     with serving(Broken()) as (address, one):
@@ -373,8 +370,48 @@ def test_the_command_serves_until_it_is_told_to_stop(exported, policy, tmp_path,
     assert "served at" in process.stdout.readline()
     with RemotePolicy(at) as remote:
         same(remote.act(*given(policy)), policy.act(*given(policy)))
-        assert remote.about == {"task": "reach", "step": 7}
+        assert remote.about == {"task": "reach", "step": 7, "target": "onnxruntime"}
         process.send_signal(how)
         said, errors = process.communicate(timeout=20)
     assert (process.returncode, said, errors) == (0, "stopped\n", "")
     assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("guided", [False, True])
+def test_a_prefix_travels_with_the_request(policy, guided):
+    obs, state, noise = given(policy)
+    _, chunk, channels = policy.noise_shape
+    values = np.full((1, chunk, channels), 0.2, np.float32)
+    weight = (np.arange(chunk)[None] < 2).astype(np.float32)
+    if guided:
+        weight = np.maximum(weight, np.float32(0.25))
+    prefix = Prefix(values=values, weight=weight, guided=guided)
+    with serving(policy) as (at, _), RemotePolicy(at) as remote:
+        assert remote.prefix == policy.prefix
+        same(remote.act(obs, state, noise, prefix), policy.act(obs, state, noise, prefix))
+        same(remote.act(obs, state, noise), policy.act(obs, state, noise))
+
+
+@pytest.mark.parametrize(
+    ("given_", "said"),
+    [
+        ({"prefix_values": 0.0}, "'prefix_weight' is missing"),
+        ({"prefix_values": 0.0, "prefix_weight": 2.0}, "prefix_weight: is above 1"),
+        ({"prefix_values": np.nan, "prefix_weight": 0.0}, "prefix_values: is not finite"),
+        ({"prefix_values": 0.0, "prefix_weight": 0.5}, "settled are not the first actions"),
+        (dict.fromkeys(("prefix_values", "prefix_weight", "guide_values", "guide_weight"), 0.0),
+         "send one of them"),
+    ],
+)  # fmt: skip
+def test_a_prefix_that_makes_no_sense_is_refused(policy, given_, said):
+    _, chunk, channels = policy.noise_shape
+    shapes = {"values": (1, chunk, channels), "weight": (1, chunk)}
+    arrays = {
+        name: np.full(shapes[name.split("_")[1]], value, np.float32)
+        for name, value in given_.items()
+    }
+    with serving(policy) as (at, one):
+        answers = talk(at, [wire.pack(HELLO), request(policy, **arrays)])
+        assert not answers[1]["ok"]
+        assert said in answers[1]["error"]
+        assert one.health()["decisions"] == 0

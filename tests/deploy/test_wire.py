@@ -2,6 +2,9 @@
 
 import io
 import json
+import socket
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -9,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy import wire
-from deploy.wire import Closed, Malformed
+from deploy.wire import Closed, Inbox, Malformed
 
 
 def unpacked(data, **more):
@@ -103,3 +106,71 @@ def test_what_is_too_long_is_not_packed():
         wire.pack({}, {"a": np.zeros(wire.BODY_BYTES + 1, np.uint8)})
     with pytest.raises(ValueError, match="JSON"):
         wire.pack({"a": float("nan")})
+
+
+@pytest.fixture
+def ends():
+    one, other = socket.socketpair()
+    with one, other:
+        one.settimeout(5)
+        other.settimeout(5)
+        yield one, other
+
+
+def test_frames_of_any_length_come_one_by_one_however_they_are_cut(ends):
+    sent = [
+        {"a": np.full(n, i, np.uint8), "b": np.arange(n, dtype=np.float32)}
+        for i, n in enumerate((3, 700_000, 0, 5, 70_000, 1))
+    ]
+    data = b"".join(wire.pack({"i": i}, arrays) for i, arrays in enumerate(sent))
+    rng = np.random.default_rng(0)
+    cuts = np.sort(rng.integers(0, len(data), 50))
+
+    def send():
+        for part in np.split(np.frombuffer(data, np.uint8), cuts):
+            ends[0].sendall(part.tobytes())
+        ends[0].shutdown(socket.SHUT_WR)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    inbox = Inbox(ends[1])
+    for i, arrays in enumerate(sent):
+        say, found = inbox.frame()
+        assert say == {"i": i}
+        for name, value in arrays.items():
+            np.testing.assert_array_equal(found[name], value)
+            assert found[name].flags.aligned
+    with pytest.raises(Closed):
+        inbox.frame()
+    thread.join(5)
+
+
+def test_what_a_socket_does_not_take_at_once_is_sent_nevertheless(ends):
+    ends[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    arrays = {"a": np.arange(9, dtype=np.int64), "b": np.arange(1 << 20, dtype=np.float64)}
+    thread = threading.Thread(target=lambda: wire.send(ends[0], wire.parts({"x": 1}, arrays)))
+    thread.start()
+    say, found = Inbox(ends[1]).frame()
+    thread.join(5)
+    assert say == {"x": 1}
+    for name, value in arrays.items():
+        np.testing.assert_array_equal(found[name], value)
+
+
+def test_a_frame_that_takes_too_long_is_not_waited_for(ends):
+    def trickle():
+        for byte in wire.pack({}):
+            ends[0].sendall(bytes([byte]))
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=trickle)
+    thread.start()
+    with pytest.raises(TimeoutError, match="took more than 0.2 s"):
+        Inbox(ends[1], frame_s=0.2).frame()
+    thread.join(10)
+
+
+def test_the_body_of_a_frame_begins_where_its_longest_numbers_want_it():
+    for word in ("", "a", "ab", "é", "abcdefg"):
+        first, *_ = wire.parts({"x": word}, {"a": np.zeros(1)})
+        assert len(first) % wire.ALIGNED == 0

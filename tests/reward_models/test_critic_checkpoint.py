@@ -13,7 +13,8 @@ import torch
 from reward_models import checkpoint
 from reward_models.calibrate import Calibration
 from reward_models.critics import pairwise
-from reward_models.scorer import Scorer, ScorerConfig
+from reward_models.curves import ScorerConfig
+from reward_models.scorer import Scorer
 from tests.fake_critics import frames_of
 from tests.fakes import PX, TASKS, liven_
 from vla.backbones import tiny

@@ -8,7 +8,8 @@ import torch
 
 from reward_models.calibrate import Calibration
 from reward_models.checkpoint import load
-from reward_models.scorer import Scorer, ScorerConfig, share_of_work
+from reward_models.curves import ScorerConfig, share_of_work
+from reward_models.scorer import Scorer
 from tests.fake_critics import BrightnessCritic, frames_of, take
 from vla.contracts.protocols import RewardModel
 from vla.contracts.types import Example, Frames, Progress
@@ -214,7 +215,9 @@ def test_a_stream_keeps_no_more_than_it_will_look_back_on() -> None:
     state = model.start(1)
     for t in range(60):
         _, state = model.step(state, replace(take(lane, [t]), row=np.zeros(1, np.int64)), ("push",))
-    assert state.embeddings.shape[1] == state.time_s.shape[1] == state.fused.shape[1] <= 11
+    assert (
+        state.embeddings.shape[1] == state.past.time_s.shape[1] == state.past.fused.shape[1] <= 11
+    )
 
 
 def test_a_step_does_not_change_the_state_it_was_given() -> None:

@@ -91,3 +91,19 @@ def test_substeps_follow_the_control_rate():
     assert compile_scene(load_task("reach"), robot).substeps == 20  # 0.1 s / 0.005 s
     fast = dataclasses.replace(robot, control_hz=50.0)
     assert compile_scene(load_task("reach"), fast).substeps == 4  # 0.02 s / 0.005 s
+
+
+@pytest.mark.parametrize("task", ["reach", "pick_place", "cue_colour"])
+def test_a_control_step_in_parts_ends_where_the_whole_does_to_the_bit(task):
+    scene = compile_scene(load_task(task), load_robot("so101"))
+    whole, parts = (MujocoWorld(scene) for _ in range(2))
+    for world in (whole, parts):
+        world.reset(3, 1)
+    actions = np.random.default_rng(0).uniform(whole.robot.low, whole.robot.high, (30, 6))
+    for action in actions:
+        expected = whole.step(action)
+        for _ in range(10):
+            parts.drive_(action, 2)
+        assert parts.count_() == expected
+        for name in ("qpos", "qvel", "site_xpos", "geom_xpos"):
+            np.testing.assert_array_equal(getattr(parts.data, name), getattr(whole.data, name))

@@ -10,6 +10,7 @@ from vla import checkpoint
 from vla.contracts import config as configs
 from vla.contracts import registry
 from vla.contracts.config import PluginConfig
+from vla.heads import diffusion
 from vla.memory import bank
 from vla.nn.text import train_tokenizer
 from vla.normalize import Statistics
@@ -20,15 +21,18 @@ TASK = cue_colour.Config(delay_steps=(16, 64), act_steps=8)
 SLOTS = 7
 
 
-def small_policy(memory: PluginConfig | None = None) -> VLAPolicy:
-    """Return a policy for so101 with random weights, with a bank of `SLOTS` slots by default."""
+def small_policy(memory: PluginConfig | None = None, prefix: int = 0) -> VLAPolicy:
+    """Return a policy for so101 with random weights, with a bank of `SLOTS` slots by default, that
+    goes on from up to `prefix` actions.
+    """
     robot = registry.load("vla.robots", "so101").SPEC
     channels = len(robot.channels)
     statistics = Statistics(
         state_mean=robot.home, state_std=(0.5,) * channels, action_low=robot.low,
         action_high=robot.high,
     )  # fmt: skip
-    config = vla.Config(memory=memory or bank.Config(slots=SLOTS))
+    head = diffusion.Config(prefix=prefix)
+    config = vla.Config(memory=memory or bank.Config(slots=SLOTS), head=head)
     with torch.random.fork_rng(devices=[]):  # the same weights whatever tests ran before
         torch.manual_seed(0)  # noqa: TID251  torch's initialisers know no other source
         return config.build(robot, statistics, train_tokenizer(cue_colour.INSTRUCTIONS)).eval()

@@ -21,7 +21,8 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from tests.fake_episodes import Config, fake_episode
-from training.demos import DemosConfig, Interrupted, record_demos
+from training.demos import DemosConfig, record_demos
+from vla.interrupted import Interrupted
 if __name__ == "__main__":
     config = DemosConfig(out=Path(sys.argv[1]), episodes=80, workers=1, seed=3, task=Config())
     try:
@@ -75,7 +76,7 @@ def test_an_interrupted_recording_keeps_what_was_saved_and_continues(
     saved = sum(open_dataset(shard).num_episodes for shard in shards)
     assert 25 <= saved < 80
     if number == signal.SIGINT:
-        assert f"{saved} episodes are saved" in output
+        assert f"{saved} of 80 episodes are saved" in output
     else:
         time.sleep(1)  # the worker notices that its parent is gone
     info = record_demos(config(out), fake_episode)

@@ -12,15 +12,15 @@ import safetensors.torch
 import torch
 
 from tests.training.tiny_run import run, run_and_die, tiny_config
-from training import loop, train
 from training.algos import bc
 from training.config import EvalConfig
 from training.evaluate import Evaluation
 from training.metrics import read_metrics
 from training.optimiser import Optimiser
-from vla import checkpoint
+from vla import checkpoint, cli
 from vla.contracts import config as configs
 from vla.contracts import registry
+from vla.interrupted import Interrupted
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ def test_a_signal_saves_and_the_run_goes_on_to_the_same_weights(
 ) -> None:
     before = signal.getsignal(number)
     interrupted_at(5, number)
-    with pytest.raises(loop.Interrupted, match="saved after update 5 of 8"):
+    with pytest.raises(Interrupted, match="saved after update 5 of 8"):
         run(tiny_config(), arm_dataset, tmp_path / "run")
     assert signal.getsignal(number) == before
     assert checkpoint.load(tmp_path / "run")[1].step == 5
@@ -130,9 +130,9 @@ def test_the_command_says_how_to_go_on_after_ctrl_c(
     arm_dataset: Path, tmp_path: Path, interrupted_at, capsys
 ) -> None:
     interrupted_at(1, signal.SIGINT)
-    argv = ["--recipe", "cue_colour", "--data", str(arm_dataset), "--out", str(tmp_path / "run")]
-    argv += ["--policy.backbone.image-px", "32", "--algo.batch", "2", "--threads", "1"]
-    assert train.main(argv) == 130
+    line = f"train --recipe cue_colour --data {arm_dataset} --out {tmp_path / 'run'}"
+    line += " --policy.backbone.image-px 32 --algo.batch 2 --threads 1"
+    assert cli.main(line.split()) == cli.INTERRUPTED
     said = capsys.readouterr().err
     assert "interrupted: saved after update 1 of" in said
     assert "the same command goes on from there" in said

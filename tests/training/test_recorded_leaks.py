@@ -11,7 +11,7 @@ from sim.scene import compile_scene
 from sim.tasks import cue_colour
 from sim.vec_env import load_robot
 from sim.world import MujocoWorld
-from vla.data.writer import VideoWriter
+from vla.data.video_writer import VideoWriter
 
 
 def _film(cue: int, path: Path) -> tuple[np.ndarray, int]:

@@ -183,3 +183,43 @@ def test_a_run_of_practice_shows_what_was_claimed_and_what_was_true(tmp_path):
     assert "<td>steps</td>" in both
     assert "<td>policy.type</td>" not in both
     assert "Rounds of practice" not in page_of(write_run(tmp_path / "cloned", 30))
+
+
+def test_what_was_exported_is_told_with_its_parity(tmp_path: Path) -> None:
+    found = {
+        "stages": {"encode": {"worst": 1.5e-6, "cosine": 1.0}}, "action": 3e-7, "cosine": 1.0,
+        "parted": 0, "decisions": 2000,
+    }  # fmt: skip
+    loop = {"torch": 1.0, "exported": 0.995, "low": -0.0213, "episodes": 200}
+    told = {"found": found, "closed_loop": loop, "faults": ["something <b>"]}
+    (tmp_path / "manifest.json").write_text(json.dumps({"precision": "int8", "parity": told}))
+    page = "".join(report.deployed(tmp_path))
+    for words in ("Exported, int8", "3.0e-07", "2,000 decisions", "99.5%", "2.1 points"):
+        assert words in page
+    assert "something &lt;b&gt;" in page
+    with pytest.raises(ValueError, match=r"no latency\.json; give what `vla bench policy` wrote"):
+        report.deployed(latency=tmp_path)
+    with pytest.raises(ValueError, match="no exported policy there"):
+        report.deployed(tmp_path / "none")
+
+
+def test_how_a_policy_drove_an_arm_through_ros_is_told(tmp_path: Path) -> None:
+    told = {
+        "in_process": 1.0, "over_ros": 0.5, "decisions": 40, "on_the_grid": 39, "merges_alike": 38,
+        "audit": {"commands": 12345, "violations": {"jerk": 2},
+                  "worst": {"velocity": 0.5, "acceleration": 1.0, "jerk": 1.25}},
+        "episodes": [
+            {"success": True, "instruction": "push <it>", "steps": 140, "safety": {"stage": ""}},
+            {"success": False, "instruction": "hit it", "steps": 60, "safety": {"stage": "stuck"}},
+        ],
+    }  # fmt: skip
+    (tmp_path / "bridge.json").write_text(json.dumps(told))
+    page = "".join(report.deployed(bridge=tmp_path))
+    for words in (
+        "1 of 2 episodes succeeded", "100% of the same episodes in one process",
+        "38 of 40 decisions", "39 came at the control step", "push &lt;it&gt;", "stuck",
+        "Of 12,345 commands 2 violate a limit", "velocity 50%, acceleration 100%, jerk 125%",
+    ):  # fmt: skip
+        assert words in page
+    with pytest.raises(ValueError, match=r"no bridge\.json; give what `vla bench bridge` wrote"):
+        report.deployed(bridge=tmp_path / "none")

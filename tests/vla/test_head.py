@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.fakes import fake_context, liven_
 from vla.heads import diffusion
-from vla.nn.context import Context
+from vla.nn.context import Context, Settled
 
 CHUNK, ACTIONS, SIZES = 4, 3, (12, 8, 10)
 SMALL = diffusion.Config(width=64, depth=2)
@@ -196,3 +196,67 @@ def test_a_network_is_split_once_and_into_parts() -> None:
             build(SMALL).split_(tuned)
     with pytest.raises(ValueError, match="tuned: got 6, expected less than the 6"):
         build(replace(SMALL, tuned=6))
+
+
+def test_settled_actions_carry_no_loss_and_enter_without_noise() -> None:
+    rng = np.random.default_rng(0)
+    head = build(replace(SMALL, prefix=CHUNK - 1, draws=8))
+    clean, pad = draw(rng, 2, CHUNK, ACTIONS), torch.zeros(2, CHUNK, dtype=torch.bool)
+    seen = []
+
+    def watched(latent, t, context, known):
+        seen.append((latent, known))
+        return torch.zeros_like(latent)  # so the error of an action is its square
+
+    head.denoiser.forward = watched
+    loss = head.loss(clean, pad, condition(rng), torch.Generator().manual_seed(0))
+    (latent, known), wide = seen[0], clean.repeat(8, 1, 1)
+    counts = known.sum(1)
+    assert set(counts.tolist()) == set(range(CHUNK))  # every length, none of them the whole chunk
+    assert torch.equal(known, (torch.arange(CHUNK) < counts[:, None]).float())
+    assert torch.equal(latent[known > 0], wide[known > 0])
+    assert not torch.isclose(latent[known == 0], wide[known == 0]).any()
+    free = (1 - known).view(8, 2, CHUNK)
+    expected = (clean.square().mean(2) * free).sum((0, 2)) / free.sum((0, 2))
+    torch.testing.assert_close(loss, expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_network_hears_which_actions_are_settled(kind) -> None:
+    rng = np.random.default_rng(0)
+    head = build(replace(SMALL, denoiser=kind, prefix=2))
+    latent, t, context = draw(rng, 2, CHUNK, ACTIONS), torch.tensor([5, 50]), condition(rng)
+    known = torch.tensor([[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
+    told, untold = head.predict(latent, t, context, known), head.predict(latent, t, context)
+    assert not torch.isclose(told[0], untold[0]).any()
+    torch.testing.assert_close(told[1], untold[1])
+
+
+def test_a_prefix_of_the_whole_chunk_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"prefix: got 4, expected less than the 4 actions"):
+        build(replace(SMALL, prefix=CHUNK))
+
+
+def test_a_head_learns_to_go_on_from_what_is_settled() -> None:
+    """Chunks are a constant, 1 or -1: only the settled action tells which."""
+    rng = np.random.default_rng(0)
+    config = replace(SMALL, prefix=1, draws=1, steps=4)
+    head = config.build(CHUNK, ACTIONS, SIZES)
+    optimiser = torch.optim.Adam(head.parameters(), lr=3e-3)
+    generator, context = torch.Generator().manual_seed(0), condition(rng, 64)
+    context = Context(*(torch.zeros_like(part) for part in context))
+    pad = torch.zeros(64, CHUNK, dtype=torch.bool)
+    for _ in range(300):
+        sign = torch.from_numpy(rng.choice([-1.0, 1.0], 64).astype(np.float32))
+        clean = sign[:, None, None].expand(-1, CHUNK, ACTIONS)
+        loss = head.loss(clean, pad, context, generator).mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    noise = draw(rng, 64, *head.noise_shape)
+    first = (torch.arange(CHUNK) < 1).float().expand(64, -1)
+    with torch.no_grad():
+        found = head.sample(context, noise, False, Settled(clean, first, False))[0][:, -1]
+        free = head.sample(context, noise, False)[0][:, -1]
+    assert (found.sign() == clean.sign()).float().mean() > 0.95
+    assert 0.2 < (free.sign() == clean.sign()).float().mean() < 0.8

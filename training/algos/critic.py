@@ -12,9 +12,10 @@ import numpy as np
 import torch
 
 from reward_models import calibrate, checkpoint, pairs
+from reward_models.curves import Curves, ScorerConfig, trend_evidence
 from reward_models.metrics import ranks
 from reward_models.pairs import CorrectionBatch, CriticBatch, Losses
-from reward_models.scorer import Curves, Scorer, ScorerConfig, trend_evidence
+from reward_models.scorer import Scorer
 from reward_models.truth import earlier, trend_of
 from training.config import RunConfig
 from training.critic.batches import Drawing, draw, instructions

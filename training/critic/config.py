@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from reward_models.scorer import ScorerConfig
+from reward_models.curves import ScorerConfig
 from training.config import EvalConfig, RunConfig
 from training.critic.clips import Clips
 from training.critic.corrections import Corrections

@@ -5,7 +5,6 @@ the mean of their bootstrap intervals.
 """
 
 import dataclasses
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from reward_models import checkpoint, controls
 from reward_models.metrics.episodes import Episodes
 from reward_models.metrics.table import Figure, Judged, compare, table
 from reward_models.scorer import Scorer
-from training import demos, files, host
+from training import files, host
 from training.critic import judge, sets
 from training.critic.clips import Clips
 from training.critic.config import CriticConfig
@@ -92,11 +91,7 @@ class Fitted:
 def main(argv: list[str]) -> int:
     """Run the verb."""
     args = arguments.read(Args, argv, "vla critic eval")
-    try:
-        evaluate(args, Console(highlight=False))
-    except demos.Interrupted as stop:
-        print(f"interrupted: {stop}; the same command goes on from there", file=sys.stderr)
-        return 130
+    evaluate(args, Console(highlight=False))
     return 0
 
 

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from reward_models.curves import Curves
 from reward_models.metrics.episodes import Episodes, say, silent
 from reward_models.metrics.table import Judged
-from reward_models.scorer import Curves, Scorer
+from reward_models.scorer import Scorer
 from training.critic.batches import foreign, recolour
 from training.critic.clips import Clips, colour_of
 from vla.contracts.types import Example, Frames

@@ -135,7 +135,7 @@ def record(split: Split, folder: Path) -> list[Path]:
 
     Raises:
         ValueError: a place holds another recording.
-        training.demos.Interrupted: Ctrl-C; what was saved is continued by the next call.
+        vla.interrupted.Interrupted: Ctrl-C; what was saved is continued by the next call.
     """
     places = []
     for task, episodes in zip(split.tasks, split.episodes, strict=True):

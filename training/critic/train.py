@@ -1,6 +1,5 @@
 """`vla critic train`: recordings if there are none yet, then the loop, from flags."""
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +7,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from training import demos, flags, loop
+from training import flags, loop
 from training.critic import sets
 from training.critic.config import CriticConfig, Material
 from training.critic.corrections import load_corrections
@@ -96,9 +95,5 @@ def parse(argv: list[str]) -> Args:
 def main(argv: list[str]) -> int:
     """Run the verb."""
     args = parse(argv)
-    try:
-        train(args.train, args.out, args.data, Console())
-    except (demos.Interrupted, loop.Interrupted) as stop:
-        print(f"interrupted: {stop}; the same command goes on from there", file=sys.stderr)
-        return 130
+    train(args.train, args.out, args.data, Console())
     return 0

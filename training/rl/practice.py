@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from sim import vec_env
-from training.evaluate import episode_noise
 from training.rl.clock import Stopwatch
 from training.rl.experience import OTHER, POLICY, Episode
 from training.rl.help import Helper
@@ -18,6 +17,7 @@ from training.rl.stand_in import Moment
 from vla.contracts import config as configs
 from vla.contracts.config import PluginConfig
 from vla.contracts.types import DenoiseTrace, EnvStep, Observation, PolicyState
+from vla.noise import episode_noise
 from vla.policies.vla import VLAPolicy
 
 

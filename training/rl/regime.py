@@ -11,9 +11,9 @@ from typing import Literal
 
 import numpy as np
 
-from sim.statistics import wilson
 from training.rl.experience import Episode
 from training.rl.rewards import Worth
+from vla.statistics import wilson
 
 Kept = Literal["data", "policy"]
 LEAST = 5

@@ -19,8 +19,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from sim.statistics import wilson
 from training.metrics import read_metrics
+from vla.statistics import wilson
 
 BARS = (0.8, 0.9)
 """Success rates to which episodes and control steps are counted."""

@@ -1,6 +1,5 @@
 """`vla train rl`: practice in simulation lifts a cloned policy, with the critic as its reward."""
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -62,9 +61,5 @@ def parse(argv: list[str]) -> Args:
 def main(argv: list[str]) -> int:
     """Run the verb."""
     args = parse(argv)
-    try:
-        loop.run(args.train, args.start, args.out, Console())
-    except loop.Interrupted as stop:
-        print(f"interrupted: {stop}; the same command goes on from there", file=sys.stderr)
-        return 130
+    loop.run(args.train, args.start, args.out, Console())
     return 0

@@ -15,6 +15,7 @@ from vla.contracts.types import (
     Frames,
     Observation,
     PolicyState,
+    Prefix,
     Progress,
 )
 
@@ -28,12 +29,14 @@ class Policy(Protocol):
         ...
 
     def act(
-        self, obs: Observation, state: PolicyState, noise: Float32[Array, "b s k u"]
-    ) -> tuple[ActionChunk, PolicyState]:
+        self, obs: Observation, state: PolicyState, noise: Float32[Array, "b s k u"],
+        prefix: Prefix | None = None,
+    ) -> tuple[ActionChunk, PolicyState]:  # fmt: skip
         """Decide once. Rows with `obs.time_s == 0` start an episode: their memory is emptied first.
 
         `noise` is standard normal, S = denoising steps + 1: row 0 starts the chain, row i drives
-        transition i when the policy samples stochastically.
+        transition i when the policy samples stochastically. With `prefix` the chunk goes on from
+        actions that are settled; a policy that cannot raises ValueError.
         """
         ...
 
@@ -55,6 +58,11 @@ class ArmPolicy(Policy, Protocol):
     @property
     def noise_shape(self) -> tuple[int, int, int]:
         """Shape of one row of `noise`: (denoising steps + 1, chunk, channels)."""
+        ...
+
+    @property
+    def prefix(self) -> int:
+        """Most actions of a prefix that it was trained to go on from; 0 for none."""
         ...
 
 

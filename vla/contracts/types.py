@@ -42,6 +42,19 @@ class ActionChunk:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Prefix:
+    """Actions that a new chunk has to go on from: what the arm will have done when it is there."""
+
+    values: Float32[Array, "b k u"]
+    """Position targets from the observation on, in the order and units of `RobotSpec.channels`."""
+    weight: Float32[Array, "b k"]
+    """1 where an action is settled, 0 where the policy is free; between them only if `guided`."""
+    guided: bool = False
+    """Pull the denoising towards `values` from outside (any policy), instead of giving them to
+    networks that were trained to go on from them."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PolicyState:
     """Everything a policy carries from one decision to the next; fixed shape, so it exports."""
 

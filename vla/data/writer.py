@@ -9,35 +9,25 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-import av
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from av.video.frame import PictureType
 
 from vla.contracts.specs import RobotSpec
 from vla.data.info import DatasetInfo
-from vla.data.reader import open_dataset
+from vla.data.video_writer import VideoWriter, image_statistics
+from vla.data.whole import check_whole, publish
 
 RECORDING_FILE = "meta/recording.json"
 """What was asked for when the data set was recorded; LeRobot ignores the file."""
-
-# Full chroma because LeRobot's own setting (4:2:0, crf 30) moves the colour of 2 to 5 px objects in
-# 96 px frames by 25 to 40 of 255; this one by 2 to 8, and it encodes 3 to 10 times faster.
-_CODEC = "libx264"
-_PIXEL_FORMAT = "yuv444p"
-# A constant quantiser because rate control remembers: pixels would depend on earlier episodes.
-_CODEC_OPTIONS = {"qp": "19", "g": "2", "preset": "ultrafast", "threads": "1"}
 
 _DATA_FILE = "data/chunk-000/file-000.parquet"
 _VIDEO_FILE = "videos/{}/chunk-{:03d}/file-{:03d}.mp4"
 _EPISODES_FILE = "meta/episodes/chunk-000/file-000.parquet"
 _FILES_PER_CHUNK = 1000
-_QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 
 
 @runtime_checkable
@@ -100,52 +90,6 @@ def dataset_features(robot: RobotSpec) -> dict[str, dict[str, Any]]:
     }
 
 
-class VideoWriter:
-    """An MP4 of RGB frames u8 `h w 3`: full chroma, every second frame a key frame or more."""
-
-    def __init__(self, path: Path, shape: tuple[int, int, int], fps: int) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._container = av.open(str(path), "w")
-        self._stream = self._container.add_stream(_CODEC, fps, options=_CODEC_OPTIONS)
-        self._stream.pix_fmt = _PIXEL_FORMAT
-        self._stream.height, self._stream.width = shape[:2]
-        self._stream.time_base = self._time_base = Fraction(1, fps)
-        self.frames = 0
-        """Frames written so far."""
-
-    def write(self, frames: np.ndarray) -> None:
-        """Append the frames u8 `t h w 3` of one episode; no other episode affects its pixels."""
-        for step, pixels in enumerate(frames):
-            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")
-            if step == 0:
-                frame.pict_type = PictureType.I
-            frame.pts = self.frames
-            frame.time_base = self._time_base
-            self._container.mux(self._stream.encode(frame))
-            self.frames += 1
-
-    def close(self) -> None:
-        """Write what is still buffered and the index, without which the file cannot be read."""
-        self._container.mux(self._stream.encode())
-        self._container.close()
-
-
-def image_statistics(frames: np.ndarray) -> dict[str, np.ndarray]:
-    """Return per-channel statistics `[3 1 1]` in [0, 1] over every 8th frame and 4th pixel."""
-    pixels = frames[::8, ::4, ::4].reshape(-1, 3) / 255.0
-    values = {
-        "min": pixels.min(axis=0),
-        "max": pixels.max(axis=0),
-        "mean": pixels.mean(axis=0),
-        "std": pixels.std(axis=0),
-        **dict(
-            zip(_QUANTILES, np.quantile(pixels, list(_QUANTILES.values()), axis=0), strict=True)
-        ),
-    }
-    stats = {name: value.reshape(3, 1, 1) for name, value in values.items()}
-    return {**stats, "count": np.array([len(pixels)])}
-
-
 def write_shard(
     path: Path, robot: RobotSpec, episodes: Iterable[Episode], recording: Mapping[str, Any]
 ) -> int:
@@ -175,31 +119,6 @@ def write_shard(
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return count
-
-
-def check_whole(path: Path, episodes: int) -> DatasetInfo:
-    """Open a data set just written and check that it holds `episodes` episodes."""
-    info = open_dataset(path)
-    if info.num_episodes != episodes:
-        raise ValueError(f"{path}: wrote {episodes} episodes but {info.num_episodes} are readable")
-    return info
-
-
-def publish(temporary: Path, path: Path) -> None:
-    """Flush a finished directory to disk and give it its name: it now survives a power cut."""
-    for place, _, files in os.walk(temporary):
-        for name in [*(os.path.join(place, f) for f in files), place]:
-            _flush(name)
-    temporary.rename(path)
-    _flush(path.parent)
-
-
-def _flush(name: str | Path) -> None:
-    handle = os.open(name, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _record(root: Path, robot: RobotSpec, episodes: Iterable[Episode]) -> int:

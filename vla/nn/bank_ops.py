@@ -49,7 +49,7 @@ def ward_cost(tokens: Tensor, count: Tensor, recent: int) -> Tensor:
     cost = difference * left * right / (left + right).clamp(min=1.0)
     index = torch.arange(cost.shape[1], device=cost.device)
     filled = count > 0
-    first = filled & (filled.cumsum(1) == 1)
+    first = filled & (filled.float().cumsum(1) == 1)  # TensorRT sums no integers
     protected = first[:, :-1] | first[:, 1:] | (index >= cost.shape[1] - recent)
     return _with_holes(cost + PROTECTED_COST * protected, left, right, index)
 

@@ -14,6 +14,17 @@ class Encoded(NamedTuple):
     """The backbone's own intermediate results, for `refine`; every tensor in it has b rows."""
 
 
+class Settled(NamedTuple):
+    """Actions that a chunk has to go on from; see `vla.contracts.types.Prefix`."""
+
+    values: Tensor
+    """f32 [b, k, u], in normalised units."""
+    weight: Tensor
+    """f32 [b, k]."""
+    guided: bool
+    """Whether denoising is pulled towards them, or the networks are given them."""
+
+
 class Retrieved(NamedTuple):
     """What a memory returns for one decision."""
 

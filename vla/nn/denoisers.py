@@ -1,9 +1,13 @@
-"""Networks that predict the clean action chunk from a noisy one; both take the same arguments."""
+"""Networks that predict the clean action chunk from a noisy one; both take the same arguments.
+
+Where they are made to go on from settled actions they are told which: those enter without noise.
+"""
 
 import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from vla.nn.context import Context
 
@@ -20,20 +24,28 @@ class MlpDenoiser(nn.Module):
     """Residual MLP over the flattened chunk: little compute, learns fast from few updates."""
 
     def __init__(
-        self, chunk: int, actions: int, sizes: tuple[int, int, int], width: int, depth: int
-    ) -> None:
+        self, chunk: int, actions: int, sizes: tuple[int, int, int], width: int, depth: int,
+        prefix: bool,
+    ) -> None:  # fmt: skip
         super().__init__()
         pooled, _, _ = sizes
         self.chunk, self.actions = chunk, actions
         self.time = nn.Sequential(nn.Linear(64, width), nn.SiLU(), nn.Linear(width, width))
         self.condition = nn.Linear(pooled, width)
         self.enter = nn.Linear(chunk * actions, width)
+        self.settled = nn.Linear(chunk, width, bias=False) if prefix else None
         self.blocks = nn.ModuleList(_MlpBlock(width) for _ in range(depth))
         self.leave = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, chunk * actions))
 
-    def forward(self, latent: Tensor, t: Tensor, context: Context) -> Tensor:
-        """Return the prediction f32 [b, k, u] for latent f32 [b, k, u] at timestep t i64 [b]."""
+    def forward(
+        self, latent: Tensor, t: Tensor, context: Context, known: Tensor | None = None
+    ) -> Tensor:
+        """Return the prediction f32 [b, k, u] for latent f32 [b, k, u] at timestep t i64 [b]; known
+        f32 [b, k] is 1 where the latent is a settled action.
+        """
         h = self.enter(latent.flatten(1)) + self.time(timestep_features(t, 64))
+        if self.settled is not None and known is not None:
+            h = h + self.settled(known)
         condition = self.condition(context.pooled)
         h = h + condition
         for block in self.blocks:
@@ -48,7 +60,12 @@ class _MlpBlock(nn.Module):
         self.net = nn.Sequential(nn.Linear(2 * width, width), nn.SiLU(), nn.Linear(width, width))
 
     def forward(self, h: Tensor, condition: Tensor) -> Tensor:
-        return h + self.net(torch.cat([self.norm(h), condition], 1))
+        # net([norm(h), condition]), its first product in two: that with the condition is the same
+        # at every step of a chain, and an engine that sees the whole chain computes it once.
+        enter, width = self.net[0], h.shape[1]
+        own, told = enter.weight[:, :width], enter.weight[:, width:]
+        seen = linear(self.norm(h), own) + linear(condition, told, enter.bias)
+        return h + self.net[2](self.net[1](seen))
 
 
 class TransformerDenoiser(nn.Module):
@@ -60,12 +77,14 @@ class TransformerDenoiser(nn.Module):
     """
 
     def __init__(
-        self, chunk: int, actions: int, sizes: tuple[int, int, int], width: int, depth: int
-    ) -> None:
+        self, chunk: int, actions: int, sizes: tuple[int, int, int], width: int, depth: int,
+        prefix: bool,
+    ) -> None:  # fmt: skip
         super().__init__()
         pooled, token, memory = sizes
         self.enter = nn.Linear(actions, width)
         self.position = nn.Parameter(torch.randn(chunk, width) * 0.02)
+        self.settled = nn.Parameter(torch.randn(width) * 0.02) if prefix else None
         self.tokens = nn.Linear(token, width)
         self.time = nn.Sequential(nn.Linear(64, width), nn.SiLU(), nn.Linear(width, width))
         self.condition = nn.Linear(pooled, width)
@@ -74,14 +93,20 @@ class TransformerDenoiser(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.leave = nn.Linear(width, actions)
 
-    def forward(self, latent: Tensor, t: Tensor, context: Context) -> Tensor:
-        """Return the prediction f32 [b, k, u] for latent f32 [b, k, u] at timestep t i64 [b]."""
+    def forward(
+        self, latent: Tensor, t: Tensor, context: Context, known: Tensor | None = None
+    ) -> Tensor:
+        """Return the prediction f32 [b, k, u] for latent f32 [b, k, u] at timestep t i64 [b]; known
+        f32 [b, k] is 1 where the latent is a settled action.
+        """
         drive = self.time(timestep_features(t, 64)) + self.condition(context.pooled)
         drive = nn.functional.silu(drive + self.memory(context.memory))
         tokens = torch.cat(
             [self.tokens(context.tokens), self.condition(context.pooled)[:, None]], 1
         )
         h = self.enter(latent) + self.position
+        if self.settled is not None and known is not None:
+            h = h + known[..., None] * self.settled
         for block in self.blocks:
             h = block(h, tokens, drive)
         return self.leave(self.norm(h))

@@ -22,9 +22,9 @@ def train_tokenizer(instructions: Iterable[str]) -> Tokenizer:
     return tokenizer
 
 
-class MeanOfWords(nn.Embedding):
-    """The mean embedding of the words of an instruction; `nn.EmbeddingBag` in operators that export
-    without a loop.
+class SumOfWords(nn.Embedding):
+    """The sum of the embeddings of the words of an instruction; `nn.EmbeddingBag` in operators that
+    export without a loop.
     """
 
     def __init__(self, vocabulary: int, width: int) -> None:
@@ -32,9 +32,16 @@ class MeanOfWords(nn.Embedding):
 
     def forward(self, words: Tensor) -> Tensor:
         """Return f32 [b, width] for token ids i64 [b, w]; 0 pads and does not count."""
-        there = (words != 0).float()
-        total = (super().forward(words) * there[..., None]).sum(1)
-        return total / there.sum(1, keepdim=True).clamp(min=1.0)
+        return (super().forward(words) * (words != 0).float()[..., None]).sum(1)
+
+
+class MeanOfWords(SumOfWords):
+    """The mean embedding of the words of an instruction."""
+
+    def forward(self, words: Tensor) -> Tensor:
+        """Return f32 [b, width] for token ids i64 [b, w]; 0 pads and does not count."""
+        count = (words != 0).float().sum(1, keepdim=True)
+        return super().forward(words) / count.clamp(min=1.0)
 
 
 class TextEncoder:

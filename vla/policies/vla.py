@@ -12,6 +12,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from vla import prefixes
 from vla.contracts.config import PluginConfig, plugin
 from vla.contracts.specs import RobotSpec
 from vla.contracts.types import (
@@ -21,9 +22,10 @@ from vla.contracts.types import (
     EpisodeBatch,
     Observation,
     PolicyState,
+    Prefix,
 )
 from vla.nn.bank_ops import Slots
-from vla.nn.context import Context
+from vla.nn.context import Context, Settled
 from vla.nn.steering import Steering, SteeringConfig
 from vla.nn.text import TextEncoder
 from vla.normalize import Normalizer, Statistics
@@ -121,17 +123,45 @@ class VLAPolicy(nn.Module):
         """Shape of one row of `noise`: (denoising steps + 1, chunk, channels)."""
         return self.head.noise_shape
 
+    @property
+    def prefix(self) -> int:
+        """Most actions of a prefix that it was trained to go on from; 0 for none."""
+        return self.head.config.prefix if self.steering is None else 0
+
+    def with_steps(self, steps: int) -> "VLAPolicy":
+        """Return a policy with these weights that denoises in another number of steps.
+
+        Raises:
+            ValueError: it is steered, or has steps with a network of their own.
+        """
+        if steps == self.head.config.steps:
+            return self
+        if self.steering is not None or self.head.config.tuned:
+            raise ValueError(
+                f"steps: got {steps}; a policy that is steered, or has a network of its own for "
+                f"the last steps, denoises in {self.head.config.steps} and in no other number"
+            )
+        config = replace(self.config, head=replace(self.head.config, steps=steps))
+        other = config.build(self.robot, self.statistics, self.text.tokenizer)
+        other.load_state_dict(self.state_dict())
+        return other.to(self.device).train(self.training)
+
     def initial_state(self, batch: int) -> PolicyState:
         """Return the empty memory of `batch` arms."""
         return _to_state(self.memory.initial(batch, self.device))
 
     @torch.no_grad()
     def act(
-        self, obs: Observation, state: PolicyState, noise: Array
+        self, obs: Observation, state: PolicyState, noise: Array, prefix: Prefix | None = None
     ) -> tuple[ActionChunk, PolicyState]:
-        """See `Policy.act`; deterministic given the noise."""
+        """See `Policy.act`; deterministic given the noise.
+
+        Raises:
+            ValueError: a prefix that it cannot go on from.
+        """
+        settled = None if prefix is None else self.settled(prefix, len(obs.time_s))
         context, state = self._perceive(obs, state)
-        latents, _ = self.denoise(context, self._tensor(noise), False)
+        latents, _ = self.denoise(context, self._tensor(noise), False, settled)
         return self._chunk(obs, latents[:, -1]), state
 
     @torch.no_grad()
@@ -144,13 +174,27 @@ class VLAPolicy(nn.Module):
         trace = DenoiseTrace(latents=latents, log_prob=log_prob)
         return self._chunk(obs, latents[:, -1]), trace, state
 
-    def denoise(self, context: Context, noise: Tensor, stochastic: bool) -> tuple[Tensor, Tensor]:
+    def denoise(
+        self, context: Context, noise: Tensor, stochastic: bool, settled: Settled | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return latents f32 [b, steps + 1, k, u] and log-probabilities f32 [b, steps] of a chain;
         noise as in `Policy.act`.
         """
         if self.steering is not None:
             return self.steering.sample(self.head, context, noise, stochastic)
-        return self.head.sample(context, noise, stochastic)
+        return self.head.sample(context, noise, stochastic, settled)
+
+    def settled(self, prefix: Prefix, rows: int) -> Settled:
+        """Return a prefix as the head takes it.
+
+        Raises:
+            ValueError: the policy cannot go on from it.
+        """
+        if self.steering is not None:
+            raise ValueError("prefix: a steered policy goes on from none; use another mode")
+        prefixes.check(prefix, self.prefix, (rows, *self.noise_shape[1:]))
+        values = self.normalizer.action(self._tensor(prefix.values))
+        return Settled(values, self._tensor(prefix.weight), prefix.guided)
 
     def log_prob(self, obs: Observation, state: PolicyState, trace: DenoiseTrace) -> Tensor:
         """See `TrainablePolicy.log_prob`; `state` is the one `sample` was given.

@@ -21,6 +21,7 @@ from reward_models.label.settings import LabelArgs, chosen_episodes, shard
 from reward_models.label.source import checksums
 from reward_models.label_report.read import LABELS_FILE
 from vla import cli
+from vla.interrupted import Interrupted
 
 ROOT = Path(__file__).parents[3]
 DATA, ROWS = "data/chunk-000/file-000.parquet", "meta/episodes/chunk-000/file-000.parquet"
@@ -56,7 +57,7 @@ def test_the_rest_is_scored_when_a_run_goes_on(tmp_path, label, monkeypatch) -> 
         return true_score(job, episodes, images)
 
     monkeypatch.setattr(scoring, "score_group", score)
-    with pytest.raises(command.Interrupted, match="2 of 5 episodes are saved in .*out.parts"):
+    with pytest.raises(Interrupted, match="2 of 5 episodes are saved in .*out.parts"):
         label(tmp_path / "out")
     assert not (tmp_path / "out").exists()
     scored[:] = [-1] * 9
@@ -155,7 +156,7 @@ def test_ctrl_c_says_what_is_saved_and_how_to_go_on(tmp_path, fake_dataset, crit
     saved = len(list((tmp_path / "out.parts").glob("episode-*")))
     assert 0 < saved < 40
     assert f"interrupted: {saved} of 40 episodes are saved in {tmp_path / 'out'}.parts" in said
-    assert "run the same command to continue" in said
+    assert "the same command goes on from there" in said
     assert "Traceback" not in said
 
 

@@ -132,7 +132,7 @@ def test_it_shows_pictures_what_is_to_be_done_and_who_acts(page, viewer) -> None
     shows("The policy acts")
     assert page.value('at("task").textContent') == "put <it> there"
     assert page.value('at("left").textContent') == "6.0"
-    assert page.wait('at("views").complete && at("views").naturalWidth') == 50
+    page.wait('at("views").complete && at("views").naturalWidth == 50')
     viewer.tell(asked=True)
     shows("The policy asks for help: press a key to take over")
     viewer.tell(asked=False, acts=True)
@@ -143,3 +143,13 @@ def test_it_shows_pictures_what_is_to_be_done_and_who_acts(page, viewer) -> None
     viewer.close()
     shows("Practice has ended, or was stopped")
     viewer.close()
+
+
+def test_a_picture_that_comes_while_another_loads_is_shown_after_it(page, viewer) -> None:
+    page.wait("frame == 0")
+    page.value('Object.defineProperty(at("views"), "complete", { configurable: true, value: 0 })')
+    viewer.show(np.full((2, 24, 24, 3), 200, np.uint8), TOLD)
+    page.wait("frame == 1")
+    assert page.value("drawn") == 0
+    page.value('delete at("views").complete')
+    page.wait('at("views").complete && at("views").naturalWidth == 50')

@@ -1,0 +1,10 @@
+"""A person or a policy moves an arm, and everything is recorded."""
+
+from launch import LaunchDescription
+
+from robot_bridge import launching
+
+
+def generate_launch_description() -> LaunchDescription:
+    """Return it; `ros2 launch mneme_vla record.launch.py --show-args` explains the arguments."""
+    return launching.description("record")

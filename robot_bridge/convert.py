@@ -1,0 +1,131 @@
+"""Between what messages carry and arrays: joints by name, pictures, trajectories; no ROS here.
+
+Every function takes plain values (lists, bytes, numbers), so that a test needs no message.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+ENCODINGS = ("rgb8", "bgr8")
+"""Pictures that are taken; both have three bytes to a pixel."""
+
+
+def by_name(
+    names: Sequence[str], values: Sequence[float], wanted: Sequence[str], what: str
+) -> np.ndarray:
+    """Return the values f64 [u] of wanted joints, in that order.
+
+    Args:
+        names: Joint names as they came.
+        values: One for each.
+        wanted: Names in the order of the answer; more may have come.
+        what: What it is, for the message.
+
+    Raises:
+        ValueError: a joint is missing or named twice, or there are more or fewer values than names.
+    """
+    if len(names) != len(values):
+        raise ValueError(f"{what}: got {len(names)} joint names and {len(values)} values")
+    place = {name: i for i, name in enumerate(names)}
+    if len(place) != len(names):
+        twice = next(name for name in names if list(names).count(name) > 1)
+        raise ValueError(f"{what}: joint {twice!r} is named twice")
+    missing = [name for name in wanted if name not in place]
+    if missing:
+        raise ValueError(
+            f"{what}: joint {missing[0]!r} is missing; got {', '.join(names) or 'none'}"
+        )
+    return np.array([values[place[name]] for name in wanted], np.float64)
+
+
+def trajectory(
+    names: Sequence[str], points: Sequence[Sequence[float]], times_s: Sequence[float],
+    wanted: Sequence[str], what: str,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Return times f64 [k] and positions f64 [k, u] of a trajectory, joints in the wanted order.
+
+    Args:
+        names: Joint names as they came.
+        points: Positions of each point, in the order of the names.
+        times_s: Seconds of each point since the trajectory's stamp.
+        wanted: Names in the order of the answer; no others may have come.
+        what: What it is, for the message.
+
+    Raises:
+        ValueError: it is empty, has other joints, or times that do not increase. Positions may be
+            anything, NaN as well: the gate judges them.
+    """
+    if not points or len(points) != len(times_s):
+        raise ValueError(f"{what}: got {len(points)} points and {len(times_s)} times")
+    if sorted(names) != sorted(wanted):
+        raise ValueError(f"{what}: got joints {', '.join(names)}, expected {', '.join(wanted)}")
+    wrong = [len(point) for point in points if len(point) != len(names)]
+    if wrong:
+        raise ValueError(f"{what}: a point has {wrong[0]} positions for {len(names)} joints")
+    times = np.array(times_s, np.float64)
+    if not (np.diff(times) > 0).all() or not np.isfinite(times).all():
+        raise ValueError(f"{what}: times {times.tolist()} do not increase")
+    order = [list(names).index(name) for name in wanted]
+    return times, np.array(points, np.float64)[:, order]
+
+
+def picture(
+    data: bytes | np.ndarray, height: int, width: int, step: int, encoding: str, what: str
+) -> np.ndarray:
+    """Return RGB u8 [h, w, 3] of a raw picture.
+
+    Args:
+        data: Rows of `step` bytes.
+        height: Rows.
+        width: Pixels of a row.
+        step: Bytes of a row, padding included.
+        encoding: One of `ENCODINGS`.
+        what: Which camera, for the message.
+
+    Raises:
+        ValueError: another encoding, or as many bytes as do not fit.
+    """
+    if encoding not in ENCODINGS:
+        raise ValueError(
+            f"{what}: encoding {encoding!r:.20}, expected {' or '.join(ENCODINGS)}; set the "
+            "camera's driver to one of them"
+        )
+    rows = np.frombuffer(data, np.uint8)
+    if step < 3 * width or rows.size != height * step or height < 1 or width < 1:
+        raise ValueError(
+            f"{what}: got {rows.size} bytes for {height} rows of {step}, {width} pixels each"
+        )
+    found = rows.reshape(height, step)[:, : 3 * width].reshape(height, width, 3)
+    return found[..., ::-1] if encoding == "bgr8" else found
+
+
+def decoded(data: np.ndarray, what: str) -> np.ndarray:
+    """Return RGB u8 [h, w, 3] of a JPEG or PNG u8 [n].
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    import cv2
+
+    found = cv2.imdecode(data, cv2.IMREAD_COLOR) if data.size else None
+    if found is None:
+        raise ValueError(f"{what}: {data.size} bytes that are no picture")
+    return found[..., ::-1]
+
+
+def fitted(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Return RGB u8 [height, width, 3] of a picture: its largest middle part of that shape, made
+    smaller by averaging, or larger.
+    """
+    import cv2
+
+    h, w = image.shape[:2]
+    if (h, w) == (height, width):
+        return np.ascontiguousarray(image)
+    scale = min(h / height, w / width)
+    tall, wide = round(height * scale), round(width * scale)
+    top, left = (h - tall) // 2, (w - wide) // 2
+    part = np.ascontiguousarray(image[top : top + tall, left : left + wide])
+    how = cv2.INTER_AREA if scale >= 1 else cv2.INTER_LINEAR
+    return cv2.resize(part, (width, height), interpolation=how)

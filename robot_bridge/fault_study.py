@@ -1,0 +1,292 @@
+"""`python -m robot_bridge.fault_study`: random faults against the safety node, over real DDS.
+
+Every schedule is drawn from its seed: the arm is armed and follows a good policy; then something
+goes wrong and stays wrong. What reaches the controller is held against every limit; where the fault
+has to stop the arm, it has to be at rest within the stated time, and after an e-stop or a latch
+nothing may move it until it is armed anew.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from robot_bridge import audit, graph, sabotage, share, up
+from robot_bridge import limits as joint_limits
+from robot_bridge.gate import LEASE_S
+from robot_bridge.graph import SimArm
+from vla import arguments
+from vla.contracts import registry
+from vla.contracts.config import check_least
+from vla.contracts.specs import RobotSpec
+
+ROBOT = "so101"
+GOOD_STEPS = 4
+"""Steps in which all is well; at the end of some of them the arm is fast."""
+FAULTY_STEPS = 11
+"""Steps in which something is wrong: longer than any stop takes."""
+SILENT_S, BLIND_S = 0.3, 0.2
+"""How long the safety node is told to wait for a chunk, and for joint states."""
+SLACK_S = 0.15
+"""Messages on their way, on a machine that others use, too."""
+RATE_HZ = 100.0
+FOUND_S = 1.0
+"""How long the services of a node take to be found once its topics are."""
+WATCHED_S = 0.3
+"""How long it is watched that nothing moves."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyArgs:
+    """Sabotage an arm."""
+
+    schedules: int = 1000
+    """How many."""
+    seed: int = 0
+    """Of the first; each has the next."""
+    out: Path = Path("runs/faults")
+    """Folder of faults.json and of what the nodes said."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range."""
+        check_least(self, schedules=1, seed=0)
+
+
+@dataclass
+class Tally:
+    """What was found."""
+
+    schedules: Counter[str] = field(default_factory=Counter)
+    """By fault."""
+    commands: int = 0
+    violations: Counter[str] = field(default_factory=Counter)
+    """By limit."""
+    worst: dict[str, float] = field(default_factory=dict)
+    stops_s: dict[str, list[float]] = field(default_factory=dict)
+    """By fault, from the fault to the last command that moved."""
+    late: list[str] = field(default_factory=list)
+    """Stops that took longer than stated, and whatever moved after them."""
+
+
+def main() -> int:
+    """Run the study; 1 if a limit was broken, a stop was late, or something moved."""
+    args = arguments.read(StudyArgs, sys.argv[1:], "python -m robot_bridge.fault_study")
+    args.out.mkdir(parents=True, exist_ok=True)
+    tally = study(args.schedules, args.seed, args.out)
+    told = {
+        "schedules": dict(tally.schedules), "commands": tally.commands,
+        "violations": dict(tally.violations), "worst": tally.worst, "late": tally.late,
+        "stops_s": tally.stops_s,
+    }  # fmt: skip
+    (args.out / "faults.json").write_text(json.dumps(told, indent=1))
+    Console(highlight=False).print(sheet(tally))
+    for line in tally.late:
+        print(line, file=sys.stderr)
+    return int(bool(tally.late or sum(tally.violations.values())))
+
+
+def study(schedules: int, seed: int, out: Path, slack_s: float = SLACK_S) -> Tally:
+    """Play schedules, one after the other, with the same nodes; killed ones are started anew.
+
+    Args:
+        schedules: How many.
+        seed: Of the first.
+        out: Folder for what the nodes say.
+        slack_s: What a stop may take beyond what is stated, for messages on their way.
+    """
+    from robot_bridge.nodes.saboteur import Saboteur
+
+    robot: RobotSpec = registry.load("vla.robots", ROBOT).SPEC
+    limits = joint_limits.read(share.params() / f"{ROBOT}_limits.yaml", robot)
+    simulated, safety = graph.sim_arm(SimArm(robot=ROBOT, use_sim_time=False))
+    tally = Tally()
+    with (
+        (out / "nodes.log").open("w") as lines,
+        up.started((_without_cameras(simulated),), out=lines),
+        Saboteur(robot) as saboteur,
+    ):
+        waits = {"silent_s": SILENT_S, "blind_s": BLIND_S}
+        guard = Guard(replace(safety, parameters={**safety.parameters, **waits}), lines)
+        try:
+            for number in track(range(seed, seed + schedules), "sabotage", transient=True):
+                play(saboteur, guard, robot, limits, number, tally, slack_s)
+        finally:
+            guard.end()
+    return tally
+
+
+class Guard:
+    """The safety node's process, which may be killed."""
+
+    def __init__(self, node: graph.NodeSpec, lines: Any) -> None:
+        self.words = [sys.executable, "-m", node.module, "--ros-args", *graph.told(node)]
+        self.lines = lines
+        self.start()
+
+    def start(self) -> None:
+        """Start it."""
+        environment = {**os.environ, **up.discovery(dict(os.environ))}
+        self.process = subprocess.Popen(
+            self.words, stdout=self.lines, stderr=subprocess.STDOUT, env=environment
+        )
+
+    def kill(self) -> None:
+        """Kill it, at once."""
+        self.process.kill()
+        self.process.wait()
+
+    def end(self) -> None:
+        """End it."""
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(10)
+
+
+def play(
+    saboteur: Any, guard: Guard, robot: RobotSpec, limits: joint_limits.Limits, number: int,
+    tally: Tally, slack_s: float,
+) -> None:  # fmt: skip
+    """Play one schedule and add what was found."""
+    rng = np.random.default_rng(number)
+    kinds = [*sabotage.STOPPING, *sabotage.MOVING, *EVENTS]
+    kind = kinds[number % len(kinds)]
+    tally.schedules[kind] += 1
+    saboteur.repair(number)
+    saboteur.taken()
+    saboteur.enable(True)
+    saboteur.speak()
+    path = sabotage.Path(robot, rng, saboteur.pose)
+    victim = _victim(saboteur) if kind == "policy killed" else None
+    steps = GOOD_STEPS + int(rng.integers(4))
+    for k in range(steps):
+        saboteur.send(path.chunk(k))
+        time.sleep(sabotage.PERIOD_S * (1 if k else rng.uniform(0.2, 1)))
+    begin_s, due_s = time.monotonic(), slack_s + float(saboteur.heard["safety_node"]["stop_s"])
+    if kind in EVENTS:
+        due_s += EVENTS[kind](saboteur, guard, victim)
+        fault: sabotage.Fault | None = None if kind == "e-stop" else (lambda *_: [])
+        _go_on(saboteur, path, steps, fault, rng)
+    else:
+        fault = {**sabotage.STOPPING, **sabotage.MOVING}[kind]
+        due_s += SILENT_S if kind == "silence" else sabotage.PERIOD_S
+        _go_on(saboteur, path, steps, fault, rng)
+    times_s, commands = saboteur.taken()
+    _judge(tally, kind, number, times_s, commands, limits, begin_s, due_s)
+
+
+def _go_on(
+    saboteur: Any, path: sabotage.Path, step: int, fault: sabotage.Fault | None,
+    rng: np.random.Generator,
+) -> None:  # fmt: skip
+    """Send what a fault makes of good chunks for a while; good ones if there is none."""
+    for k in range(step, step + FAULTY_STEPS):
+        chunk = path.chunk(k)
+        for one in fault(chunk, rng, path) if fault else [chunk]:
+            saboteur.send(one)
+        time.sleep(sabotage.PERIOD_S)
+
+
+def _judge(
+    tally: Tally, kind: str, number: int, times_s: np.ndarray, commands: np.ndarray,
+    limits: joint_limits.Limits, begin_s: float, due_s: float,
+) -> None:  # fmt: skip
+    """Add what a schedule's commands show."""
+    found = audit.audit(np.zeros(len(commands), int), commands, limits, 1 / RATE_HZ)
+    tally.commands += found.commands
+    tally.violations.update({k: v for k, v in found.violations.items() if v})
+    for name, value in found.worst.items():
+        tally.worst[name] = max(tally.worst.get(name, -np.inf), value)
+    if kind in sabotage.MOVING:
+        return
+    moving = np.flatnonzero((np.diff(commands, axis=0) != 0).any(1))
+    last_s = float(times_s[moving[-1] + 1]) if len(moving) else begin_s
+    took_s = max(0.0, last_s - begin_s)
+    tally.stops_s.setdefault(kind, []).append(took_s)
+    if took_s > due_s:
+        tally.late.append(
+            f"schedule {number}, {kind}: at rest after {took_s:.2f} s, not {due_s:.2f}"
+        )
+
+
+def _estop(saboteur: Any, guard: Guard, victim: Any) -> float:
+    saboteur.estop()
+    return 0.0
+
+
+def _killed(saboteur: Any, guard: Guard, victim: Any) -> float:
+    victim.kill()
+    victim.wait()
+    return LEASE_S
+
+
+def _guard_killed(saboteur: Any, guard: Guard, victim: Any) -> float:
+    guard.kill()
+    saboteur.heard.pop("safety_node", None)
+    time.sleep(WATCHED_S)
+    guard.start()
+    saboteur.wait(lambda: "safety_node" in saboteur.heard, "the safety node")
+    time.sleep(FOUND_S)
+    return 0.0
+
+
+def _sensor(name: str) -> Callable[[Any, Guard, Any], float]:
+    def event(saboteur: Any, guard: Guard, victim: Any) -> float:
+        saboteur.set("sim_arm", **{name: ["joint_states"]})
+        return BLIND_S
+
+    return event
+
+
+EVENTS: dict[str, Callable[[Any, Guard, Any], float]] = {
+    "e-stop": _estop, "policy killed": _killed, "safety node killed": _guard_killed,
+    "joint states silent": _sensor("silent"),
+}  # fmt: skip
+"""Faults that are no chunks; each returns what the safety node may wait before it acts."""
+
+
+def _victim(saboteur: Any) -> subprocess.Popen[bytes]:
+    """Start a good policy in a process of its own, and wait until the arm follows it."""
+    found = subprocess.Popen(
+        [sys.executable, "-m", "robot_bridge.nodes.saboteur"],
+        env={**os.environ, **up.discovery(dict(os.environ))},
+    )
+    saboteur.silence()
+    saboteur.wait(lambda: saboteur.heard["safety_node"]["state"] == "following", "the policy")
+    return found
+
+
+def _without_cameras(node: graph.NodeSpec) -> graph.NodeSpec:
+    return replace(node, parameters={**node.parameters, "camera_hz": 0})
+
+
+def sheet(tally: Tally) -> Table:
+    """Return what was found as a table."""
+    table = Table(title=f"{sum(tally.schedules.values())} schedules of faults")
+    for column in ("fault", "schedules", "at rest after, median / longest"):
+        table.add_column(column, justify="left" if column == "fault" else "right")
+    for kind, count in tally.schedules.items():
+        stops = tally.stops_s.get(kind)
+        text = f"{np.median(stops):.2f} / {max(stops):.2f} s" if stops else "may move"
+        table.add_row(kind, str(count), text)
+    table.add_section()
+    table.add_row("commands at the controller", f"{tally.commands:,}", "")
+    for name, value in tally.worst.items():
+        share_ = f"{value:.6f} of it" if name != "position" else f"{value:.1e} beyond"
+        table.add_row(f"beyond the limit of {name}", str(tally.violations[name]), share_)
+    table.add_row("stops later than stated", str(len(tally.late)), "")
+    return table
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,118 @@
+"""What a joint may do: limits of a RobotSpec, and of the file that a user must write; no ROS here.
+
+A description of an arm (URDF) knows no acceleration and no jerk, and a controller that is not told
+limits nothing. So those two have to be written down by whoever runs the arm, joint by joint.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from vla.contracts.specs import RobotSpec
+
+MUST = ("acceleration", "jerk")
+"""What the file has to say of every joint."""
+MAY = ("low", "high", "velocity")
+"""What it may narrow."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Limits of every joint, f64 [u] each, in the unit of the joint and seconds."""
+
+    names: tuple[str, ...]
+    """Joints."""
+    low: np.ndarray
+    """Lower position."""
+    high: np.ndarray
+    """Upper position."""
+    velocity: np.ndarray
+    """Largest absolute velocity."""
+    acceleration: np.ndarray
+    """Largest absolute acceleration."""
+    jerk: np.ndarray
+    """Largest absolute jerk."""
+
+    def scaled(self, speed: float) -> "Limits":
+        """Return the limits at a share of the speed, above 0 to 1: the same paths, more slowly."""
+        return Limits(
+            names=self.names, low=self.low, high=self.high, velocity=speed * self.velocity,
+            acceleration=speed**2 * self.acceleration, jerk=speed**3 * self.jerk,
+        )  # fmt: skip
+
+
+def of_spec(robot: RobotSpec) -> Limits:
+    """Return the limits that a RobotSpec states."""
+    return Limits(
+        names=robot.names,
+        **{
+            name: np.array([getattr(c, name) for c in robot.channels], np.float64)
+            for name in (*MAY, *MUST)
+        },
+    )
+
+
+def read(path: Path, robot: RobotSpec) -> Limits:
+    """Return the tighter of what a RobotSpec and a user's file allow.
+
+    The file has, under `joints`, one entry per joint of the arm with `acceleration` and `jerk`, and
+    `low`, `high`, `velocity` where they are to be narrower than the RobotSpec's.
+
+    Raises:
+        ValueError: the file is missing or no YAML, or a joint or a limit is missing, unknown, or no
+            positive number.
+    """
+    try:
+        found = yaml.safe_load(path.read_text())
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"{path}: no limits there; write one entry with {' and '.join(MUST)} per joint, see "
+            "launch/params"
+        ) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: no YAML ({' '.join(str(error).split())})") from error
+    joints = found.get("joints") if isinstance(found, dict) else None
+    if not isinstance(joints, dict):
+        raise ValueError(f"{path}: expected `joints:` with one entry per joint")
+    unknown = sorted(set(joints) - set(robot.names))
+    if unknown:
+        raise ValueError(
+            f"{path}: unknown joint {unknown[0]!r}; {robot.name} has {', '.join(robot.names)}"
+        )
+    spec = of_spec(robot)
+    rows = [_joint(path, name, joints.get(name)) for name in robot.names]
+
+    def tighter(name: str, pick: Any) -> np.ndarray:
+        own = np.array([row.get(name, np.nan) for row in rows], np.float64)
+        return np.where(np.isnan(own), getattr(spec, name), pick(own, getattr(spec, name)))
+
+    limits = Limits(
+        names=robot.names, low=tighter("low", np.fmax), high=tighter("high", np.fmin),
+        velocity=tighter("velocity", np.fmin), acceleration=tighter("acceleration", np.fmin),
+        jerk=tighter("jerk", np.fmin),
+    )  # fmt: skip
+    empty = [n for n, a, b in zip(robot.names, limits.low, limits.high, strict=True) if not a < b]
+    if empty:
+        raise ValueError(f"{path}: joint {empty[0]!r} has no room between low and high")
+    return limits
+
+
+def _joint(path: Path, name: str, entry: Any) -> dict[str, float]:
+    """Return the numbers of one joint."""
+    if not isinstance(entry, dict):
+        raise ValueError(f"{path}: joint {name!r} is missing; give its {' and '.join(MUST)}")
+    for key in MUST:
+        if key not in entry:
+            raise ValueError(f"{path}: joint {name!r} lacks {key}; a missing limit limits nothing")
+    for key, value in entry.items():
+        if key not in (*MUST, *MAY):
+            raise ValueError(f"{path}: joint {name!r}: unknown limit {key!r}")
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or not np.isfinite(value) or (key not in ("low", "high") and value <= 0):
+            raise ValueError(
+                f"{path}: joint {name!r}: {key} is {value!r}, expected a number above 0"
+            )
+    return {key: float(value) for key, value in entry.items()}

@@ -1,0 +1,249 @@
+"""Node `recorder`: writes what the contract names into one MCAP file per episode, as it came.
+
+Messages are not decoded but for the few that say when an episode begins and who leads the arm. When
+files are opened and closed, and how, is decided in `robot_bridge.recording`.
+"""
+
+import importlib
+import json
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from rclpy.event_handler import SubscriptionEventCallbacks
+from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.serialization import deserialize_message
+from std_msgs.msg import Header, String
+from std_srvs.srv import Trigger
+
+from robot_bridge.nodes import common
+from robot_bridge.recording import Entry, Recording, Topic
+from robot_bridge.settings import check, chosen, ranged
+
+SETTLE_S = 0.25
+"""How often gathered messages and the room on the disk are looked at."""
+QUEUE = 200
+"""Messages of a topic that may wait: a recorder catches up after a slow moment of the disk."""
+TRAJECTORY = "trajectory_msgs/msg/JointTrajectory"
+STATUS = "diagnostic_msgs/msg/DiagnosticArray"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What is recorded, where, and when."""
+
+    folder: str = "recordings"
+    """Where episodes go; made if it is not there."""
+    cameras: tuple[str, ...] = ("front", "wrist")
+    """Names of the cameras."""
+    pictures: str = chosen("raw", "raw", "compressed")
+    """Which pictures: raw (large, exact) or compressed as the driver sends them."""
+    auto: bool = True
+    """An episode begins with every message on `task`, and ends with the next or recorder/stop."""
+    least_free_gb: float = ranged(1.0, 0.0, 1e6)
+    """Room in GB below which no episode begins, and the running one ends."""
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        check(self)
+
+
+def topics(settings: Settings) -> list[Topic]:
+    """Return what is recorded, by relative names; what nobody publishes stays empty."""
+    found = [Topic(name="joint_states", type_name="sensor_msgs/msg/JointState", kind="sensor")]
+    for camera in settings.cameras:
+        raw = f"cameras/{camera}/image_raw"
+        if settings.pictures == "raw":
+            found.append(Topic(name=raw, type_name="sensor_msgs/msg/Image", kind="sensor"))
+        else:
+            kind = "sensor_msgs/msg/CompressedImage"
+            found.append(Topic(name=f"{raw}/compressed", type_name=kind, kind="sensor"))
+        info = f"cameras/{camera}/camera_info"
+        found.append(Topic(name=info, type_name="sensor_msgs/msg/CameraInfo", kind="sensor"))
+    for name, type_name in (
+        ("chunk", TRAJECTORY),
+        ("teleop", TRAJECTORY),
+        ("joint_trajectory_controller/joint_trajectory", TRAJECTORY),
+        ("forward_command_controller/commands", "std_msgs/msg/Float64MultiArray"),
+        ("pace", "std_msgs/msg/Float64"),
+    ):
+        found.append(Topic(name=name, type_name=type_name, kind="command"))
+    for name, type_name in (
+        ("task", "std_msgs/msg/Header"),
+        ("safety_node/status", STATUS),
+        ("policy_node/status", STATUS),
+        ("monitor/status", STATUS),
+        ("help", "std_msgs/msg/Header"),
+        ("sim_arm/episode", "std_msgs/msg/String"),
+    ):
+        found.append(Topic(name=name, type_name=type_name, kind="latched"))
+    return found
+
+
+class Recorder(Node):
+    """See the module."""
+
+    def __init__(self) -> None:
+        super().__init__("recorder")
+        self._settings: Settings = common.parameters(self, Settings)
+        wanted = topics(self._settings)
+        full = {one.name: self.resolve_topic_name(one.name) for one in wanted}
+        self._recording = Recording(
+            Path(self._settings.folder).expanduser(),
+            [Topic(name=full[t.name], type_name=t.type_name, kind=t.kind) for t in wanted],
+            int(self._settings.least_free_gb * 1e9),
+        )
+        cut = [entry.file for entry in self._recording.entries if entry.cut]
+        if cut:
+            self.get_logger().info(f"episodes that a kill cut off: {', '.join(cut)}")
+        self._task = ""
+        self._trouble = ""
+        self._lost = dict.fromkeys(full.values(), 0)
+        for topic in wanted:
+            self._subscribe(topic, full[topic.name])
+        self.create_service(Trigger, "~/start", self._start)
+        self.create_service(Trigger, "~/stop", self._stop)
+        self.create_timer(SETTLE_S, self._settle)
+        common.diagnose(self, self._diagnostics)
+
+    def destroy_node(self) -> None:
+        """Close the running episode, then the node."""
+        self._end()
+        self._recording.close()
+        super().destroy_node()
+
+    def _subscribe(self, topic: Topic, full: str) -> None:
+        package, _, name = topic.type_name.split("/")
+        kind = getattr(importlib.import_module(f"{package}.msg"), name)
+        special = {
+            "task": self._on_task, "safety_node/status": self._on_status,
+            "sim_arm/episode": self._on_episode,
+        }  # fmt: skip
+        take = partial(special.get(topic.name, self._take), full)
+        events = SubscriptionEventCallbacks(message_lost=partial(self._count_lost, full))
+        self.create_subscription(
+            kind, topic.name, take, _qos(topic), raw=True, event_callbacks=events
+        )
+
+    def _take(self, topic: str, data: bytes) -> None:
+        """Record a message; a disk that is full ends the episode, not the node."""
+        try:
+            self._recording.hear(topic, data, self._now_ns())
+        except OSError as error:
+            self._give_up(str(error))
+
+    def _on_task(self, topic: str, data: bytes) -> None:
+        if self._settings.auto:
+            self._end()  # first: the new task is no part of the old episode
+        self._take(topic, data)
+        self._task = deserialize_message(data, Header).frame_id
+        if self._settings.auto:
+            self._begin()
+
+    def _on_status(self, topic: str, data: bytes) -> None:
+        self._take(topic, data)
+        for one in deserialize_message(data, DiagnosticArray).status:
+            for pair in one.values:
+                if pair.key == "source":
+                    self._recording.led_by(pair.value, self._now_ns())
+
+    def _on_episode(self, topic: str, data: bytes) -> None:
+        self._take(topic, data)
+        try:
+            said = json.loads(deserialize_message(data, String).data)
+        except json.JSONDecodeError:
+            return  # it is recorded as it is; only its verdict is not known
+        success = said.get("success") if isinstance(said, dict) else None
+        if isinstance(success, bool):
+            self._recording.judge(success)
+
+    def _start(self, request: Any, response: Any) -> Any:
+        response.success = self._begin()
+        running = self._recording.running
+        response.message = f"recording {running.file}" if running else self._trouble
+        return response
+
+    def _stop(self, request: Any, response: Any) -> Any:
+        entry = self._end()
+        response.success = entry is not None
+        response.message = f"closed {entry.file}" if entry else self._trouble or "nothing runs"
+        return response
+
+    def _begin(self) -> bool:
+        self._end()
+        try:
+            self._recording.begin(self._task, self._now_ns())
+        except (ValueError, OSError) as error:
+            self._give_up(str(error))
+            return False
+        self._trouble = ""
+        return True
+
+    def _end(self) -> Entry | None:
+        try:
+            entry = self._recording.end(self._now_ns())
+        except OSError as error:
+            self._give_up(str(error))
+            return None
+        if entry is not None:
+            self.get_logger().info(f"closed {entry.file}: {entry.messages} messages")
+        return entry
+
+    def _settle(self) -> None:
+        try:
+            self._recording.settle()
+        except (ValueError, OSError) as error:
+            self._give_up(str(error))
+
+    def _give_up(self, why: str) -> None:
+        """End the episode as far as the disk lets us, and say why."""
+        self._trouble = " ".join(why.split())
+        self.get_logger().error(self._trouble)
+        try:
+            self._recording.end(self._now_ns())
+        except OSError as error:
+            self.get_logger().error(f"left open, closed at the next start: {error}")
+
+    def _count_lost(self, topic: str, event: Any) -> None:
+        self._lost[topic] += event.total_count_change
+
+    def _now_ns(self) -> int:
+        return self.get_clock().now().nanoseconds
+
+    def _diagnostics(self) -> DiagnosticStatus:
+        running = self._recording.running
+        values = {
+            "episode": running.file if running else "",
+            "closed_episodes": len(self._recording.entries),
+            "bytes": self._recording.running_bytes,
+            "free_gb": self._recording.free_bytes() / 1e9,
+            "lost": sum(self._lost.values()),
+            **{f"messages {name}": n for name, n in self._recording.counts.items()},
+            **{f"lost {name}": n for name, n in self._lost.items() if n},
+        }
+        level = "error" if self._trouble else "warn" if values["lost"] else "ok"
+        message = self._trouble or (f"recording {running.file}" if running else "waiting")
+        return common.status("recorder", level, message, values)
+
+
+def _qos(topic: Topic) -> QoSProfile:
+    """Return how a topic is heard: like its other subscribers, with a longer queue."""
+    sensor, latched = topic.kind == "sensor", topic.kind == "latched"
+    return QoSProfile(
+        history=HistoryPolicy.KEEP_LAST, depth=QUEUE,
+        reliability=ReliabilityPolicy.BEST_EFFORT if sensor else ReliabilityPolicy.RELIABLE,
+        durability=DurabilityPolicy.TRANSIENT_LOCAL if latched else DurabilityPolicy.VOLATILE,
+    )  # fmt: skip
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the node; return the exit code."""
+    return common.run(Recorder, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

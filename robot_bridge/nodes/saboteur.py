@@ -1,0 +1,107 @@
+"""Plays a policy that goes wrong, and hears what reaches the controller: the attacker of studies.
+
+`python -m robot_bridge.nodes.saboteur` plays one that goes right, to be killed.
+"""
+
+import itertools
+import time
+from typing import Any
+
+import numpy as np
+from rclpy.duration import Duration
+from rclpy.qos import HistoryPolicy, QoSProfile, ReliabilityPolicy
+from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
+
+from robot_bridge import convert, graph, sabotage
+from robot_bridge.gate import LEASE_S
+from robot_bridge.nodes import common
+from robot_bridge.nodes.conductor import Conductor
+from robot_bridge.sabotage import Chunk
+from vla.contracts import registry
+from vla.contracts.specs import RobotSpec
+
+ALL = QoSProfile(history=HistoryPolicy.KEEP_ALL, reliability=ReliabilityPolicy.RELIABLE)
+
+
+class Saboteur(Conductor):
+    """A conductor that speaks as the policy, and keeps every command with its time."""
+
+    def __init__(self, robot: RobotSpec) -> None:
+        super().__init__()
+        self.robot = robot
+        self.commands: list[tuple[float, np.ndarray]] = []
+        self.pose = np.array(robot.home, np.float64)
+        self.speaker: Any = None
+        topic = graph.COMMANDS["trajectory"]
+        self.node.create_subscription(JointTrajectory, topic, self._command, ALL)
+        self.executor.wake()
+
+    def repair(self, episode: int) -> None:
+        """Undo what was done: sensors, latch, and where the arm is."""
+        self.set("sim_arm", silent=[""])
+        self.enable(False)
+        self.rearm()
+        self.begin(0, episode)
+
+    def silence(self) -> None:
+        """Be there no longer."""
+        if self.speaker is not None:
+            self.node.destroy_publisher(self.speaker)
+            self.speaker = None
+
+    def speak(self) -> None:
+        """Be there as a policy."""
+        if self.speaker is None:
+            self.speaker = self.node.create_publisher(
+                JointTrajectory, "chunk", common.alive(LEASE_S / 2)
+            )
+
+    def send(self, chunk: Chunk) -> None:
+        """Publish a chunk, whatever is wrong with it; nothing while silent."""
+        if self.speaker is not None:
+            self.speaker.publish(message(self.node, chunk))
+
+    def taken(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return times f64 [n] and commands f64 [n, u] since the last call."""
+        with self.changed:
+            found, self.commands = self.commands, []
+        positions = np.array([one for _, one in found]).reshape(-1, len(self.robot.names))
+        return np.array([time_s for time_s, _ in found]), positions
+
+    def _command(self, heard: JointTrajectory) -> None:
+        now_s = time.monotonic()
+        with self.changed:
+            self.commands.append((now_s, np.array(heard.points[0].positions)))
+
+    def _joints(self, heard: Any) -> None:
+        super()._joints(heard)
+        self.pose = convert.by_name(heard.name, heard.position, self.robot.names, "joint_states")
+
+
+def message(node: Any, chunk: Chunk) -> JointTrajectory:
+    """Return a chunk as a message, stamped as long ago as it says."""
+    found = JointTrajectory(joint_names=list(chunk.names))
+    stamp = node.get_clock().now() - Duration(seconds=chunk.age_s)
+    found.header.stamp = stamp.to_msg()
+    for time_s, position in zip(chunk.times_s, chunk.positions, strict=True):
+        point = JointTrajectoryPoint(positions=[float(p) for p in position])
+        point.time_from_start = Duration(seconds=float(time_s)).to_msg()
+        found.points.append(point)
+    return found
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Publish good chunks around where the arm is, until killed."""
+    robot = registry.load("vla.robots", "so101").SPEC
+    with Saboteur(robot) as saboteur:
+        saboteur.speak()
+        saboteur.wait(lambda: saboteur.measured_s > 0, "joint states")
+        path = sabotage.Path(robot, np.random.default_rng(0), saboteur.pose)
+        for k in itertools.count():
+            saboteur.send(path.chunk(k))
+            time.sleep(sabotage.PERIOD_S)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

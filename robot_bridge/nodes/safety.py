@@ -1,0 +1,297 @@
+"""`safety_node`: the only publisher to the controller's topic; a process of its own.
+
+All that it decides is in `robot_bridge.gate`. Its ticks come from a thread with absolute deadlines:
+a tick that is late is not made up for, since two commands at once would be twice the velocity.
+"""
+
+import contextlib
+import dataclasses
+import gc
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from rclpy.event_handler import SubscriptionEventCallbacks
+from rclpy.node import Node
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Bool, Float64, Float64MultiArray
+from std_srvs.srv import SetBool, Trigger
+from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
+
+from robot_bridge import convert, graph, limits
+from robot_bridge.gate import LEASE_S, Gate, GateConfig, Source
+from robot_bridge.log import SafetyLog
+from robot_bridge.nodes import common
+from robot_bridge.settings import check, chosen, ranged
+from vla.contracts import registry
+
+STATUS_S = 0.1
+JITTER = 1000
+"""Ticks of which the jitter is told."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Parameters of `safety_node`."""
+
+    robot: str = "so101"
+    """Arm: a file name under vla/robots."""
+    limits: str = ""
+    """File with acceleration and jerk of every joint; there is no default."""
+    speed: float = ranged(1.0, 0.01, 1.0)
+    """Share of the limits' speed: 0.1 for first motions."""
+    output: str = chosen("trajectory", "trajectory", "forward")
+    """Controller: joint_trajectory_controller or forward_command_controller."""
+    joints: tuple[str, ...] = ()
+    """Order of joints of a forward command; the arm's own if empty."""
+    rate_hz: float = ranged(100.0, 20.0, 1000.0)
+    """Commands per second."""
+    stale_s: float = ranged(0.5, 0.01, 10.0)
+    """Oldest observation whose chunk is followed."""
+    silent_s: float = ranged(0.3, 0.02, 10.0)
+    """Silence of whoever is followed after which the arm stops and latches."""
+    blind_s: float = ranged(0.2, 0.01, 10.0)
+    """Silence of the joint states after which the arm stops and latches."""
+    jump: float = ranged(0.6, 0.001, 10.0)
+    """Largest distance of a chunk from the measured pose, rad or m."""
+    stuck: float = ranged(0.6, 0.001, 10.0)
+    """Largest distance of the command from the measured pose, rad or m."""
+    sag: float = ranged(0.05, 0.0, 0.2)
+    """Distance by which an arm at rest may hang below its command, rad or m."""
+    deadman: bool = False
+    """Whether the arm moves only while topic `deadman` says true."""
+    deadman_s: float = ranged(0.25, 0.02, 5.0)
+    """Silence of that topic that counts as letting go."""
+    monitored: bool = False
+    """Whether a policy is followed only while topic `pace` says how fast; a person always is."""
+    pace_s: float = ranged(1.0, 0.05, 10.0)
+    """Silence of that topic after which a monitored arm stands still, and another goes on."""
+    log: str = ""
+    """File (.npz), written at the end, for when chunks came and what was commanded; or none."""
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range, and a file of limits that is not given."""
+        check(self)
+        if not self.limits:
+            raise ValueError(
+                "limits: not given; name a file with acceleration and jerk of every joint, such as "
+                "those under launch/params"
+            )
+
+
+class SafetyNode(Node):
+    """See the module's sentence."""
+
+    def __init__(self) -> None:
+        super().__init__("safety_node")
+        self.settings: Settings = common.parameters(self, Settings)
+        s = self.settings
+        robot = registry.load("vla.robots", s.robot).SPEC
+        allowed = limits.read(Path(s.limits), robot).scaled(s.speed)
+        names = {f.name for f in dataclasses.fields(GateConfig)}
+        config = GateConfig(**{k: v for k, v in dataclasses.asdict(s).items() if k in names})
+        self.gate, self.lock = Gate(config, allowed), threading.Lock()
+        self.order = [allowed.names.index(name) for name in self._order(allowed.names)]
+        self.over = threading.Event()
+        self.jitter_s: deque[float] = deque(maxlen=JITTER)
+        self.told = ("", "", "")
+        self.log = SafetyLog() if s.log else None
+        self._connect()
+        self.thread = threading.Thread(target=self._tick, daemon=True)
+        self.thread.start()
+        self.get_logger().info(
+            f"{s.robot}: from any motion to a standstill in {self.gate.stop_s:.2f} s at most; "
+            f"disarmed until safety_node/enable"
+        )
+
+    def _order(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        wanted = self.settings.joints or names
+        if sorted(wanted) != sorted(names):
+            raise ValueError(f"joints: got {', '.join(wanted)}, expected {', '.join(names)}")
+        return wanted
+
+    def _connect(self) -> None:
+        s = self.settings
+        gone = SubscriptionEventCallbacks(liveliness=self._liveliness)
+        self.create_subscription(JointState, "joint_states", self._joints, common.SENSORS)
+        for source in ("policy", "teleop"):
+            topic = "chunk" if source == "policy" else "teleop"
+            self.create_subscription(
+                JointTrajectory, topic, lambda m, s=source: self._chunk(s, m),
+                common.alive(LEASE_S) if source == "policy" else common.COMMANDS,
+                event_callbacks=gone if source == "policy" else None,
+            )  # fmt: skip
+        self.create_subscription(Bool, "deadman", self._deadman, common.COMMANDS)
+        self.create_subscription(Float64, "pace", self._pace, common.COMMANDS)
+        self.create_service(SetBool, "~/enable", self._enable)
+        self.create_service(Trigger, "~/estop", self._estop)
+        self.create_service(Trigger, "~/reset_estop", self._reset)
+        forward = s.output == "forward"
+        topic = graph.COMMANDS[s.output]
+        kind: Any = Float64MultiArray if forward else JointTrajectory
+        self.commands = self.create_publisher(kind, topic, common.COMMANDS)
+        self.status = self.create_publisher(DiagnosticArray, "~/status", common.LATCHED)
+        self.create_timer(STATUS_S, self._tell)
+        common.diagnose(self, self._line)
+
+    # --- what comes in ------------------------------------------------------------------------
+
+    def _joints(self, message: JointState) -> None:
+        try:
+            pose = convert.by_name(
+                message.name, message.position, self.gate.limits.names, "joint_states"
+            )
+        except ValueError as error:
+            self._complain(str(error))
+            return
+        with self.lock:
+            self.gate.measure(time.monotonic(), pose)
+
+    def _chunk(self, source: Source, message: JointTrajectory) -> None:
+        now_s, clock = time.monotonic(), self.get_clock().now().nanoseconds * 1e-9
+        age_s = clock - common.seconds(message.header.stamp)
+        try:
+            times_s, positions = convert.trajectory(
+                message.joint_names, [p.positions for p in message.points],
+                [common.seconds(p.time_from_start) for p in message.points],
+                self.gate.limits.names, source,
+            )  # fmt: skip
+        except ValueError as error:
+            with self.lock:
+                self.gate.reject(str(error))
+            self._complain(str(error))
+            return
+        with self.lock:
+            taken = self.gate.offer(now_s, source, now_s - age_s + times_s, positions, age_s)
+            if self.log is not None:
+                self.log.chunk(now_s, message.header.stamp, taken)
+
+    def _deadman(self, message: Bool) -> None:
+        with self.lock:
+            self.gate.press(time.monotonic(), bool(message.data))
+
+    def _pace(self, message: Float64) -> None:
+        with self.lock:
+            self.gate.pace(time.monotonic(), float(message.data))
+
+    def _liveliness(self, event: Any) -> None:
+        if event.alive_count == 0 and event.alive_count_change < 0:
+            with self.lock:
+                self.gate.gone("the policy's process is gone")
+
+    def _enable(self, request: Any, response: Any) -> Any:
+        with self.lock:
+            response.message = self.gate.enable(time.monotonic(), bool(request.data))
+        response.success = not response.message
+        self._tell()
+        return response
+
+    def _estop(self, request: Any, response: Any) -> Any:
+        with self.lock:
+            self.gate.estop("asked for by service")
+        response.success = True
+        self._tell()
+        return response
+
+    def _reset(self, request: Any, response: Any) -> Any:
+        with self.lock:
+            response.message = self.gate.reset()
+        response.success = not response.message
+        self._tell()
+        return response
+
+    # --- what goes out ------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        """Command at a fixed rate until the node ends."""
+        dt_s, last_s = self.gate.dt_s, 0.0
+        with _undisturbed():
+            for _ in _deadlines(dt_s, self.over):
+                now_s = time.monotonic()
+                with self.lock:
+                    stamps_s = self.get_clock().now().nanoseconds * 1e-9
+                    self.gate.clocks(now_s, stamps_s)
+                    command = self.gate.tick(now_s)
+                if command is not None:
+                    self.commands.publish(self._message(command))
+                    if self.log is not None:
+                        self.log.command(now_s, self.gate.series, command)
+                self.jitter_s.append(abs(now_s - last_s - dt_s) if last_s else 0.0)
+                last_s = now_s
+
+    def _message(self, command: np.ndarray) -> Any:
+        if self.settings.output == "forward":
+            return Float64MultiArray(data=command[self.order].tolist())
+        assert self.gate.motion is not None
+        point = JointTrajectoryPoint(
+            positions=command.tolist(), velocities=self.gate.motion.v.tolist()
+        )
+        point.time_from_start.nanosec = round(1e9 * self.gate.dt_s)
+        return JointTrajectory(joint_names=list(self.gate.limits.names), points=[point])
+
+    def _tell(self) -> None:
+        line = self._line()
+        self.status.publish(common.array(self, line))
+
+    def _line(self) -> DiagnosticStatus:
+        gate = self.gate
+        with self.lock:
+            values = {
+                "state": gate.state, "stage": gate.stage, "why": gate.why,
+                "source": gate.source or "none", "stop_s": gate.stop_s, "pace": gate.share,
+                **{f"count {name}": count for name, count in sorted(gate.counts.items())},
+            }  # fmt: skip
+            jitter_s = list(self.jitter_s)
+        if jitter_s:
+            values["tick jitter p99 ms"] = 1e3 * float(np.percentile(jitter_s, 99))
+        level = {"latched": "error", "stopping": "warn"}.get(gate.state, "ok")
+        message = f"{gate.state}: {gate.why}" if level != "ok" else gate.state
+        return common.status("safety_node", level, message, values, self.settings.robot)
+
+    def _complain(self, words: str) -> None:
+        self.get_logger().error(words, throttle_duration_sec=1.0)
+
+    def destroy_node(self) -> None:
+        """End the ticks, then the node."""
+        self.over.set()
+        self.thread.join(timeout=1.0)
+        if self.log is not None:
+            self.log.write(Path(self.settings.log))
+        super().destroy_node()
+
+
+def _deadlines(period_s: float, over: threading.Event) -> Iterator[float]:
+    """Yield at multiples of a period; those that passed meanwhile are left out."""
+    due_s = time.monotonic()
+    while not over.is_set():
+        due_s += period_s
+        wait_s = due_s - time.monotonic()
+        if wait_s > 0:
+            time.sleep(wait_s)
+        elif -wait_s > period_s / 2:  # the next comes no sooner than half a period from now
+            due_s -= wait_s
+        yield due_s
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Keep the garbage collector, which stops everything for milliseconds, off what is here."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the node until Ctrl-C or SIGTERM."""
+    return common.run(SafetyNode, argv)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,419 @@
+"""Node `sim_arm`: MuJoCo in real time behind the topics of a real arm; it judges no command.
+
+Three threads beside ROS's own: physics by deadlines, pictures, and an outbox for what they measure.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from builtin_interfaces.msg import Time
+from rcl_interfaces.msg import IntegerRange, ParameterDescriptor, SetParametersResult
+from rclpy.impl.implementation_singleton import rclpy_implementation
+from rclpy.node import Node
+from rosgraph_msgs.msg import Clock
+from sensor_msgs.msg import CameraInfo, CompressedImage, Image, JointState
+from std_msgs.msg import Float64MultiArray, String
+from std_srvs.srv import Trigger
+from trajectory_msgs.msg import JointTrajectory
+
+from robot_bridge import convert
+from robot_bridge.actuator import FORWARD, TRAJECTORY, Actuator, Controller, InputLog
+from robot_bridge.nodes import common, sim_sensors
+from robot_bridge.nodes.sim_sensors import Stream
+from robot_bridge.realtime import Every, Outbox, Pace
+from robot_bridge.sim_settings import Settings
+from sim.live import Live, Photographer
+from sim.scene import compile_scene
+from sim.vec_env import load_robot, load_task
+from vla.contracts import registry
+from vla.contracts.config import PluginConfig, from_json
+from vla.contracts.specs import CameraSpec, RobotSpec
+
+CLOCK_BEGIN_S = 1.0
+"""What /clock starts from: 0 means "no time yet" to a node, and "now" in a stamp."""
+EPISODE_S = 0.09
+"""Shortest time between two messages about an episode in which nothing begins or ends: 10 Hz, and a
+tick less, as a step may come late."""
+SWITCH_S = 5e-4
+"""How long a thread may keep Python to itself while another waits; Python's own 5 ms is a tick."""
+MOST = 2**31 - 1
+"""Largest seed and episode."""
+
+
+class SimArm(Node):
+    """The arm; see docs/bridge.md for its topics."""
+
+    def __init__(self) -> None:
+        """Compile the scene, begin the first episode, start the threads."""
+        self._ends = contextlib.ExitStack()  # ROS may destroy a node that is not complete
+        super().__init__("sim_arm")
+        self._set: Settings = common.parameters(self, Settings)
+        robot = robot_of(self._set)
+        self._robot = robot
+        self._live = Live(compile_scene(task_of(self._set), robot), self._set.physics_hz)
+        self._joints = list(self._set.joints or robot.names)
+        if sorted(self._joints) != sorted(robot.names):
+            raise ValueError(
+                f"joints: got {', '.join(self._joints)}, expected {', '.join(robot.names)} in any "
+                "order"
+            )
+        self._order = np.array([robot.names.index(name) for name in self._joints])
+        self.failed = False
+        """Whether the physics came to an end by itself."""
+        self._ending = False
+        self._lock = threading.Lock()  # of the world and of the actuator
+        self._tick_s = 1 / self._set.physics_hz
+        half_s = self._tick_s / 2
+        self._states_due = Every(1 / self._set.joint_state_hz, half_s)
+        self._pictures_due = Every(1 / max(self._set.camera_hz, 1), half_s)
+        self._next_episode()
+        lines = self._set.pictures(len(robot.cameras))
+        seeds = np.random.SeedSequence(self.get_parameter("seed").value).spawn(2 + len(lines))
+        self._controller = Controller(
+            Actuator(np.array(robot.home), self._set.lag_s),
+            self._set.commands(),
+            np.random.default_rng(seeds[0]),
+        )
+        self._inputs = InputLog(robot.names)
+        self._told_s = 0.0
+        self._worst = (0, 0)
+        self._counts = {"refused": 0, "pictures": 0, "skipped_pictures": 0}
+        self._spans: dict[str, list[float]] = {"tick": [], "late": [], "render": []}
+        if self._set.log_commands:
+            self._ends.callback(self._inputs.write, Path(self._set.log_commands))
+        self._outbox = Outbox()
+        self._ends.callback(self._outbox.close)
+        self._streams = {
+            name: Stream(self._outbox, line, np.random.default_rng(seed))
+            for name, line, seed in zip(
+                ("joint_states", *(c.name for c in robot.cameras)),
+                (self._set.states(), *lines),
+                seeds[1:],
+                strict=True,
+            )
+        }
+        self._faults()
+        self._speak()
+        self._photographer = None
+        if self._set.camera_hz:
+            self._photographer = Photographer(self._live.world, self._pictured)
+            self._ends.callback(self._photographer.close)
+        self._pace = Pace(self._tick_s / self._set.rate, time.monotonic())
+        self._begin_()
+        self._thread = threading.Thread(target=self._run, name="physics", daemon=True)
+        self._thread.start()
+        self._ends.callback(self._end)
+        self._listen()
+
+    def _next_episode(self) -> None:
+        """Declare what the next reset reads."""
+        for name, text in (
+            ("seed", "Seed of the next episode; at the start, that of losses and jitter as well"),
+            ("episode", "Number of the next episode among those of the seed"),
+        ):
+            span = [IntegerRange(from_value=0, to_value=MOST)]
+            self._declare(name, 0, ParameterDescriptor(description=text, integer_range=span))
+
+    def _faults(self) -> None:
+        """Declare which sensors are at fault, at once and for as long."""
+        self.add_on_set_parameters_callback(self._changed)
+        known = ", ".join(self._streams)
+        for name, text in (("frozen", "repeat their last value"), ("silent", "send nothing")):
+            descriptor = ParameterDescriptor(description=f"Sensors that {text}, among {known}")
+            self._declare(name, [""], descriptor)
+
+    def _declare(self, name: str, default: Any, descriptor: ParameterDescriptor) -> None:
+        try:
+            self.declare_parameter(name, default, descriptor)
+        except Exception as error:  # rclpy has a class for each way to be wrong, with no base
+            raise ValueError(f"parameter {name}: {' '.join(str(error).split())}") from error
+
+    def _changed(self, changes: list[Any]) -> SetParametersResult:
+        """Freeze or silence sensors as a parameter says, once all names of it are known."""
+        for change in changes:
+            if change.name not in ("frozen", "silent"):
+                continue
+            names = {name for name in change.value or () if name}
+            if unknown := sorted(names - set(self._streams)):
+                known = ", ".join(self._streams)
+                reason = f"{change.name}: no sensor {unknown[0]!r}; known: {known}"
+                return SetParametersResult(successful=False, reason=reason)
+            for name, stream in self._streams.items():
+                setattr(stream, change.name, name in names)
+        return SetParametersResult(successful=True)
+
+    def _speak(self) -> None:
+        """Make the publishers."""
+        self._states = self.create_publisher(JointState, "joint_states", common.DRIVERS)
+        self._episodes = self.create_publisher(String, "~/episode", common.LATCHED)
+        self._clocks = (
+            self.create_publisher(Clock, "/clock", 10) if self._set.publish_clock else None
+        )
+        self._cameras: list[list[tuple[Any, Any]]] = []
+        for camera in self._robot.cameras if self._set.camera_hz else ():
+            root = f"cameras/{camera.name}"
+            kinds: list[tuple[Any, str, Any]] = [(Image, "image_raw", sim_sensors.image)]
+            if self._set.compressed:
+                kinds.append((CompressedImage, "image_raw/compressed", sim_sensors.compressed))
+            self._cameras.append(
+                [
+                    (self.create_publisher(kind, f"{root}/{name}", common.DRIVERS), make)
+                    for kind, name, make in kinds
+                ]
+            )
+            info = self.create_publisher(CameraInfo, f"{root}/camera_info", common.DRIVERS)
+            self._cameras[-1].append((info, lambda c, stamp, _: sim_sensors.camera_info(c, stamp)))
+        common.diagnose(self, self._status)
+
+    def _listen(self) -> None:
+        """Make what calls back."""
+        for kind, name, heard, interface in (
+            (JointTrajectory, "joint_trajectory_controller/joint_trajectory", self._trajectory,
+             "trajectory"),
+            (Float64MultiArray, "forward_command_controller/commands", self._forward, "forward"),
+        ):  # fmt: skip
+            if self._set.interface in ("both", interface):
+                self.create_subscription(kind, name, heard, common.COMMANDS)
+        self.create_service(Trigger, "~/reset", self._reset)
+
+    def _run(self) -> None:
+        """Tick by the deadlines until the node ends."""
+        try:
+            while not self._ending:
+                wait_s = self._pace.deadline_s - time.monotonic()
+                if wait_s > 0:
+                    time.sleep(wait_s)
+                begin_s = time.monotonic()
+                with self._lock:
+                    self._note("late", self._pace.tick_(begin_s))
+                    self._tick_()
+                self._note("tick", time.monotonic() - begin_s)
+        finally:
+            if not self._ending:  # an error; the thread's last words are on stderr
+                self.failed = True
+                os.kill(os.getpid(), signal.SIGTERM)  # the main thread takes the node down
+
+    def _tick_(self) -> None:
+        """Measure what is due, obey, and let the physics go on by a tick."""
+        begin_s = (self._pace.ticks - 1) * self._tick_s
+        self._measure_(begin_s)
+        target = self._controller.advance_(begin_s, begin_s + self._tick_s)
+        was_running = self._live.running
+        if self._live.tick_(target):
+            self._tell_episode(at_once=was_running != self._live.running)
+
+    def _measure_(self, now_s: float) -> None:
+        """Take joint states and pictures, if due, of the world as it stands."""
+        moment_s, stamp = time.monotonic(), self._stamp(now_s)
+        if self._clocks is not None:
+            clock = Clock(clock=stamp)
+            self._outbox.put(moment_s, lambda: self._publish(self._clocks, clock))
+        if self._states_due.due_(now_s):
+            world = self._live.world
+            measured = (
+                world.data.qpos[world.joint_qpos[self._order]],
+                world.data.qvel[world.joint_qvel[self._order]],
+            )
+            self._streams["joint_states"].send_(
+                moment_s,
+                measured,
+                lambda values: self._publish(
+                    self._states, sim_sensors.joint_state(self._joints, stamp, *values)
+                ),
+            )
+        if self._photographer is not None and self._pictures_due.due_(now_s):
+            taken = self._photographer.shoot((moment_s, stamp))
+            self._counts["pictures" if taken else "skipped_pictures"] += 1
+
+    def _pictured(self, images: np.ndarray, tag: Any, took_s: float) -> None:
+        """Send pictures u8 [v, h, w, 3]; called in the photographer's thread."""
+        self._note("render", took_s)
+        moment_s, stamp = tag
+        for camera, picture, ways in zip(
+            self._robot.cameras, images.copy(), self._cameras, strict=True
+        ):
+
+            def publish(
+                value: np.ndarray, camera: CameraSpec = camera, ways: list[Any] = ways
+            ) -> None:
+                for publisher, make in ways:
+                    if publisher.get_subscription_count():  # a large picture takes milliseconds
+                        self._publish(publisher, make(camera, stamp, value))
+
+            self._streams[camera.name].send_(moment_s, picture, publish)
+
+    def _publish(self, publisher: Any, message: Any) -> None:
+        """Publish from a thread that does not hear at once that ROS is shut down."""
+        try:
+            publisher.publish(message)
+        except rclpy_implementation.RCLError:
+            if self.context.ok():
+                raise
+
+    def _stamp(self, now_s: float) -> Time:
+        """Return the stamp of what is measured now, at a simulated time."""
+        if self._set.publish_clock:
+            return sim_sensors.stamp_of(CLOCK_BEGIN_S + now_s)
+        return self.get_clock().now().to_msg()
+
+    def _trajectory(self, message: JointTrajectory) -> None:
+        """Take a trajectory, joints by name."""
+        moment_s = time.monotonic()
+        try:
+            times_s, points = convert.trajectory(
+                message.joint_names,
+                [point.positions for point in message.points],
+                [common.seconds(point.time_from_start) for point in message.points],
+                self._robot.names,
+                "joint_trajectory",
+            )
+        except ValueError as error:
+            self._refuse(error)
+            return
+        start_s = None
+        if stamp_s := common.seconds(message.header.stamp):
+            now_s = common.seconds(self._stamp(self._now_s(moment_s)))
+            start_s = self._now_s(moment_s) + stamp_s - now_s
+        self._inputs.add_(moment_s, TRAJECTORY, times_s, points)
+        self._controller.take_(self._now_s(moment_s), points, times_s, start_s)
+
+    def _forward(self, message: Float64MultiArray) -> None:
+        """Take positions in the order of parameter `joints`."""
+        moment_s = time.monotonic()
+        try:
+            points = convert.by_name(self._joints, message.data, self._robot.names, "commands")
+        except ValueError as error:
+            self._refuse(error)
+            return
+        self._inputs.add_(moment_s, FORWARD, np.zeros(1), points[None])
+        self._controller.take_(self._now_s(moment_s), points[None])
+
+    def _refuse(self, error: ValueError) -> None:
+        self._counts["refused"] += 1
+        self.get_logger().warning(str(error), throttle_duration_sec=1.0)
+
+    def _now_s(self, moment_s: float) -> float:
+        """Return the simulated time of a monotonic one."""
+        return self._pace.ticks_at(moment_s) * self._tick_s
+
+    def _begin_(self) -> dict[str, Any]:
+        """Begin the episode of the parameters, and return where it stands."""
+        now_s = self._pace.ticks * self._tick_s
+        self._live.begin_(self.get_parameter("seed").value, self.get_parameter("episode").value)
+        self._controller.reset_(np.array(self._robot.home), now_s)
+        self._states_due.restart_(now_s)
+        self._pictures_due.restart_(now_s)
+        if self._photographer is not None:
+            self._photographer.rest()  # so that the next tick's picture is the episode's first
+        self._began_s = common.seconds(self._stamp(now_s))
+        self._tell_episode(at_once=True)
+        return self._episode()
+
+    def _episode(self) -> dict[str, Any]:
+        return {**self._live.state(), "began_s": self._began_s}
+
+    def _tell_episode(self, at_once: bool) -> None:
+        """Publish where the episode stands, unless that was done a moment ago."""
+        moment_s = time.monotonic()
+        if at_once or moment_s - self._told_s > EPISODE_S:
+            self._told_s = moment_s
+            message = String(data=json.dumps(self._episode()))
+            self._outbox.put(moment_s, lambda: self._publish(self._episodes, message))
+
+    def _reset(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        """Begin the episode that the parameters name."""
+        with self._lock:
+            told = self._begin_()
+        told["episode"] = told["number"]
+        names = ("instruction", "seed", "episode", "began_s")
+        response.success = True
+        response.message = json.dumps({name: told[name] for name in names})
+        return response
+
+    def _note(self, name: str, span_s: float) -> None:
+        self._spans[name].append(1e3 * span_s)
+
+    def _status(self) -> Any:
+        """Return what /diagnostics says of the last second."""
+        spans, self._spans = self._spans, {name: [] for name in self._spans}
+        overruns, skipped = self._pace.overruns, self._counts["skipped_pictures"]
+        worse = (overruns, skipped) != self._worst
+        self._worst = (overruns, skipped)
+        values: dict[str, Any] = {"sim_s": self._pace.ticks * self._tick_s, "overruns": overruns}
+        for name, found in spans.items():
+            values[f"{name}_ms"] = float(np.mean(found)) if found else 0.0
+            values[f"{name}_worst_ms"] = float(np.max(found)) if found else 0.0
+        values |= self._controller.counts | self._counts
+        for name, stream in self._streams.items():
+            values |= {f"{name}_sent": stream.sent, f"{name}_lost": stream.lost}
+        text = "not in time: fewer pictures, or a lower rate" if worse else "in time"
+        return common.status("sim_arm", "warn" if worse else "ok", text, values, self._robot.name)
+
+    def _end(self) -> None:
+        """End the physics."""
+        self._ending = True
+        self._thread.join(5.0)
+
+    def destroy_node(self) -> None:
+        """End the threads, then write the log of commands; once, however often it is called."""
+        self._ends.close()
+        super().destroy_node()
+
+
+def robot_of(chosen: Settings) -> RobotSpec:
+    """Return the arm, its cameras as large as the settings say.
+
+    Raises:
+        ValueError: there is no such robot.
+    """
+    robot = load_robot(chosen.robot)
+    width_px, height_px = chosen.camera_width_px, chosen.camera_height_px
+    if not width_px:
+        return robot
+    cameras = tuple(
+        dataclasses.replace(camera, width_px=width_px, height_px=height_px)
+        for camera in robot.cameras
+    )
+    return dataclasses.replace(robot, cameras=cameras)
+
+
+def task_of(chosen: Settings) -> PluginConfig:
+    """Return the task.
+
+    Raises:
+        ValueError: there is no such task, or its settings are not right.
+    """
+    if not chosen.task_config:
+        return load_task(chosen.task)
+    try:
+        found = json.loads(chosen.task_config)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"task_config: no JSON ({error}): {chosen.task_config!r:.80}") from error
+    kind = registry.load("sim.tasks", chosen.task).Config
+    config: PluginConfig = from_json(kind, found, "task_config")
+    return config
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the arm until Ctrl-C or SIGTERM; return the exit code."""
+    sys.setswitchinterval(SWITCH_S)
+    arms: list[SimArm] = []
+
+    def make() -> SimArm:
+        arms.append(SimArm())
+        return arms[0]
+
+    return common.run(make, argv) or int(any(arm.failed for arm in arms))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

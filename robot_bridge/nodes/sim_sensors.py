@@ -1,0 +1,97 @@
+"""What the sensors of a simulated arm send, and how it gets through; nothing of the simulator."""
+
+import array
+import math
+from collections.abc import Callable
+from typing import Any
+
+import cv2
+import numpy as np
+from builtin_interfaces.msg import Time
+from sensor_msgs.msg import CameraInfo, CompressedImage, Image, JointState
+
+from robot_bridge.realtime import Line, Outbox
+from vla.contracts.specs import CameraSpec
+
+JPEG_QUALITY = 90
+
+
+class Stream:
+    """One sensor's way out: late, uneven, with losses; frozen or silent when told to."""
+
+    def __init__(self, outbox: Outbox, line: Line, rng: np.random.Generator) -> None:
+        """Send through an outbox as a line delivers; losses are drawn from `rng`."""
+        self.frozen = False
+        """Goes on sending what it measured last, with new stamps, as a hung driver does."""
+        self.silent = False
+        """Sends nothing, as a pulled plug does."""
+        self.sent = 0
+        self.lost = 0
+        self._outbox, self._line, self._rng = outbox, line, rng
+        self._last_due_s = 0.0
+        self._last: Any = None
+
+    def send_(self, measured_s: float, value: Any, publish: Callable[[Any], None]) -> None:
+        """Have a measurement of a monotonic time published, unless it is lost."""
+        if self.frozen and self._last is not None:
+            value = self._last
+        self._last = value
+        if self.silent:
+            return
+        due_s = self._line.due(self._rng, measured_s, self._last_due_s)
+        if due_s is None:
+            self.lost += 1
+            return
+        self._last_due_s = due_s
+        self.sent += 1
+        self._outbox.put(due_s, lambda: publish(value))
+
+
+def stamp_of(time_s: float) -> Time:
+    """Return seconds as a stamp."""
+    whole = math.floor(time_s)
+    return Time(sec=whole, nanosec=min(round(1e9 * (time_s - whole)), 999_999_999))
+
+
+def joint_state(
+    names: list[str], stamp: Time, positions: np.ndarray, velocities: np.ndarray
+) -> JointState:
+    """Return positions and velocities of joints."""
+    message = JointState(name=names, position=positions.tolist(), velocity=velocities.tolist())
+    message.header.stamp = stamp
+    return message
+
+
+def image(camera: CameraSpec, stamp: Time, picture: np.ndarray) -> Image:
+    """Return a picture u8 [h, w, 3] as it is."""
+    message = Image(
+        height=camera.height_px, width=camera.width_px, encoding="rgb8", step=3 * camera.width_px,
+        data=array.array("B", picture.tobytes()),  # bytes would be checked one by one
+    )  # fmt: skip
+    message.header.stamp, message.header.frame_id = stamp, camera.name
+    return message
+
+
+def compressed(camera: CameraSpec, stamp: Time, picture: np.ndarray) -> CompressedImage:
+    """Return a picture u8 [h, w, 3] as JPEG."""
+    data = cv2.imencode(".jpg", picture[..., ::-1], (cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY))[1]
+    message = CompressedImage(format="jpeg", data=array.array("B", data.tobytes()))
+    message.header.stamp, message.header.frame_id = stamp, camera.name
+    return message
+
+
+def camera_info(camera: CameraSpec, stamp: Time) -> CameraInfo:
+    """Return the matrix of a pinhole camera without distortion, square pixels.
+
+    Pixel centres have whole coordinates, so the middle of the picture is at (w - 1) / 2.
+    """
+    focal_px = camera.height_px / 2 / math.tan(math.radians(camera.fovy_deg) / 2)
+    cx, cy = (camera.width_px - 1) / 2, (camera.height_px - 1) / 2
+    message = CameraInfo(
+        height=camera.height_px, width=camera.width_px, distortion_model="plumb_bob", d=[0.0] * 5,
+        k=[focal_px, 0.0, cx, 0.0, focal_px, cy, 0.0, 0.0, 1.0],
+        r=[1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0],
+        p=[focal_px, 0.0, cx, 0.0, 0.0, focal_px, cy, 0.0, 0.0, 0.0, 1.0, 0.0],
+    )  # fmt: skip
+    message.header.stamp, message.header.frame_id = stamp, camera.name
+    return message

@@ -1,0 +1,147 @@
+"""An exported critic is checked file by file, and is neither mistaken for a policy nor lost."""
+
+import json
+import shutil
+
+import pytest
+
+from deploy import artefact as artefacts
+from deploy import graph
+from deploy.critic import artefact as critics
+from deploy.critic import export
+from tests.commands.lines import only_sentence
+from tests.deploy import damage
+from tests.deploy.conftest import CRITIC, CRITIC_BATCH, FITTED, SETTINGS, made_critic, save_critic
+from tests.deploy.damage import changed
+from tests.fake_critics import BrightnessCritic
+from tests.fakes import PX
+from vla import cli, opening
+
+
+@pytest.fixture
+def folder(critic_folders, tmp_path):
+    """A copy that a test may damage."""
+    return shutil.copytree(critic_folders[1], tmp_path / "copy")
+
+
+def test_a_manifest_names_every_file_with_its_shapes_and_keeps_the_rules(folder):
+    manifest = critics.read(folder).manifest
+    files = {p.name for p in folder.iterdir()}
+    assert files == {
+        "embed.onnx", "judge.onnx", "compare.onnx", artefacts.MANIFEST, artefacts.TOKENIZER
+    }  # fmt: skip
+    ports = {p.name: (p.dtype, p.shape) for p in manifest.graphs["embed"].inputs}
+    assert ports["images"] == ("uint8", (CRITIC_BATCH, len(CRITIC.cameras), PX, PX, 3))
+    assert ports["fresh"] == ("bool", (CRITIC_BATCH,))
+    ports = {p.name: (p.dtype, p.shape) for p in manifest.graphs["compare"].inputs}
+    assert ports["earlier"] == ("float32", (CRITIC_BATCH, 5, manifest.embedding))
+    assert ports["shown"] == ("float32", ("shown", manifest.embedding))
+    assert (manifest.scorer, manifest.calibration) == (SETTINGS, FITTED)
+    assert manifest.provenance == {"step": 3, "data": ["push"]}
+    assert set(manifest.versions) == {"torch", "onnx", "onnxscript"}
+
+
+@pytest.mark.parametrize("name", ["embed.onnx", "judge.onnx", "compare.onnx", "tokenizer.json"])
+def test_a_file_that_was_changed_or_lost_is_named(folder, name):
+    damage.assert_named(critics.read, folder, name)
+
+
+def scorer(**values):
+    return {"stride_s": 0.2, "horizon_s": 1.2, "lags_s": [0.4, 0.9, 1.7], **values}
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"format": 3}, "format 3, expected 2"),
+        ({"kind": "oracle"}, r"expected one of \('critic',\), got 'oracle'"),
+        ({"batch": 0}, "batch 0"),
+        ({"cameras": ["front"]}, r"'embed' has shape \(2, 2, 32, 32, 3\), .* asks for \(2, 1, 32"),
+        ({"image_hw": [32]}, "expected 2 values, got 1"),
+        ({"memory": 5}, "memory of graph 'embed' has shape"),
+        ({"scorer": scorer(lags_s=[0.4])}, "earlier of graph 'compare' has shape"),
+        ({"scorer": scorer(lags_s=[])}, "expected one or more above 0; export again"),
+        ({"scorer": scorer(lags=[0.4])}, "unknown field 'lags'"),
+        ({"calibration": {"confidence": [1.0]}}, "confidence: got 1 weights, expected 4; export"),
+        ({"calibration": {"done": [float("nan"), 1.0]}}, "done: got .*expected finite numbers"),
+        ({"graphs": {}}, "lacks graph 'embed'"),
+    ],
+)
+def test_a_description_that_makes_no_sense_is_refused(folder, values, said):
+    changed(folder, **values)
+    with pytest.raises(ValueError, match=said) as caught:
+        critics.read(folder)
+    assert "\n" not in str(caught.value)
+    assert str(folder) in str(caught.value)
+
+
+def test_a_description_cannot_name_files_elsewhere(folder):
+    found = json.loads((folder / artefacts.MANIFEST).read_text())["graphs"]
+    found["judge"]["file"] = "../copy/judge.onnx"
+    changed(folder, graphs=found)
+    with pytest.raises(ValueError, match=r"file '../copy/judge.onnx' is not inside the folder"):
+        critics.read(folder)
+
+
+def test_a_critic_is_not_opened_as_a_policy_nor_a_policy_as_a_critic(folder, exported, capsys):
+    with pytest.raises(ValueError, match="an exported critic, expected an exported policy; give"):
+        opening.open_(folder, threads=1)
+    with pytest.raises(ValueError, match="an exported policy, expected an exported critic; give"):
+        critics.read(exported["remembers"])
+    assert cli.main(f"eval {folder} --episodes 1".split()) == 1
+    assert "an exported critic, expected an exported policy" in only_sentence(
+        capsys.readouterr().err
+    )
+
+
+def test_a_policy_exported_before_there_were_critics_is_still_one(exported, tmp_path):
+    old = shutil.copytree(exported["remembers"], tmp_path / "old")
+    found = json.loads((old / artefacts.MANIFEST).read_text())
+    del found["kind"]
+    (old / artefacts.MANIFEST).write_text(json.dumps(found))
+    assert artefacts.read(old).manifest.kind == "policy"
+    assert artefacts.kind_of(old) == "policy"
+
+
+def test_neither_replaces_the_other_but_what_is_damaged_may_be_exported_again(
+    critic_folders, exported, folder, tmp_path
+):
+    policy = shutil.copytree(exported["remembers"], tmp_path / "policy")
+    with pytest.raises(ValueError, match="is there and no exported critic; give another --out"):
+        export.export(critic_folders[0], policy)
+    assert artefacts.read(policy)
+    assert not artefacts.is_artefact(folder)
+    (folder / artefacts.MANIFEST).write_text("{")
+    assert artefacts.is_artefact(folder, "critic")
+
+
+def test_a_graph_gives_what_the_rules_ask_for(folder):
+    found = json.loads((folder / artefacts.MANIFEST).read_text())["graphs"]
+    found["embed"]["outputs"].pop()
+    changed(folder, graphs=found)
+    with pytest.raises(ValueError, match="'embed' gives embedding, expected embedding, new_memory"):
+        critics.read(folder)
+
+
+def test_an_export_that_fails_leaves_what_was_there(critic_folders, folder, monkeypatch):
+    before = critics.read(folder).manifest
+    monkeypatch.setattr(graph, "export", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        export.export(critic_folders[0], folder)
+    assert critics.read(folder).manifest == before
+    assert [p.name for p in folder.parent.iterdir()] == [folder.name]
+
+
+def test_kinds_that_graphs_cannot_hold_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"mine: a critic of type 'fake_critics' is not exported"):
+        export.check_exportable(BrightnessCritic(), tmp_path / "mine")
+
+
+def test_a_run_that_holds_a_critic_is_told_from_one_of_a_policy(tmp_path):
+    save_critic(made_critic(), tmp_path / "run" / "best")
+    assert export.is_meant(tmp_path / "run")
+    assert export.is_meant(tmp_path / "run" / "best")
+    assert not export.is_meant(tmp_path)
+    (tmp_path / "run" / "best" / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match="critic lacks model.safetensors"):
+        export.export(tmp_path / "run", tmp_path / "out")

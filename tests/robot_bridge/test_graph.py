@@ -1,0 +1,248 @@
+"""What runs together: one description, and every wrong setting named before anything starts."""
+
+import ast
+import dataclasses
+from pathlib import Path
+
+import pytest
+import yaml
+
+from robot_bridge import graph, limits, share, words
+from robot_bridge.graph import Arm, DualArm, Record, SimArm
+from vla.contracts import registry
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def policy(tmp_path):
+    folder = tmp_path / "policy"
+    folder.mkdir()
+    return str(folder)
+
+
+def names(nodes):
+    return [node.path for node in nodes]
+
+
+def test_an_arm_has_a_safety_node_and_a_policy_node_with_a_lifecycle(policy):
+    safety, decides = graph.arm(Arm(policy=policy))
+    assert names((safety, decides)) == ["/safety_node", "/policy_node"]
+    assert (safety.vital, safety.lifecycle, decides.vital, decides.lifecycle) == (
+        True, False, False, True,
+    )  # fmt: skip
+    assert safety.parameters["limits"] == str(share.params() / "so101_limits.yaml")
+    assert decides.parameters["policy"] == policy
+    assert decides.parameters["cameras"] == ("front", "wrist")
+    assert not any(node.respawn for node in (safety, decides))
+
+
+def test_what_is_left_empty_is_left_to_the_node(policy):
+    for node in graph.arm(Arm(policy=policy)):
+        assert not {"instruction", "targets", "joints", "token_file"} & set(node.parameters)
+
+
+def test_a_critic_adds_a_monitor_and_recording_a_recorder(policy, tmp_path):
+    watched, alone = Arm(policy=policy, critic=policy, instruction="go"), Arm(policy=policy)
+    safety, _, monitor = graph.arm(watched)
+    assert names([monitor]) == ["/monitor"]
+    assert monitor.parameters["instruction"] == "go"  # which the policy begins with, too
+    assert safety.parameters["monitored"] is True  # who shall be watched does not move unwatched
+    assert graph.arm(alone)[0].parameters["monitored"] is False
+    nodes = graph.record(Record(out=str(tmp_path / "out")))
+    assert names(nodes) == ["/safety_node", "/recorder"]
+    assert nodes[1].parameters["folder"] == str(tmp_path / "out")
+
+
+def test_a_simulated_arm_runs_on_its_clock_and_ends_everything_when_it_ends(policy):
+    nodes = graph.sim_arm(SimArm(policy=policy, task="push", seed=7, episode=3))
+    assert names(nodes) == ["/sim_arm", "/safety_node", "/policy_node"]
+    assert nodes[0].vital
+    told = nodes[0].parameters
+    assert (told["task"], told["seed"], told["episode"]) == ("push", 7, 3)
+    # The simulation makes the clock, the others hear it.
+    assert told["publish_clock"] is True
+    assert "use_sim_time" not in told
+    assert all(node.parameters["use_sim_time"] is True for node in nodes[1:])
+
+
+def test_two_arms_are_two_namespaces(policy):
+    left = Arm(policy=policy, namespace="left")
+    nodes = graph.dual_arm(DualArm(left=left, right=dataclasses.replace(left, namespace="/right/")))
+    assert names(nodes) == [
+        "/left/safety_node", "/left/policy_node", "/right/safety_node", "/right/policy_node",
+    ]  # fmt: skip
+    assert graph.called("policy_node", nodes[3].namespace)[-1] == "__ns:=/right"
+
+
+def test_another_controller_is_a_remapping_of_the_safety_node_alone(policy):
+    safety, decides = graph.arm(
+        Arm(policy=policy, output="forward", controller="my_controller/commands")
+    )
+    assert safety.remappings == (("forward_command_controller/commands", "my_controller/commands"),)
+    assert safety.parameters["output"] == "forward"
+    assert decides.remappings == ()
+
+
+def test_arguments_keep_the_type_of_every_value(policy):
+    use = Arm(policy=policy, instruction='say "no": 1.0 \\ é', speed=0.1, cameras=("wrist",))
+    safety, decides = (graph.told(node) for node in graph.arm(use))
+
+    def value(told, name):
+        word = next(word for word in told if word.startswith(f"{name}:="))
+        return yaml.safe_load(word.split(":=", 1)[1])
+
+    assert value(decides, "instruction") == 'say "no": 1.0 \\ é'
+    assert value(decides, "cameras") == ["wrist"]
+    assert value(safety, "speed") == 0.1
+    assert value(safety, "use_sim_time") is False
+    assert safety[:2] == ["--enclave", "/safety_node"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"policy": ""}, "policy: got nothing, expected a folder of `vla export`, unix:PATH or"),
+        ({"policy": "/nowhere"}, "/nowhere: no exported policy there; give a folder"),
+        ({"robot": "so11"}, "unknown robot 'so11': did you mean so101?"),
+        ({"speed": 0.0}, "speed: got 0.0, expected 0.01 to 1"),
+        ({"speed": float("nan")}, "speed: got nan"),
+        ({"joints": ("gripper",)}, "joints: got gripper, expected those of so101 in another order"),
+        ({"cameras": ("top",)}, "cameras: so101 has no 'top'; it has front, wrist"),
+        ({"limits": "/no.yaml"}, "/no.yaml: no limits there"),
+        ({"params": "/no.yaml"}, "/no.yaml: no file there"),
+        ({"namespace": "left arm"}, "namespace: got 'left arm', expected letters, digits"),
+        ({"controller": "-p a:=1"}, "controller: got '-p a:=1', expected a topic such as joint_tr"),
+        ({"critic": "/nowhere"}, "/nowhere: no exported critic there"),
+        ({"token_file": "/nowhere"}, "/nowhere: no file there"),
+    ],
+)
+def test_a_wrong_setting_is_named(settings, said, policy):
+    with pytest.raises(ValueError, match="got|no |unknown") as error:
+        graph.arm(Arm(**{"policy": policy, **settings}))
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (lambda: graph.sim_arm(SimArm(task="reech")), "unknown task 'reech': did you mean reach?"),
+        (lambda: graph.record(Record()), "out: got nothing, expected a folder"),
+        (
+            lambda: graph.dual_arm(DualArm(left=Arm(), right=Arm(namespace="/"))),
+            "left and right: got namespace '' twice",
+        ),
+    ],
+)
+def test_a_wrong_use_is_named(build, said):
+    with pytest.raises(ValueError, match=said.split(":", maxsplit=1)[0]) as error:
+        build()
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize("where", ["unix:/tmp/policy", "127.0.0.1:7410", "robot.local:7410"])
+def test_a_policy_may_be_at_an_address(where):
+    assert graph.arm(Arm(policy=where))[1].parameters["policy"] == where
+
+
+SETTINGS = {
+    "safety_node": "robot_bridge/nodes/safety.py", "policy_node": "robot_bridge/nodes/policy.py",
+    "sim_arm": "robot_bridge/sim_settings.py", "recorder": "robot_bridge/nodes/recorder.py",
+    "monitor": "robot_bridge/nodes/monitor.py",
+}  # fmt: skip
+ANYWAY = {"use_sim_time": "bool", "seed": "int", "episode": "int"}
+"""What a node has beside its settings."""
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_node_knows_every_parameter_it_is_given(name, policy):
+    """ROS leaves out what a node does not know, without a word."""
+    text = (ROOT / SETTINGS[name]).read_text()
+    classes = [n for n in ast.parse(text).body if isinstance(n, ast.ClassDef)]
+    (settings,) = (one for one in classes if one.name == "Settings")
+    kinds = {
+        ast.unparse(field.target): ast.unparse(field.annotation)
+        for field in settings.body if isinstance(field, ast.AnnAssign)
+    }  # fmt: skip
+    joints = registry.load("vla.robots", "so101").SPEC.names[::-1]
+    full = {
+        "policy": policy, "critic": policy, "instruction": "go", "targets": ("onnxruntime",),
+        "token_file": __file__, "authority": __file__, "joints": joints,
+    }  # fmt: skip
+    nodes = graph.sim_arm(SimArm(**full)) + graph.record(Record(out="x", **full))
+    for node in (node for node in nodes if node.name == name):
+        for parameter, value in node.parameters.items():
+            expected = {**ANYWAY, **kinds}[parameter]
+            assert type(value).__name__ == expected.split("[")[0], parameter
+
+
+# --- files that come with the package ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("robot", registry.names("vla.robots"))
+def test_every_robot_has_limits_and_they_allow_what_its_spec_allows(robot):
+    spec = registry.load("vla.robots", robot).SPEC
+    file = share.params() / f"{robot}_limits.yaml"
+    assert "# Source" in file.read_text()
+    found, stated = limits.read(file, spec), limits.of_spec(spec)
+    assert found.acceleration.tolist() == stated.acceleration.tolist()
+    assert found.jerk.tolist() == stated.jerk.tolist()
+
+
+@pytest.mark.parametrize("robot", registry.names("vla.robots"))
+def test_the_parameters_of_a_robot_belong_to_nodes_in_any_namespace(robot):
+    found = yaml.safe_load((share.params() / f"{robot}.yaml").read_text())
+    known = {f"/**/{node.name}" for node in graph.record(Record(robot=robot, out="x"))}
+    known |= {"/**/policy_node", "/**/monitor"}
+    assert set(found) <= known
+    for told in found.values():
+        assert list(told) == ["ros__parameters"]
+
+
+# --- settings as launch arguments ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("use", graph.USES)
+def test_every_setting_is_a_described_launch_argument(use):
+    kind, _ = graph.USES[use]
+    found = list(words.of(kind()))
+    assert len({word.name for word in found}) == len(found)
+    assert all(word.description.endswith(".") for word in found)
+    assert words.read(kind(), {word.name: word.default for word in found}) == kind()
+
+
+def test_launch_arguments_become_settings_of_their_type():
+    given = {"left_cameras": "front, wrist", "left_speed": "0.1", "right_use_sim_time": "true"}
+    use = words.read(DualArm(), given)
+    assert use.left.cameras == ("front", "wrist")
+    assert use.left.speed == 0.1
+    assert (use.left.use_sim_time, use.right.use_sim_time) == (False, True)
+    assert use.right.namespace == "right"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"speed": "fast"}, "speed: got 'fast', expected a number"),
+        ({"seed": "1.5"}, "seed: got '1.5', expected a whole number"),
+        ({"use_sim_time": "yes"}, "use_sim_time: got 'yes', expected true or false"),
+    ],
+)
+def test_a_wrong_launch_argument_is_named(given, said):
+    with pytest.raises(ValueError, match="got") as error:
+        words.read(SimArm(), given)
+    assert str(error.value) == said
+
+
+def test_a_description_of_nodes_imports_neither_ros_nor_launch():
+    for module in ("graph", "share", "words"):
+        tree = ast.parse((ROOT / "robot_bridge" / f"{module}.py").read_text())
+        imported = {
+            name.split(".")[0]
+            for node in ast.walk(tree)
+            for name in (
+                [alias.name for alias in node.names] if isinstance(node, ast.Import)
+                else [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            )
+        }  # fmt: skip
+        assert not imported & {"rclpy", "launch", "launch_ros", "torch"}
