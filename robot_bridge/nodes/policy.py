@@ -110,6 +110,7 @@ class PolicyNode(LifecycleNode):
         self.task, self.episode = self.settings.instruction, -1
         self.waiting, self.armed = False, not self.settings.gated
         self.pilot: Pilot | None = None
+        self.chunks: Any = None
         self.target = ""
         self.latencies_s: deque[float] = deque(maxlen=KEPT)
         self.counts: Counter[str] = Counter()
@@ -131,6 +132,8 @@ class PolicyNode(LifecycleNode):
             self._load()
         except (ValueError, OSError) as error:
             return self._refused(error)
+        # Lives until clean-up: its end latches the arm, which is to come to rest in peace first.
+        self.chunks = self.create_publisher(JointTrajectory, "chunk", common.alive(LEASE_S / 2))
         return TransitionCallbackReturn.SUCCESS
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -144,7 +147,6 @@ class PolicyNode(LifecycleNode):
             )
         )  # fmt: skip
         subscribe = self.create_subscription
-        self.chunks = self.create_publisher(JointTrajectory, "chunk", common.alive(LEASE_S / 2))
         subs = [
             subscribe(JointState, "joint_states", self._joints, common.SENSORS),
             subscribe(Header, "task", self._task, common.LATCHED),
@@ -158,7 +160,6 @@ class PolicyNode(LifecycleNode):
                 subscribe(kind, topic + "/compressed" * s.compressed, heard, common.SENSORS)
             )
         self.made = [
-            (self.destroy_publisher, self.chunks),
             *((self.destroy_subscription, one) for one in subs),
             (self.destroy_timer, self.create_timer(BEAT_S, self._beat)),
         ]
@@ -178,6 +179,9 @@ class PolicyNode(LifecycleNode):
         with self.lock:
             policy: Any = self.pilot.policy if self.pilot else None
             self.pilot, self.target = None, ""
+            chunks, self.chunks = self.chunks, None
+        if chunks is not None:
+            self.destroy_publisher(chunks)
         if hasattr(policy, "close"):
             policy.close()
         return TransitionCallbackReturn.SUCCESS
