@@ -25,7 +25,7 @@ from rich.table import Table
 
 from robot_bridge import audit, graph, sabotage, share, up
 from robot_bridge import limits as joint_limits
-from robot_bridge.gate import LEASE_S
+from robot_bridge.gate import DRIFT, LEASE_S
 from robot_bridge.graph import SimArm
 from vla import arguments
 from vla.contracts import registry
@@ -46,6 +46,8 @@ FOUND_S = 1.0
 """How long the services of a node take to be found once its topics are."""
 WATCHED_S = 0.3
 """How long it is watched that nothing moves."""
+JUMP_S = 2.0
+"""By how much the clock of stamps jumps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +119,8 @@ def study(schedules: int, seed: int, out: Path, slack_s: float = SLACK_S) -> Tal
         up.started((_without_cameras(simulated),), out=lines),
         Saboteur(robot) as saboteur,
     ):
-        waits = {"silent_s": SILENT_S, "blind_s": BLIND_S}
+        saboteur.keep_time()
+        waits = {"silent_s": SILENT_S, "blind_s": BLIND_S, "use_sim_time": True}
         guard = Guard(replace(safety, parameters={**safety.parameters, **waits}), lines)
         try:
             for number in track(range(seed, seed + schedules), "sabotage", transient=True):
@@ -167,7 +170,7 @@ def play(
     saboteur.enable(True)
     saboteur.speak()
     path = sabotage.Path(robot, rng, saboteur.pose)
-    victim = _victim(saboteur) if kind == "policy killed" else None
+    victim = _victim(saboteur) if kind in VICTIMS else None
     steps = GOOD_STEPS + int(rng.integers(4))
     for k in range(steps):
         saboteur.send(path.chunk(k))
@@ -175,8 +178,11 @@ def play(
     begin_s, due_s = time.monotonic(), slack_s + float(saboteur.heard["safety_node"]["stop_s"])
     if kind in EVENTS:
         due_s += EVENTS[kind](saboteur, guard, victim)
-        fault: sabotage.Fault | None = None if kind == "e-stop" else (lambda *_: [])
+        fault: sabotage.Fault | None = None if kind in DEAF else (lambda *_: [])
         _go_on(saboteur, path, steps, fault, rng)
+        if victim is not None:
+            victim.kill()
+            victim.wait()
     else:
         fault = {**sabotage.STOPPING, **sabotage.MOVING}[kind]
         due_s += SILENT_S if kind == "silence" else sabotage.PERIOD_S
@@ -230,6 +236,24 @@ def _killed(saboteur: Any, guard: Guard, victim: Any) -> float:
     return LEASE_S
 
 
+def _hung(saboteur: Any, guard: Guard, victim: Any) -> float:
+    victim.send_signal(signal.SIGSTOP)
+    return LEASE_S
+
+
+def _jump(ahead_s: float) -> Callable[[Any, Guard, Any], float]:
+    def event(saboteur: Any, guard: Guard, victim: Any) -> float:
+        saboteur.ahead_s = ahead_s
+        return 0.0
+
+    return event
+
+
+def _clock_stands(saboteur: Any, guard: Guard, victim: Any) -> float:
+    saboteur.stands_s = time.time()
+    return SILENT_S / (1 - DRIFT)
+
+
 def _guard_killed(saboteur: Any, guard: Guard, victim: Any) -> float:
     guard.kill()
     saboteur.heard.pop("safety_node", None)
@@ -249,10 +273,16 @@ def _sensor(name: str) -> Callable[[Any, Guard, Any], float]:
 
 
 EVENTS: dict[str, Callable[[Any, Guard, Any], float]] = {
-    "e-stop": _estop, "policy killed": _killed, "safety node killed": _guard_killed,
-    "joint states silent": _sensor("silent"),
+    "e-stop": _estop, "policy killed": _killed, "policy hangs": _hung,
+    "safety node killed": _guard_killed, "joint states silent": _sensor("silent"),
+    "clock jumps ahead": _jump(JUMP_S), "clock jumps back": _jump(-JUMP_S),
+    "clock stands": _clock_stands,
 }  # fmt: skip
 """Faults that are no chunks; each returns what the safety node may wait before it acts."""
+VICTIMS = ("policy killed", "policy hangs")
+"""In which the policy is a process of its own."""
+DEAF = ("e-stop", "clock jumps ahead", "clock jumps back", "clock stands")
+"""In which good chunks go on coming, and are not to be followed."""
 
 
 def _victim(saboteur: Any) -> subprocess.Popen[bytes]:

@@ -1,5 +1,6 @@
 """What can be wrong with a policy's chunks, by name and drawn by a seed; no ROS here."""
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -9,6 +10,8 @@ from vla.contracts.specs import RobotSpec
 
 PERIOD_S = 0.1
 """From chunk to chunk, and from target to target."""
+REORDERED = 4
+"""Chunks that overtake one another."""
 POINTS = 16
 """Targets of a chunk."""
 
@@ -30,6 +33,8 @@ class Chunk:
 class Path:
     """A smooth way of a good policy: each joint swings around where it began.
 
+    It knows the last chunks that were said.
+
     Args:
         robot: The arm.
         rng: Draws how far and how fast.
@@ -42,6 +47,7 @@ class Path:
         self.reach = rng.uniform(-0.25, 0.25, len(begin)) * (high - low)
         self.low, self.high = low, high
         self.rate = rng.uniform(0.5, 3.0, len(begin))
+        self.said: deque[Chunk] = deque(maxlen=REORDERED)
 
     def at(self, time_s: float) -> np.ndarray:
         """Return the pose f64 [u] at a time."""
@@ -52,7 +58,9 @@ class Path:
         """Return the chunk of the k-th step."""
         times = PERIOD_S * np.arange(POINTS)
         positions = [self.at(k * PERIOD_S + t).tolist() for t in times]
-        return Chunk(names=self.robot.names, times_s=times, positions=positions)
+        found = Chunk(names=self.robot.names, times_s=times, positions=positions)
+        self.said.append(found)
+        return found
 
 
 Fault = Callable[[Chunk, np.random.Generator, Path], list[Chunk]]
@@ -128,6 +136,12 @@ def _burst(chunk: Chunk, rng: np.random.Generator, path: Path) -> list[Chunk]:
     ]
 
 
+def _reordered(chunk: Chunk, rng: np.random.Generator, path: Path) -> list[Chunk]:
+    """The last few once more, in another order, each as old as it is by now."""
+    aged = [replace(one, age_s=PERIOD_S * i) for i, one in enumerate(reversed(path.said))]
+    return [aged[i] for i in rng.permutation(len(aged))]
+
+
 def _dropped(chunk: Chunk, rng: np.random.Generator, path: Path) -> list[Chunk]:
     return [] if rng.random() < 0.7 else [chunk]
 
@@ -144,6 +158,7 @@ MOVING: dict[str, Fault] = {
     "beyond the range": _beyond,
     "from end to end": _edge,
     "burst": _burst,
+    "reordered": _reordered,
     "dropped": _dropped,
 }
 """Faults in which it may go on moving, inside the limits."""

@@ -47,7 +47,7 @@ class CameraFeed(Node):
             self.create_publisher(Image, f"cameras/{name}/image_raw", common.DRIVERS)
             for name in s.cameras
         ]
-        self.create_timer(1 / s.hz, self._show)
+        common.every(self, 1 / s.hz, self._show)
 
     def _show(self) -> None:
         s = self.settings

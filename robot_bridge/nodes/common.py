@@ -11,6 +11,7 @@ from typing import Any
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
+from rclpy.clock import Clock, ClockType
 from rclpy.duration import Duration
 from rclpy.executors import (
     ExternalShutdownException,
@@ -45,6 +46,7 @@ LATCHED = QoSProfile(
 )  # fmt: skip
 """States: who comes later hears the last one."""
 DIAGNOSTICS_S = 1.0
+STEADY = Clock(clock_type=ClockType.STEADY_TIME)
 ASKED_S = 0.1
 """How long a node that hears nothing may take to see that it is asked to stop."""
 LEVELS = {
@@ -112,7 +114,12 @@ def array(node: Any, one: DiagnosticStatus) -> DiagnosticArray:
 def diagnose(node: Any, told: Callable[[], DiagnosticStatus]) -> None:
     """Publish a line of diagnostics every second."""
     publisher = node.create_publisher(DiagnosticArray, "/diagnostics", 10)
-    node.create_timer(DIAGNOSTICS_S, lambda: publisher.publish(array(node, told())))
+    every(node, DIAGNOSTICS_S, lambda: publisher.publish(array(node, told())))
+
+
+def every(node: Any, period_s: float, act: Callable[[], None]) -> Any:
+    """Return a timer of the monotonic clock: the one of stamps may stand, and nobody were told."""
+    return node.create_timer(period_s, act, clock=STEADY)
 
 
 def seconds(stamp: Any) -> float:

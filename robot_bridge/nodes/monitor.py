@@ -131,8 +131,8 @@ class Monitor(Node):
         self.pace = self.create_publisher(Float64, "pace", common.COMMANDS)
         self.help = self.create_publisher(Header, "help", common.LATCHED)
         self.status = self.create_publisher(DiagnosticArray, "~/status", common.LATCHED)
-        self.create_timer(1 / s.hz if s.hz else self.critic.config.stride_s, self._judge)
-        self.create_timer(STATUS_S, self._tell)
+        common.every(self, 1 / s.hz if s.hz else self.critic.config.stride_s, self._judge)
+        common.every(self, STATUS_S, self._tell)
         common.diagnose(self, self._line)
 
     # --- what comes in ------------------------------------------------------------------------

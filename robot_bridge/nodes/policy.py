@@ -40,6 +40,7 @@ from vla.realtime import MODES, RealtimeConfig, delay_of
 ADDRESS = r"unix:.+|[^/]+:\d+"
 AHEAD = 6
 """Targets of a message: silence stops the arm before the last of them."""
+STATUS_S = 0.1
 BEAT_S = 0.005
 """How often it is looked whether a decision is due."""
 WARM, MEASURED = 5, 20
@@ -121,7 +122,7 @@ class PolicyNode(LifecycleNode):
         self.made: list[tuple[Callable[..., Any], Any]] = []
         self.status = self.create_publisher(DiagnosticArray, "~/status", common.LATCHED)
         self.enable = self.create_client(SetBool, "safety_node/enable")
-        self.create_timer(0.1, lambda: self.status.publish(common.array(self, self._line())))
+        common.every(self, STATUS_S, lambda: self.status.publish(common.array(self, self._line())))
         common.diagnose(self, self._line)
 
     # --- lifecycle ----------------------------------------------------------------------------
@@ -161,7 +162,7 @@ class PolicyNode(LifecycleNode):
             )
         self.made = [
             *((self.destroy_subscription, one) for one in subs),
-            (self.destroy_timer, self.create_timer(BEAT_S, self._beat)),
+            (self.destroy_timer, common.every(self, BEAT_S, self._beat)),
         ]
         hz = self.pilot.hz
         self.after = [Duration(seconds=i / hz).to_msg() for i in range(AHEAD)]

@@ -107,7 +107,7 @@ class Recorder(Node):
             self._subscribe(topic, full[topic.name])
         self.create_service(Trigger, "~/start", self._start)
         self.create_service(Trigger, "~/stop", self._stop)
-        self.create_timer(SETTLE_S, self._settle)
+        common.every(self, SETTLE_S, self._settle)
         common.diagnose(self, self._diagnostics)
 
     def destroy_node(self) -> None:

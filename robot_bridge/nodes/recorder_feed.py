@@ -59,8 +59,8 @@ class Feed(Node):
         self._tasks = self.create_publisher(Header, "task", common.LATCHED)
         self._status = self.create_publisher(DiagnosticArray, "safety_node/status", common.LATCHED)
         self._count = self._told = 0
-        self.create_timer(1.0 / self._settings.rate_hz, self._tick)
-        self.create_timer(self._settings.task_every_s, self._tell)
+        common.every(self, 1.0 / self._settings.rate_hz, self._tick)
+        common.every(self, self._settings.task_every_s, self._tell)
         self._tell()
 
     def _tell(self) -> None:

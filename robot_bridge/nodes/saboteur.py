@@ -4,12 +4,15 @@
 """
 
 import itertools
+import threading
 import time
 from typing import Any
 
 import numpy as np
 from rclpy.duration import Duration
 from rclpy.qos import HistoryPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.time import Time
+from rosgraph_msgs.msg import Clock
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from robot_bridge import convert, graph, sabotage
@@ -20,11 +23,15 @@ from robot_bridge.sabotage import Chunk
 from vla.contracts import registry
 from vla.contracts.specs import RobotSpec
 
+CLOCK_S = 0.005
+"""From one message of the clock to the next."""
 ALL = QoSProfile(history=HistoryPolicy.KEEP_ALL, reliability=ReliabilityPolicy.RELIABLE)
 
 
 class Saboteur(Conductor):
-    """A conductor that speaks as the policy, and keeps every command with its time."""
+    """A conductor that speaks as the policy, keeps every command with its time, and can make the
+    clock of stamps.
+    """
 
     def __init__(self, robot: RobotSpec) -> None:
         super().__init__()
@@ -32,12 +39,39 @@ class Saboteur(Conductor):
         self.commands: list[tuple[float, np.ndarray]] = []
         self.pose = np.array(robot.home, np.float64)
         self.speaker: Any = None
+        self.ahead_s = 0.0
+        self.stands_s = 0.0
+        """When the clock stopped; 0: it goes."""
+        self.over = threading.Event()
         topic = graph.COMMANDS["trajectory"]
         self.node.create_subscription(JointTrajectory, topic, self._command, ALL)
         self.executor.wake()
 
+    def __exit__(self, *error: object) -> None:
+        self.over.set()
+        super().__exit__(*error)
+
+    @property
+    def time_s(self) -> float:
+        """What the clock of stamps says."""
+        return (self.stands_s or time.time()) + self.ahead_s
+
+    def keep_time(self) -> None:
+        """Publish the clock of stamps from now on."""
+        clock = self.node.create_publisher(Clock, "/clock", 10)
+
+        def keep() -> None:
+            while not self.over.wait(CLOCK_S):
+                with self.changed:
+                    now = Time(nanoseconds=round(1e9 * self.time_s))
+                    clock.publish(Clock(clock=now.to_msg()))
+
+        self.clockwork = threading.Thread(target=keep, daemon=True)
+        self.clockwork.start()
+
     def repair(self, episode: int) -> None:
-        """Undo what was done: sensors, latch, and where the arm is."""
+        """Undo what was done: clock, sensors, latch, and where the arm is."""
+        self.ahead_s, self.stands_s = 0.0, 0.0
         self.set("sim_arm", silent=[""])
         self.enable(False)
         self.rearm()
@@ -59,7 +93,7 @@ class Saboteur(Conductor):
     def send(self, chunk: Chunk) -> None:
         """Publish a chunk, whatever is wrong with it; nothing while silent."""
         if self.speaker is not None:
-            self.speaker.publish(message(self.node, chunk))
+            self.speaker.publish(message(self.time_s, chunk))
 
     def taken(self) -> tuple[np.ndarray, np.ndarray]:
         """Return times f64 [n] and commands f64 [n, u] since the last call."""
@@ -78,11 +112,10 @@ class Saboteur(Conductor):
         self.pose = convert.by_name(heard.name, heard.position, self.robot.names, "joint_states")
 
 
-def message(node: Any, chunk: Chunk) -> JointTrajectory:
+def message(now_s: float, chunk: Chunk) -> JointTrajectory:
     """Return a chunk as a message, stamped as long ago as it says."""
     found = JointTrajectory(joint_names=list(chunk.names))
-    stamp = node.get_clock().now() - Duration(seconds=chunk.age_s)
-    found.header.stamp = stamp.to_msg()
+    found.header.stamp = Time(nanoseconds=round(1e9 * (now_s - chunk.age_s))).to_msg()
     for time_s, position in zip(chunk.times_s, chunk.positions, strict=True):
         point = JointTrajectoryPoint(positions=[float(p) for p in position])
         point.time_from_start = Duration(seconds=float(time_s)).to_msg()

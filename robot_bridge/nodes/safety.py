@@ -137,7 +137,7 @@ class SafetyNode(Node):
         kind: Any = Float64MultiArray if forward else JointTrajectory
         self.commands = self.create_publisher(kind, topic, common.COMMANDS)
         self.status = self.create_publisher(DiagnosticArray, "~/status", common.LATCHED)
-        self.create_timer(STATUS_S, self._tell)
+        common.every(self, STATUS_S, self._tell)
         common.diagnose(self, self._line)
 
     # --- what comes in ------------------------------------------------------------------------
