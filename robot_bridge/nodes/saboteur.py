@@ -43,6 +43,9 @@ class Saboteur(Conductor):
         self.stands_s = 0.0
         """When the clock stopped; 0: it goes."""
         self.over = threading.Event()
+        self.spoken = 0
+        """Chunks that were heard."""
+        self.node.create_subscription(JointTrajectory, "chunk", self._spoke, common.COMMANDS)
         topic = graph.COMMANDS["trajectory"]
         self.node.create_subscription(JointTrajectory, topic, self._command, ALL)
         self.executor.wake()
@@ -77,6 +80,21 @@ class Saboteur(Conductor):
         self.rearm()
         self.begin(0, episode)
 
+    @property
+    def state(self) -> str:
+        """What the safety node last said it does."""
+        with self.changed:
+            return str(self.heard.get("safety_node", {}).get("state", ""))
+
+    def wait_for_chunks(self) -> None:
+        """Wait until somebody else publishes as a policy.
+
+        Raises:
+            ValueError: nobody does.
+        """
+        before = self.spoken
+        self.wait(lambda: self.spoken > before, "a policy")
+
     def silence(self) -> None:
         """Be there no longer."""
         if self.speaker is not None:
@@ -106,6 +124,11 @@ class Saboteur(Conductor):
         now_s = time.monotonic()
         with self.changed:
             self.commands.append((now_s, np.array(heard.points[0].positions)))
+
+    def _spoke(self, _: JointTrajectory) -> None:
+        with self.changed:
+            self.spoken += 1
+            self.changed.notify_all()
 
     def _joints(self, heard: Any) -> None:
         super()._joints(heard)

@@ -3,33 +3,39 @@
 import numpy as np
 import pytest
 
-from robot_bridge import fault_study, limits, sabotage
+from robot_bridge import camera_faults, fault_study, limits, sabotage
+from robot_bridge.tally import Tally
 from vla.contracts import registry
 
 ROBOT = registry.load("vla.robots", "so101").SPEC
 
 
 @pytest.mark.ros
-def test_a_few_schedules_of_wild_chunks_estop_and_a_killed_policy(tmp_path):
-    first = [*sabotage.STOPPING, *sabotage.MOVING, *fault_study.EVENTS].index("from end to end")
-    tally = fault_study.study(5, first, tmp_path, slack_s=0.5)
-    assert list(tally.schedules) == [
-        "from end to end",
-        "burst",
-        "dropped",
-        "e-stop",
-        "policy killed",
-    ]
-    assert tally.commands > 300
+def test_a_few_schedules_of_chunks_killed_and_hanging_policies_and_clocks(tmp_path):
+    first = len(sabotage.STOPPING) + len(sabotage.MOVING) - 4
+    tally = fault_study.study(12, first, tmp_path, slack_s=0.5)
+    moving, events = list(sabotage.MOVING)[-4:], list(fault_study.EVENTS)
+    assert list(tally.schedules) == [*moving, *events]
+    assert tally.commands > 500
     assert sum(tally.violations.values()) == 0
     assert tally.worst["jerk"] > 0.5  # it was asked for more than it may
     assert tally.late == []
-    assert set(tally.stops_s) == {"e-stop", "policy killed"}
+    assert set(tally.stops_s) == set(events)
+
+
+@pytest.mark.ros
+def test_a_policy_whose_cameras_fail_comes_to_rest(arm_policy, tmp_path):
+    tally = Tally()
+    camera_faults.play(arm_policy, 2, 1, tmp_path, tally, slack_s=1.0)
+    assert list(tally.schedules) == ["all cameras silent", "camera frozen"]
+    assert tally.commands > 500
+    assert (sum(tally.violations.values()), tally.late) == (0, [])
 
 
 def test_every_fault_makes_something_else_of_a_good_chunk():
     rng = np.random.default_rng(0)
     path = sabotage.Path(ROBOT, rng, np.array(ROBOT.home))
+    path.chunk(2)
     good = path.chunk(3)
     for name, fault in {**sabotage.STOPPING, **sabotage.MOVING}.items():
         made = [repr(one) for one in fault(good, rng, path)]
@@ -43,12 +49,16 @@ def test_a_late_stop_and_a_broken_limit_are_found():
     still = np.tile(np.array(ROBOT.home), (100, 1))
     moving = still.copy()
     moving[60:, 0] += 1e-5 * np.arange(40)
-    tally = fault_study.Tally()
-    fault_study._judge(tally, "silence", 7, times_s, still, allowed, 0.0, 0.5)
+    tally = Tally()
+    tally.keep("silence", still, allowed)
+    tally.stop("silence", 7, times_s, still, 0.0, 0.5)
     assert (tally.late, sum(tally.violations.values())) == ([], 0)
-    fault_study._judge(tally, "silence", 7, times_s, moving, allowed, 0.0, 0.5)
+    tally.keep("silence", moving, allowed)
+    tally.stop("silence", 7, times_s, moving, 0.0, 0.5)
     assert tally.late == ["schedule 7, silence: at rest after 0.99 s, not 0.50"]
+    tally.stop("camera frozen", 8, times_s, moving, 0.0, 0.5, still=1e-3)
+    assert len(tally.late) == 1
     broken = still.copy()
     broken[50:, 0] += 1.0
-    fault_study._judge(tally, "wild", 8, times_s, broken, allowed, 0.0, 0.5)
+    tally.keep("wild", broken, allowed)
     assert tally.violations["velocity"] == 1

@@ -344,6 +344,7 @@ EVENTS = st.lists(
 )  # fmt: skip
 
 
+@pytest.mark.timeout(7200)  # of the long run
 @given(events=EVENTS, monitored=st.booleans())
 def test_limits_hold_for_any_chunk_any_pace_and_any_timing(events, monitored):
     """Run with `--hypothesis-profile long` for 100,000 examples."""
