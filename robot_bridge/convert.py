@@ -3,6 +3,7 @@
 Every function takes plain values (lists, bytes, numbers), so that a test needs no message.
 """
 
+import struct
 from collections.abc import Sequence
 
 import numpy as np
@@ -68,6 +69,19 @@ def trajectory(
         raise ValueError(f"{what}: times {times.tolist()} do not increase")
     order = [list(names).index(name) for name in wanted]
     return times, np.array(points, np.float64)[:, order]
+
+
+def stamp(packed: bytes) -> tuple[int, int]:
+    """Return seconds and nanoseconds of the stamp that a serialised message (CDR) begins with.
+
+    Raises:
+        ValueError: it is too short to begin with a header.
+    """
+    if len(packed) < 12:
+        raise ValueError(f"got {len(packed)} bytes, expected a message with a header")
+    order = "<" if packed[1] & 1 else ">"
+    sec, nanosec = struct.unpack_from(f"{order}iI", packed, 4)
+    return sec, nanosec
 
 
 def picture(

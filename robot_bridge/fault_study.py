@@ -124,7 +124,7 @@ class Guard:
     """The safety node's process, which may be killed."""
 
     def __init__(self, node: graph.NodeSpec, lines: Any) -> None:
-        self.words = [sys.executable, "-m", node.module, "--ros-args", *graph.told(node)]
+        self.words = [*_child(), node.module, "--ros-args", *graph.told(node)]
         self.lines = lines
         self.start()
 
@@ -275,11 +275,16 @@ def _victim(saboteur: Any) -> subprocess.Popen[bytes]:
     """Start a good policy in a process of its own, and wait until it speaks."""
     saboteur.silence()
     found = subprocess.Popen(
-        [sys.executable, "-m", "robot_bridge.nodes.saboteur"],
+        [*_child(), "robot_bridge.nodes.saboteur"],
         env={**os.environ, **up.discovery(dict(os.environ))},
     )
     saboteur.wait_for_chunks()
     return found
+
+
+def _child() -> list[str]:
+    """Return the words before a module that ends with this process, however that ends."""
+    return [sys.executable, "-m", "robot_bridge.child", str(os.getpid())]
 
 
 def _end(victim: subprocess.Popen[bytes] | None) -> None:

@@ -1,6 +1,7 @@
 """Joint states and cameras as a node hears them, matched to one observation by `robot_bridge.sync`.
 
-Stamps are moved to the monotonic clock; cameras come raw or compressed.
+Stamps are moved to the monotonic clock; cameras come raw or compressed. Pictures are kept as the
+bytes that came: most are never looked at, and to unpack a large one takes as long as a decision.
 """
 
 import threading
@@ -9,12 +10,18 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from builtin_interfaces.msg import Time as Stamp
+from rclpy.impl.implementation_singleton import rclpy_implementation
+from rclpy.serialization import deserialize_message
 from rclpy.time import Time
 from sensor_msgs.msg import CompressedImage, Image, JointState
 
 from robot_bridge import convert
 from robot_bridge.nodes import common
 from robot_bridge.sync import Seen, Sync, SyncConfig
+
+
+RMWError = rclpy_implementation.RMWError
 
 
 class Eyes:
@@ -43,7 +50,7 @@ class Eyes:
         for camera in config.cameras:
             topic = f"cameras/{camera}/image_raw" + "/compressed" * compressed
             heard = lambda m, name=camera: self._picture(name, m)  # noqa: E731
-            self.subscriptions.append(subscribe(kind, topic, heard, common.SENSORS))
+            self.subscriptions.append(subscribe(kind, topic, heard, common.SENSORS, raw=True))
 
     def look(self, now_s: float) -> Seen | str:
         """Return what is seen now, or why nothing can be decided on it."""
@@ -79,13 +86,24 @@ class Eyes:
         with self.lock:
             self.sync.take_joints(self._seen_s(message.header.stamp), pose)
 
-    def _picture(self, camera: str, message: Any) -> None:
-        came_s, seen_s = time.monotonic(), self._seen_s(message.header.stamp)
+    def _picture(self, camera: str, packed: bytes) -> None:
+        came_s = time.monotonic()
+        try:
+            sec, nanosec = convert.stamp(packed)
+        except ValueError as error:
+            self.wrong(f"camera {camera}: {error}")
+            return
+        seen_s = self._seen_s(Stamp(sec=sec, nanosec=nanosec))
         with self.lock:
-            self.sync.take_picture(camera, seen_s, lambda: self._read(camera, message), came_s)
+            self.sync.take_picture(camera, seen_s, lambda: self._read(camera, packed), came_s)
 
-    def _read(self, camera: str, message: Any) -> np.ndarray:
-        what, data = f"camera {camera}", np.frombuffer(message.data, np.uint8)
+    def _read(self, camera: str, packed: bytes) -> np.ndarray:
+        what = f"camera {camera}"
+        try:
+            message = deserialize_message(packed, CompressedImage if self.compressed else Image)
+        except RMWError as error:
+            raise ValueError(f"{what}: {len(packed)} bytes that are no picture") from error
+        data = np.frombuffer(message.data, np.uint8)
         if self.compressed:
             image = convert.decoded(data, what)
         else:

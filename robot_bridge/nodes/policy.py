@@ -20,7 +20,7 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.duration import Duration
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from std_msgs.msg import Header
-from std_srvs.srv import SetBool
+from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from deploy.client import RemotePolicy
@@ -120,7 +120,7 @@ class PolicyNode(LifecycleNode):
         self.pool = ThreadPoolExecutor(1, "policy")
         self.made: list[tuple[Callable[..., Any], Any]] = []
         self.status = self.create_publisher(DiagnosticArray, "~/status", common.LATCHED)
-        self.enable = self.create_client(SetBool, "safety_node/enable")
+        self.disable = self.create_client(Trigger, "safety_node/disable")
         common.every(self, STATUS_S, lambda: self.status.publish(common.array(self, self._line())))
         common.diagnose(self, self._line)
 
@@ -354,8 +354,8 @@ class PolicyNode(LifecycleNode):
 
     def _disarm(self) -> None:
         """Ask for a standstill; who does not hear it is stopped by the silence."""
-        if self.enable.service_is_ready():
-            self.enable.call_async(SetBool.Request(data=False))
+        if self.disable.service_is_ready():
+            self.disable.call_async(Trigger.Request())
 
     def _end(self) -> None:
         with self.lock:

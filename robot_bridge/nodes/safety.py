@@ -130,6 +130,7 @@ class SafetyNode(Node):
         self.create_subscription(Bool, "deadman", self._deadman, common.COMMANDS)
         self.create_subscription(Float64, "pace", self._pace, common.COMMANDS)
         self.create_service(SetBool, "~/enable", self._enable)
+        self.create_service(Trigger, "~/disable", self._disable)
         self.create_service(Trigger, "~/estop", self._estop)
         self.create_service(Trigger, "~/reset_estop", self._reset)
         forward = s.output == "forward"
@@ -189,6 +190,13 @@ class SafetyNode(Node):
         with self.lock:
             response.message = self.gate.enable(time.monotonic(), bool(request.data))
         response.success = not response.message
+        self._tell()
+        return response
+
+    def _disable(self, request: Any, response: Any) -> Any:
+        with self.lock:
+            self.gate.enable(time.monotonic(), False)
+        response.success = True
         self._tell()
         return response
 

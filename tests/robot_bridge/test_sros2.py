@@ -104,12 +104,12 @@ def test_only_those_who_have_to_may_say_it(topic, publishers):
     assert {node for node, name in named("topic", "publish") if name == topic} == publishers
 
 
-def test_only_a_person_stops_and_only_the_policy_may_disarm_as_well():
+def test_only_a_person_arms_and_stops_and_only_the_policy_may_disarm_as_well():
     asks = {pair for pair in named("service", "request") if pair[1].startswith("safety_node/")}
     assert {pair for pair in asks if pair[0] != "operator"} == {
-        ("policy_node", "safety_node/enable")
+        ("policy_node", "safety_node/disable")
     }
-    assert len(asks) == 4
+    assert len(asks) == 5
 
 
 def test_every_node_has_its_enclave_and_what_all_share(tmp_path):
