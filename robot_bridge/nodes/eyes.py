@@ -20,7 +20,6 @@ from robot_bridge import convert
 from robot_bridge.nodes import common
 from robot_bridge.sync import Seen, Sync, SyncConfig
 
-
 RMWError = rclpy_implementation.RMWError
 
 
