@@ -15,7 +15,7 @@ from robot_bridge.nodes import common
 
 PATIENCE_S = 60.0
 """How long a node may take to answer: a policy loads in that time."""
-SETTLED_S = 10.0
+SETTLED_S = 30.0
 """How long the safety node may refuse to arm, since it has not heard what it needs."""
 
 Self = TypeVar("Self", bound="Operator")

@@ -13,6 +13,7 @@ from robot_bridge.bench import running
 from robot_bridge.nodes.remote_arm import RemoteArm
 from robot_bridge.nodes.sim_arm import robot_of
 from robot_bridge.sim_settings import Settings
+from tests.robot_bridge.ros_graph import wait_until
 from vla.contracts import registry
 
 pytestmark = pytest.mark.ros
@@ -21,6 +22,8 @@ ROBOT = registry.load("vla.robots", "so101").SPEC
 PERIOD_S = 1 / ROBOT.control_hz
 PATIENT = {"silent_s": 5.0, "blind_s": 5.0}
 """For machines that do other things, too."""
+SEEN_S = 60.0
+"""Until nodes that have just been started show something."""
 LOOK = {"stale_s": 5.0, "apart_s": 2.0, "frozen_s": 60.0}
 
 
@@ -49,7 +52,7 @@ def drive(arm, target, limit_s=60.0):
 @pytest.mark.parametrize("as_", ["teleop", "chunk"])
 def test_an_arm_is_seen_enabled_driven_to_a_target_and_stopped(nodes, as_):
     with RemoteArm(ROBOT, namespace="left", as_=as_, **LOOK) as arm:
-        seen = arm.look()
+        seen = arm.look(SEEN_S)
         assert seen.images.shape == (2, 96, 96, 3)
         assert seen.images.dtype == np.uint8
         assert seen.images.std() > 10
@@ -82,7 +85,7 @@ def test_an_arm_is_seen_enabled_driven_to_a_target_and_stopped(nodes, as_):
 def test_a_target_is_said_again_for_a_while_so_that_a_pause_does_not_latch(nodes):
     with RemoteArm(ROBOT, namespace="left", **LOOK) as arm:
         arm.hold_s = 8.0
-        pose = arm.look().proprio[None].astype(np.float64)
+        pose = arm.look(SEEN_S).proprio[None].astype(np.float64)
         arm.enable(True)
         arm.send(pose)
         time.sleep(PATIENT["silent_s"] + 1.0)
@@ -95,7 +98,7 @@ def test_pictures_come_as_jpeg_and_in_the_size_that_is_asked_for(nodes):
     large = robot_of(Settings(camera_width_px=160, camera_height_px=120))
     told = {"cameras": ("wrist",), "compressed": True, **LOOK}
     with RemoteArm(large, namespace="left", **told) as arm:
-        assert arm.look().images.shape == (1, 120, 160, 3)
+        assert arm.look(SEEN_S).images.shape == (1, 120, 160, 3)
 
 
 def test_what_is_missing_or_wrong_is_said():
@@ -111,8 +114,7 @@ def test_joints_of_another_arm_are_named(nodes):
     other = dataclasses.replace(
         ROBOT, channels=(dataclasses.replace(ROBOT.channels[0], name="hip"), *ROBOT.channels[1:])
     )
-    with (
-        RemoteArm(other, namespace="left", **LOOK) as arm,
-        pytest.raises(ValueError, match="joint_states: joint 'hip' is missing; got shoulder_pan"),
-    ):
-        arm.look(5.0)
+    with RemoteArm(other, namespace="left", **LOOK) as arm:
+        wait_until(lambda: arm.trouble, "joint states", SEEN_S)
+        with pytest.raises(ValueError, match="joint_states: joint 'hip' is missing; got shoulder_"):
+            arm.look(0.1)
