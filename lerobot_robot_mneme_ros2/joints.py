@@ -1,6 +1,8 @@
 """Between poses and LeRobot's flat dictionaries: `JOINT.pos`, in rad or m."""
 
+import importlib
 from collections.abc import Mapping
+from types import ModuleType
 
 import numpy as np
 
@@ -34,3 +36,20 @@ def near(target: np.ndarray, measured: np.ndarray, farthest: float | None) -> np
     if farthest is None:
         return target
     return np.clip(target, measured - farthest, measured + farthest)
+
+
+def ros(module: str) -> ModuleType:
+    """Import and return a module of our nodes.
+
+    No sooner than it is needed: LeRobot imports its plug-ins for every command, to train as well.
+
+    Raises:
+        ValueError: there is no ROS 2.
+    """
+    try:
+        return importlib.import_module(f"robot_bridge.nodes.{module}")
+    except ModuleNotFoundError as error:
+        missing = (error.name or "rclpy").split(".")[0]
+        raise ValueError(
+            f"no {missing}: source ROS 2's setup.bash, or pip install 'mneme-vla[ros]'"
+        ) from error

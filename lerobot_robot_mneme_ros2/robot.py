@@ -8,7 +8,6 @@ import numpy as np
 from lerobot.robots import Robot, RobotConfig
 
 from lerobot_robot_mneme_ros2 import joints
-from robot_bridge.nodes.remote_arm import RemoteArm
 from vla.contracts import registry
 from vla.contracts.specs import RobotSpec
 
@@ -64,7 +63,7 @@ class MnemeRos2(Robot):
         Raises:
             ValueError: there is no such arm, or a setting is out of range.
         """
-        self.arm: RemoteArm | None = None
+        self.arm: Any = None
         self.spec = described(config)
         super().__init__(config)
         self.config = config
@@ -106,7 +105,7 @@ class MnemeRos2(Robot):
             ValueError: something is not seen, or the safety node refuses.
         """
         c = self.config
-        arm = RemoteArm(
+        arm = joints.ros("remote_arm").RemoteArm(
             self.spec, namespace=c.namespace, cameras=tuple(self.cameras), compressed=c.compressed,
             stale_s=c.stale_s, apart_s=c.apart_s, frozen_s=c.frozen_s,
             as_="chunk" if c.topic == "chunk" else "teleop",
@@ -160,7 +159,7 @@ class MnemeRos2(Robot):
         finally:
             arm.close()
 
-    def _arm(self) -> RemoteArm:
+    def _arm(self) -> Any:
         if self.arm is None:
             raise ValueError(f"{self.name} is not connected; call connect() first")
         return self.arm

@@ -6,8 +6,10 @@ from typing import Any
 from lerobot.teleoperators import Teleoperator, TeleoperatorConfig
 
 from lerobot_robot_mneme_ros2 import joints
-from robot_bridge.nodes.leader import FIRST_S, Leader
 from vla.contracts import registry
+
+FIRST_S = 10.0
+"""How long the first joint states may take: the other side has to be found."""
 
 
 @TeleoperatorConfig.register_subclass("mneme_ros2_joints")
@@ -39,7 +41,7 @@ class MnemeRos2Joints(Teleoperator):
         Raises:
             ValueError: there is no such arm.
         """
-        self.leader: Leader | None = None
+        self.leader: Any = None
         self.names: tuple[str, ...] = registry.load("vla.robots", config.robot).SPEC.names
         super().__init__(config)
         self.config = config
@@ -77,7 +79,7 @@ class MnemeRos2Joints(Teleoperator):
             ValueError: it does not, or has other joints.
         """
         c = self.config
-        leader = Leader(
+        leader = joints.ros("leader").Leader(
             self.names, c.topic, namespace=c.namespace, called=c.joints, stale_s=c.stale_s
         )
         try:
@@ -103,7 +105,7 @@ class MnemeRos2Joints(Teleoperator):
         leader, self.leader = self._leader(), None
         leader.close()
 
-    def _leader(self) -> Leader:
+    def _leader(self) -> Any:
         if self.leader is None:
             raise ValueError(f"{self.name} is not connected; call connect() first")
         return self.leader

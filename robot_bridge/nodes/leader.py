@@ -10,9 +10,6 @@ from robot_bridge import convert
 from robot_bridge.nodes import common
 from robot_bridge.nodes.threaded import Threaded
 
-FIRST_S = 10.0
-"""How long the first joint states may take: the other side has to be found."""
-
 
 class Leader(Threaded):
     """The pose of a leader arm, in the order of another's joints. A context manager."""

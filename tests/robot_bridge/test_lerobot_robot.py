@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from sensor_msgs.msg import JointState
 from robot_bridge import graph
 from robot_bridge.bench import running
 from robot_bridge.nodes import common
+from robot_bridge.nodes.leader import Leader
 from robot_bridge.nodes.operator import Operator
 from robot_bridge.nodes.threaded import Threaded
 from vla.contracts import registry
@@ -74,6 +76,13 @@ def installed(tmp_path):
     marker.mkdir(parents=True)
     shutil.copy(ROOT / "launch" / "resource" / "METADATA", marker)
     return place
+
+
+def until_it_raises(act, limit_s=60.0):
+    end_s = time.monotonic() + limit_s
+    while time.monotonic() < end_s:
+        act()
+        time.sleep(0.01)
 
 
 def record(tmp_path, *more):
@@ -135,45 +144,111 @@ def test_stock_lerobot_record_records_two_episodes_of_an_arm_behind_the_bridge(t
     assert first["observation.images.front"].std() > 0.05
 
 
-def test_a_latched_safety_node_is_one_clear_sentence(tmp_path):
-    with simulated(tmp_path) as operator, Swinging():
+def test_a_latched_safety_node_and_a_silent_leader_are_one_clear_sentence(tmp_path):
+    from lerobot_robot_mneme_ros2 import MnemeRos2, MnemeRos2Config, MnemeRos2Joints
+    from lerobot_robot_mneme_ros2 import MnemeRos2JointsConfig as JointsConfig
+
+    robot = MnemeRos2(
+        MnemeRos2Config(
+            calibration_dir=tmp_path, namespace=NAMESPACE, stale_s=5.0, apart_s=2.0,
+            frozen_s=60.0, views=["wrist"], width_px=64, height_px=48,
+        )
+    )  # fmt: skip
+    teleop = MnemeRos2Joints(
+        JointsConfig(
+            calibration_dir=tmp_path, namespace=NAMESPACE, joints=LEADER, stale_s=1.0
+        )
+    )  # fmt: skip
+    with simulated(tmp_path) as operator:
         operator.estop()
-        done = record(tmp_path)
-    assert done.returncode == 1
-    assert done.stderr.strip().splitlines()[-1] == (
-        "ValueError: safety_node: latched by e-stop: asked for by service; clear it with "
-        "reset_estop first"
-    )
+        with pytest.raises(ValueError, match="latched by e-stop: asked for by service; clear it"):
+            robot.connect()
+        assert not robot.is_connected
+
+        operator.rearm()
+        with Swinging():
+            teleop.connect()
+            robot.connect()
+            seen = robot.get_observation()
+            assert set(seen) == set(robot.observation_features)
+            assert seen["wrist"].shape == robot.observation_features["wrist"] == (48, 64, 3)
+            wanted = {**teleop.get_action(), "wrist_roll.pos": 2.0}
+            sent = robot.send_action(wanted)
+            assert set(sent) == set(robot.action_features)
+            assert sent["wrist_roll.pos"] == pytest.approx(0.5, abs=0.05), "no farther than 0.5"
+        with pytest.raises(ValueError, match="leader: silent for 1 s; see .*/leader/joint_states"):
+            until_it_raises(teleop.get_action)
+
+        operator.estop()
+        robot.arm.wait(lambda: robot.arm.state == "latched", "the e-stop")
+        said = (
+            "safety_node: latched by e-stop: asked for by service; mend that, then "
+            f"`vla safety reset --namespace {NAMESPACE}` and start again"
+        )
+        with pytest.raises(ValueError, match=f"^{said}$"):
+            robot.send_action(wanted)
+        robot.disconnect()
+        teleop.disconnect()
+    with pytest.raises(ValueError, match="mneme_ros2 is not connected; call connect"):
+        robot.get_observation()
 
 
-@pytest.mark.parametrize(
-    ("word", "said"),
-    [
-        ("--robot.robot=so1001", "unknown robot 'so1001': did you mean so101? known names are"),
-        ("--teleop.robot=so1001", "unknown robot 'so1001': did you mean so101? known names are"),
-        ("--robot.topic=twist", "topic: got 'twist', expected teleop or chunk"),
-        ("--robot.width_px=64", "picture size: got 64 x 0, expected both sides or neither (0)"),
-    ],
-)
-def test_what_does_not_exist_is_said_before_anything_moves(tmp_path, word, said):
-    done = record(tmp_path, word)
+def test_a_robot_that_does_not_exist_is_said_before_anything_moves(tmp_path):
+    done = record(tmp_path, "--robot.robot=so1001")
     assert done.returncode == 1
-    assert said in done.stderr.strip().splitlines()[-1]
+    last = done.stderr.strip().splitlines()[-1]
+    assert "unknown robot 'so1001': did you mean so101? known names are" in last
     assert not (tmp_path / "dataset").exists()
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"topic": "twist"}, "topic: got 'twist', expected teleop or chunk"),
+        ({"width_px": 64}, r"picture size: got 64 x 0, expected both sides or neither \(0\)"),
+        ({"fps": 0}, "fps: got 0, expected at least 1"),
+    ],
+)
+def test_settings_out_of_range_are_named(settings, said):
+    from lerobot_robot_mneme_ros2.robot import MnemeRos2Config, described
+
+    with pytest.raises(ValueError, match=said):
+        described(MnemeRos2Config(**settings))
+
+
+def test_other_joints_are_named():
+    from lerobot_robot_mneme_ros2 import joints
+
+    with pytest.raises(ValueError, match=r"action: b\.pos is missing; got a\.pos"):
+        joints.pose(("a", "b"), {"a.pos": 1.0})
+    with pytest.raises(ValueError, match="joints: got 'hip', expected names among a, b"):
+        Leader(("a", "b"), "joint_states", called={"hip": "x"})
+
+
 def test_who_was_installed_otherwise_names_the_package(tmp_path):
-    """`--robot.discover_packages_path` finds both, robot and teleoperator."""
+    """`--robot.discover_packages_path` finds both; who only trains needs no ROS 2 for that."""
     code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "sys.modules['rclpy'] = None\n"
         "from lerobot.configs.parser import load_plugin\n"
         "load_plugin('lerobot_robot_mneme_ros2')\n"
         "from lerobot.robots import RobotConfig\n"
         "from lerobot.teleoperators import TeleoperatorConfig\n"
-        "print(RobotConfig.get_choice_class('mneme_ros2').__name__)\n"
+        "from lerobot.robots import make_robot_from_config\n"
         "print(TeleoperatorConfig.get_choice_class('mneme_ros2_joints').__name__)\n"
+        "config = RobotConfig.get_choice_class('mneme_ros2')(calibration_dir=Path('.'))\n"
+        "robot = make_robot_from_config(config)\n"
+        "try:\n"
+        "    robot.connect()\n"
+        "except ValueError as error:\n"
+        "    print(error)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=tmp_path,
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.stdout.split() == ["MnemeRos2Config", "MnemeRos2JointsConfig"], done.stderr
+    assert done.stdout.splitlines() == [
+        "MnemeRos2JointsConfig",
+        "no rclpy: source ROS 2's setup.bash, or pip install 'mneme-vla[ros]'",
+    ], done.stderr
