@@ -1,5 +1,6 @@
 """For colcon and for editable installations; everything else is said in pyproject.toml."""
 
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,19 @@ if int(setuptools.__version__.split(".")[0]) < 61:
         f"setuptools {setuptools.__version__}, expected 61 to 79: "
         "python3 -m pip install --user 'setuptools>=68,<80'"
     )
+
+
+def plugin() -> list[tuple[str, list[str]]]:
+    """Return where the marker belongs, below the prefix, by which LeRobot finds our plug-in.
+
+    It imports what is installed under a name that begins with `lerobot_robot_`, and asks for no
+    entry points: a second installed name, with nothing in it, saves users a second installation.
+    """
+    paths = {name: Path(path) for name, path in sysconfig.get_paths().items()}
+    if paths["data"] not in paths["purelib"].parents:
+        return []
+    place = paths["purelib"].relative_to(paths["data"]) / "lerobot_robot_mneme_ros2-1.dist-info"
+    return [(place.as_posix(), ["launch/resource/METADATA"])]
 
 
 class Distribution(setuptools.Distribution):
@@ -32,6 +46,7 @@ class Distribution(setuptools.Distribution):
         """
         beside = str(Path(__file__).resolve().parent / "pyproject.toml")
         super().parse_config_files(filenames or [beside], *args, **kwargs)
+        self.data_files = [*(self.data_files or []), *plugin()]
         self.python_requires = str(self.python_requires)
         self.metadata.python_requires = self.python_requires
 

@@ -29,6 +29,7 @@ class Conductor(Operator):
         super().__init__(namespace, "conductor")
 
     def _connect(self) -> None:
+        super()._connect()
         self.measured_s = 0.0
         self.task = self.node.create_publisher(Header, "task", common.LATCHED)
         self._hear_status("policy_node")

@@ -1,58 +1,32 @@
 """A person at the switches: arms an arm, stops it, hears how it stands; a node in a thread."""
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
-import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from std_srvs.srv import SetBool, Trigger
 
 from robot_bridge.nodes import common
+from robot_bridge.nodes.threaded import Threaded
 
 PATIENCE_S = 60.0
 """How long a node may take to answer: a policy loads in that time."""
 SETTLED_S = 30.0
 """How long the safety node may refuse to arm, since it has not heard what it needs."""
 
-Self = TypeVar("Self", bound="Operator")
 
-
-class Operator:
-    """A node in a thread of its own. A context manager."""
+class Operator(Threaded):
+    """Who may arm and stop an arm, and hears its safety node. A context manager."""
 
     def __init__(self, namespace: str = "", name: str = "operator") -> None:
-        self.context = rclpy.Context()
-        rclpy.init(context=self.context)
-        self.node = rclpy.create_node(name, context=self.context, namespace=namespace)
-        self.executor = SingleThreadedExecutor(context=self.context)
-        self.executor.add_node(self.node)
-        self.changed = threading.Condition()
         self.heard: dict[str, dict[str, Any]] = {}
         """Key-values of each node's last status."""
-        self._hear_status("safety_node")
-        self._connect()
-        self.thread = threading.Thread(target=self._spin, daemon=True)
-        self.thread.start()
+        super().__init__(namespace, name)
 
     def _connect(self) -> None:
-        """Make what a subclass listens and speaks with, before anything comes in."""
-
-    def __enter__(self: Self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End thread and node."""
-        self.executor.shutdown()
-        self.thread.join(5.0)
-        self.node.destroy_node()
-        rclpy.shutdown(context=self.context)
+        self._hear_status("safety_node")
 
     def _hear_status(self, name: str) -> None:
         """Keep what a node says on its `status` in `heard`."""
@@ -130,10 +104,6 @@ class Operator:
         with self.changed:
             if not self.changed.wait_for(true, limit_s):
                 raise ValueError(f"waited {limit_s:g} s for {what}; last heard: {self.heard}")
-
-    def _spin(self) -> None:
-        with contextlib.suppress(ExternalShutdownException):
-            self.executor.spin()
 
     def _status(self, name: str, message: DiagnosticArray) -> None:
         with self.changed:

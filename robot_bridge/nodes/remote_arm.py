@@ -56,12 +56,13 @@ class RemoteArm(Operator):
         self.sync = SyncConfig(
             cameras=self.cameras, stale_s=stale_s, apart_s=apart_s, frozen_s=frozen_s
         )
-        self.lock = threading.Lock()
+        self.lock, self.over = threading.Lock(), threading.Event()
         self.last: np.ndarray | None = None
         self.last_s = 0.0
         super().__init__(namespace, "remote_arm")
 
     def _connect(self) -> None:
+        super()._connect()
         size_px = (self.robot.cameras[0].height_px, self.robot.cameras[0].width_px)
         self.eyes = Eyes(
             self.node, self.sync, self.robot.names, size_px, compressed=self.compressed,
@@ -69,7 +70,15 @@ class RemoteArm(Operator):
         )  # fmt: skip
         qos = common.alive(LEASE_S / 2) if self.as_ == "chunk" else common.COMMANDS
         self.targets = self.node.create_publisher(JointTrajectory, self.as_, qos)
-        common.every(self.node, 1 / self.robot.control_hz, self._hold)
+        # Not a timer of the node: it would wait its turn behind the pictures.
+        self.holder = threading.Thread(target=self._holding, daemon=True)
+        self.holder.start()
+
+    def close(self) -> None:
+        """End threads and node."""
+        self.over.set()
+        self.holder.join(5.0)
+        super().close()
 
     def look(self, limit_s: float = LOOK_S) -> Seen:
         """Return the latest observation: RGB u8 [v, h, w, 3], pose f32 [u].
@@ -132,6 +141,10 @@ class RemoteArm(Operator):
             for i, target in enumerate(targets)
         ]
         self.targets.publish(message)
+
+    def _holding(self) -> None:
+        while not self.over.wait(1 / self.robot.control_hz):
+            self._hold()
 
     def _hold(self) -> None:
         """Say the last target again where the next is late, for as long as that is allowed."""

@@ -100,6 +100,20 @@ def test_limits_are_found_from_anywhere(prefix, tmp_path):
     assert (found / "so101_limits.yaml").is_file()
 
 
+def test_stock_lerobot_finds_our_robot_after_one_installation(prefix, tmp_path):
+    pytest.importorskip("lerobot")
+    pytest.importorskip("rclpy")
+    code = (
+        "from lerobot.utils.import_utils import register_third_party_plugins\n"
+        "from lerobot.robots import RobotConfig\n"
+        "from lerobot.teleoperators import TeleoperatorConfig\n"
+        "register_third_party_plugins()\n"
+        "print({'mneme_ros2'} <= set(RobotConfig.get_known_choices()))\n"
+        "print({'mneme_ros2_joints'} <= set(TeleoperatorConfig.get_known_choices()))"
+    )
+    assert said(prefix, [prefix / "bin" / "python", "-c", code], tmp_path).split() == ["True"] * 2
+
+
 def test_without_its_files_the_package_says_so(monkeypatch, tmp_path):
     alone = tmp_path / "site-packages" / "robot_bridge" / "share.py"
     monkeypatch.setattr(share, "__file__", str(alone))

@@ -1,6 +1,7 @@
 """An arm as a Python object, over DDS: a simulated arm and a safety node behind it."""
 
 import dataclasses
+import os
 import time
 
 import numpy as np
@@ -19,6 +20,8 @@ from vla.contracts import registry
 pytestmark = pytest.mark.ros
 
 ROBOT = registry.load("vla.robots", "so101").SPEC
+NAMESPACE = f"arm_{os.getpid()}"
+"""Whoever runs the same test beside us is not heard."""
 PERIOD_S = 1 / ROBOT.control_hz
 PATIENT = {"silent_s": 5.0, "blind_s": 5.0}
 """For machines that do other things, too."""
@@ -29,7 +32,7 @@ LOOK = {"stale_s": 5.0, "apart_s": 2.0, "frozen_s": 60.0}
 
 @pytest.fixture
 def nodes(tmp_path):
-    use = graph.SimArm(task="reach", use_sim_time=False, namespace="left")
+    use = graph.SimArm(task="reach", use_sim_time=False, namespace=NAMESPACE)
     told = {"safety_node": PATIENT, "sim_arm": {"compressed": True}}
     with running(graph.sim_arm(use), told, tmp_path / "nodes.log"):
         yield
@@ -51,7 +54,7 @@ def drive(arm, target, limit_s=60.0):
 
 @pytest.mark.parametrize("as_", ["teleop", "chunk"])
 def test_an_arm_is_seen_enabled_driven_to_a_target_and_stopped(nodes, as_):
-    with RemoteArm(ROBOT, namespace="left", as_=as_, **LOOK) as arm:
+    with RemoteArm(ROBOT, namespace=NAMESPACE, as_=as_, **LOOK) as arm:
         seen = arm.look(SEEN_S)
         assert seen.images.shape == (2, 96, 96, 3)
         assert seen.images.dtype == np.uint8
@@ -83,7 +86,7 @@ def test_an_arm_is_seen_enabled_driven_to_a_target_and_stopped(nodes, as_):
 
 
 def test_a_target_is_said_again_for_a_while_so_that_a_pause_does_not_latch(nodes):
-    with RemoteArm(ROBOT, namespace="left", **LOOK) as arm:
+    with RemoteArm(ROBOT, namespace=NAMESPACE, **LOOK) as arm:
         arm.hold_s = 8.0
         pose = arm.look(SEEN_S).proprio[None].astype(np.float64)
         arm.enable(True)
@@ -97,7 +100,7 @@ def test_a_target_is_said_again_for_a_while_so_that_a_pause_does_not_latch(nodes
 def test_pictures_come_as_jpeg_and_in_the_size_that_is_asked_for(nodes):
     large = robot_of(Settings(camera_width_px=160, camera_height_px=120))
     told = {"cameras": ("wrist",), "compressed": True, **LOOK}
-    with RemoteArm(large, namespace="left", **told) as arm:
+    with RemoteArm(large, namespace=NAMESPACE, **told) as arm:
         assert arm.look(SEEN_S).images.shape == (1, 120, 160, 3)
 
 
@@ -114,7 +117,7 @@ def test_joints_of_another_arm_are_named(nodes):
     other = dataclasses.replace(
         ROBOT, channels=(dataclasses.replace(ROBOT.channels[0], name="hip"), *ROBOT.channels[1:])
     )
-    with RemoteArm(other, namespace="left", **LOOK) as arm:
+    with RemoteArm(other, namespace=NAMESPACE, **LOOK) as arm:
         wait_until(lambda: arm.trouble, "joint states", SEEN_S)
         with pytest.raises(ValueError, match="joint_states: joint 'hip' is missing; got shoulder_"):
             arm.look(0.1)

@@ -1,0 +1,46 @@
+"""A node in a thread of its own, for programs that are not a node themselves."""
+
+import contextlib
+import threading
+from typing import TypeVar
+
+import rclpy
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+
+Self = TypeVar("Self", bound="Threaded")
+
+
+class Threaded:
+    """A node that listens while the program does something else. A context manager."""
+
+    def __init__(self, namespace: str, name: str) -> None:
+        self.context = rclpy.Context()
+        rclpy.init(context=self.context)
+        self.node = rclpy.create_node(name, context=self.context, namespace=namespace)
+        self.executor = SingleThreadedExecutor(context=self.context)
+        self.executor.add_node(self.node)
+        self.changed = threading.Condition()
+        """Held and notified by whoever notes what came."""
+        self._connect()
+        self.thread = threading.Thread(target=self._spin, daemon=True)
+        self.thread.start()
+
+    def _connect(self) -> None:
+        """Make what it listens and speaks with, before anything comes in."""
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End thread and node."""
+        self.executor.shutdown()
+        self.thread.join(5.0)
+        self.node.destroy_node()
+        rclpy.shutdown(context=self.context)
+
+    def _spin(self) -> None:
+        with contextlib.suppress(ExternalShutdownException):
+            self.executor.spin()
