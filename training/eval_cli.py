@@ -10,18 +10,19 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from sim.vec_env import load_robot, load_task
+from sim import vec_env
 from training import files, flags, host, pass_at_k, slot_map, video
 from training.evaluate import Evaluation, evaluate
 from vla import arguments, checkpoint, opening
 from vla.contracts import config as configs
-from vla.contracts.config import PluginConfig, check_least
+from vla.contracts import registry
+from vla.contracts.config import PluginConfig, check_least, plugin
 from vla.contracts.protocols import ArmPolicy
 from vla.policies.vla import VLAPolicy
 
 USAGE = (
     "usage: vla eval CHECKPOINT [--task NAME] [--task.SETTING VALUE] [--episodes N] [--seed S] "
-    "[--pass-at K]"
+    "[--pass-at K] [--backend NAME]"
 )
 
 
@@ -31,6 +32,8 @@ class EvalArgs:
 
     task: PluginConfig
     """Task to test on: what the checkpoint was trained on; --task NAME takes another one."""
+    backend: PluginConfig = plugin("sim.backends", vec_env.DEFAULT_BACKEND)
+    """Where: MuJoCo in this process; --backend ros is the simulated arm behind ROS 2."""
     episodes: int = 200
     """How many episodes."""
     seed: int = 1000
@@ -72,7 +75,7 @@ def main(argv: list[str]) -> int:
     trained_on = configs.from_json(None, found.task, f"{found.folder}: task", "sim.tasks")
     args = parse(argv[1:], trained_on)
     if args.robot:
-        checkpoint.check_robot(found.policy.robot, load_robot(args.robot))
+        checkpoint.check_robot(found.policy.robot, vec_env.load_robot(args.robot))
     flags.check_device(args.device)
     if (args.device, args.targets, args.against, args.threads) != ("cpu", (), None, 1):
         found = opening.open_(
@@ -99,7 +102,10 @@ def main(argv: list[str]) -> int:
 
 
 def _act(policy: ArmPolicy, args: EvalArgs, step: int, out: Path, console: Console) -> None:
-    result = evaluate(policy, args.task, episodes=args.episodes, seed=args.seed, quiet=False)
+    result = evaluate(
+        policy, args.task, episodes=args.episodes, seed=args.seed, quiet=False,
+        backend=args.backend,
+    )  # fmt: skip
     files.write_json(out / "evaluation.json", {**result.to_json(), "step": step})
     console.print(result.sentence())
     if args.videos:
@@ -123,8 +129,10 @@ def parse(argv: list[str], trained_on: PluginConfig) -> EvalArgs:
     """
     own = configs.type_name(trained_on)
     name, rest = flags.take(argv, "--task", own)
-    task = trained_on if name == own else load_task(name)
-    return arguments.read(EvalArgs, rest, "vla eval CHECKPOINT", default=EvalArgs(task=task))
+    task = trained_on if name == own else vec_env.load_task(name)
+    where, rest = flags.take(rest, "--backend", vec_env.DEFAULT_BACKEND)
+    default = EvalArgs(task=task, backend=registry.load("sim.backends", where).Config())
+    return arguments.read(EvalArgs, rest, "vla eval CHECKPOINT", default=default)
 
 
 def write_pictures(

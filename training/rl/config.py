@@ -48,6 +48,8 @@ class PracticeConfig(RunConfig):
     """How it learns."""
     task: PluginConfig = plugin("sim.tasks", "pick_place")
     """What to practise."""
+    backend: PluginConfig = plugin("sim.backends", "mujoco_cpu")
+    """Where: in MuJoCo, or on an arm behind ROS 2 and its safety node, --backend.type ros."""
     reward: Source = "critic"
     """Where reward comes from; "oracle" and "sparse" read the simulator."""
     rounds: int = 5
@@ -117,7 +119,7 @@ class PracticeConfig(RunConfig):
     @property
     def side_by_side(self) -> int:
         """How many environments run."""
-        return 1 if self.help.by == "human" else self.environments
+        return 1 if self.help.by == "human" or self.backend.live else self.environments
 
     def seed_of(self, number: int) -> int:
         """Return the seed of the episodes of a round."""
