@@ -29,17 +29,17 @@ def main(argv: list[str]) -> int:
         ValueError: there is no safety node, or it refuses.
     """
     args = arguments.read(SwitchArgs, argv, "vla safety")
-    from robot_bridge.nodes.conductor import Conductor
+    from robot_bridge.nodes.operator import Operator
 
-    with Conductor(args.namespace) as conductor:
+    with Operator(args.namespace) as operator:
         if args.what in ("enable", "disable"):
-            conductor.enable(args.what == "enable")
+            operator.enable(args.what == "enable")
         elif args.what == "estop":
-            conductor.estop()
+            operator.estop()
         elif args.what == "reset":
-            conductor.rearm()
-        conductor.wait(lambda: "safety_node" in conductor.heard, "the safety node", 10.0)
-        status = conductor.heard["safety_node"]
+            operator.rearm()
+        operator.wait(lambda: "safety_node" in operator.heard, "the safety node", 10.0)
+        status = operator.heard["safety_node"]
     print(status["state"] + (f": {status['why']}" if status["why"] else ""))
     for name in STAGES:
         if f"count {name}" in status:

@@ -16,16 +16,14 @@ from typing import Any
 import numpy as np
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.node import Node
-from rclpy.time import Time
-from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import Float64, Header
 
 from deploy.critic.deployed import Stream
 from deploy.opening import open_critic
-from robot_bridge import convert
 from robot_bridge.nodes import common
+from robot_bridge.nodes.eyes import Eyes
 from robot_bridge.settings import check, ranged
-from robot_bridge.sync import Seen, Sync, SyncConfig
+from robot_bridge.sync import Seen, SyncConfig
 from robot_bridge.watch import Watch, WatchConfig
 from vla.contracts import registry
 from vla.contracts.types import Frames, Progress
@@ -106,12 +104,6 @@ class Monitor(Node):
             raise ValueError(
                 f"cameras: got {', '.join(there)}, the critic looks through {missing[0]} as well"
             )
-        self.sync = Sync(
-            SyncConfig(
-                cameras=self.critic.cameras, stale_s=s.stale_s, apart_s=s.apart_s,
-                frozen_s=s.frozen_s,
-            )
-        )  # fmt: skip
         self.steps_s: deque[float] = deque(maxlen=KEPT)
         self.counts: Counter[str] = Counter()
         self.episode, self.follows, self.trouble, self.helped = -1, False, "", False
@@ -121,13 +113,17 @@ class Monitor(Node):
 
     def _connect(self) -> None:
         s, subscribe = self.settings, self.create_subscription
-        subscribe(JointState, "joint_states", self._joints, common.SENSORS)
+        self.eyes = Eyes(
+            self,
+            SyncConfig(
+                cameras=self.critic.cameras, stale_s=s.stale_s, apart_s=s.apart_s,
+                frozen_s=s.frozen_s,
+            ),
+            self.robot.names, self.critic.image_hw, compressed=s.compressed,
+            wrong=lambda why: self._not("joint_states", why),
+        )  # fmt: skip
         subscribe(Header, "task", self._task, common.LATCHED)
         subscribe(DiagnosticArray, "safety_node/status", self._safety, common.LATCHED)
-        kind: Any = CompressedImage if s.compressed else Image
-        for camera in self.critic.cameras:
-            topic = f"cameras/{camera}/image_raw" + "/compressed" * s.compressed
-            subscribe(kind, topic, lambda m, c=camera: self._picture(c, m), common.SENSORS)
         self.pace = self.create_publisher(Float64, "pace", common.COMMANDS)
         self.help = self.create_publisher(Header, "help", common.LATCHED)
         self.status = self.create_publisher(DiagnosticArray, "~/status", common.LATCHED)
@@ -136,33 +132,6 @@ class Monitor(Node):
         common.diagnose(self, self._line)
 
     # --- what comes in ------------------------------------------------------------------------
-
-    def _seen_s(self, stamp: Any) -> float:
-        """Return a stamp on the monotonic clock."""
-        age = self.get_clock().now() - Time.from_msg(stamp, self.get_clock().clock_type)
-        return time.monotonic() - 1e-9 * age.nanoseconds
-
-    def _joints(self, message: JointState) -> None:
-        try:
-            pose = convert.by_name(message.name, message.position, self.robot.names, "joint_states")
-        except ValueError as error:
-            self._not("joint_states", str(error))
-            return
-        self.sync.take_joints(self._seen_s(message.header.stamp), pose)
-
-    def _picture(self, camera: str, message: Any) -> None:
-        seen_s = self._seen_s(message.header.stamp)
-        self.sync.take_picture(camera, seen_s, lambda: self._read(camera, message))
-
-    def _read(self, camera: str, message: Any) -> np.ndarray:
-        what = f"camera {camera}"
-        if self.settings.compressed:
-            image = convert.decoded(np.frombuffer(message.data, np.uint8), what)
-        else:
-            image = convert.picture(
-                message.data, message.height, message.width, message.step, message.encoding, what
-            )
-        return convert.fitted(image, *self.critic.image_hw)
 
     def _task(self, message: Header) -> None:
         self._begin(message.frame_id)
@@ -195,8 +164,8 @@ class Monitor(Node):
         """Judge what is seen now, if the arm is at work and this is something new."""
         if not (self.task and self.follows):
             return
+        seen = self.eyes.look(time.monotonic())
         try:
-            seen = self.sync.look(time.monotonic())
             if isinstance(seen, str):
                 self._not("seen", seen)
             elif seen.time_s > self.last_s:

@@ -19,8 +19,6 @@ import numpy as np
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.duration import Duration
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
-from rclpy.time import Time
-from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import Header
 from std_srvs.srv import SetBool
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
@@ -30,9 +28,10 @@ from robot_bridge import convert
 from robot_bridge.gate import LEASE_S
 from robot_bridge.log import DecisionLog
 from robot_bridge.nodes import common
+from robot_bridge.nodes.eyes import Eyes
 from robot_bridge.pilot import Decision, Job, Pilot
 from robot_bridge.settings import check, chosen, ranged
-from robot_bridge.sync import Seen, Sync, SyncConfig
+from robot_bridge.sync import Seen, SyncConfig
 from vla import opening
 from vla.contracts.protocols import ArmPolicy
 from vla.realtime import MODES, RealtimeConfig, delay_of
@@ -140,28 +139,27 @@ class PolicyNode(LifecycleNode):
         """Listen, and begin with the task that is known."""
         assert self.pilot is not None
         s = self.settings
-        self.sync = Sync(
+        robot = self.pilot.policy.robot
+        camera = robot.cameras[0]
+        self.eyes = Eyes(
+            self,
             SyncConfig(
                 cameras=self._cameras(), stale_s=s.stale_s, apart_s=s.apart_s,
                 frozen_s=s.frozen_s,
-            )
+            ),
+            robot.names, (camera.height_px, camera.width_px), compressed=s.compressed,
+            wrong=lambda why: self._not("joint_states", why),
         )  # fmt: skip
-        subscribe = self.create_subscription
         subs = [
-            subscribe(JointState, "joint_states", self._joints, common.SENSORS),
-            subscribe(Header, "task", self._task, common.LATCHED),
-            subscribe(DiagnosticArray, "safety_node/status", self._gate, common.LATCHED),
+            self.create_subscription(Header, "task", self._task, common.LATCHED),
+            self.create_subscription(
+                DiagnosticArray, "safety_node/status", self._gate, common.LATCHED
+            ),
         ]
-        for camera in self._cameras():
-            topic = f"cameras/{camera}/image_raw"
-            kind: Any = CompressedImage if s.compressed else Image
-            heard = lambda m, name=camera: self._picture(name, m)  # noqa: E731
-            subs.append(
-                subscribe(kind, topic + "/compressed" * s.compressed, heard, common.SENSORS)
-            )
         self.made = [
             *((self.destroy_subscription, one) for one in subs),
             (self.destroy_timer, self.create_timer(BEAT_S, self._beat)),
+            (Eyes.close, self.eyes),
         ]
         hz = self.pilot.hz
         self.after = [Duration(seconds=i / hz).to_msg() for i in range(AHEAD)]
@@ -239,41 +237,6 @@ class PolicyNode(LifecycleNode):
 
     # --- what comes in ------------------------------------------------------------------------
 
-    def _seen_s(self, stamp: Any) -> float:
-        """Return a stamp on the monotonic clock."""
-        age = self.get_clock().now() - Time.from_msg(stamp, self.get_clock().clock_type)
-        return time.monotonic() - 1e-9 * age.nanoseconds
-
-    def _joints(self, message: JointState) -> None:
-        pilot = self.pilot
-        if pilot is None:
-            return
-        try:
-            names = pilot.policy.robot.names
-            pose = convert.by_name(message.name, message.position, names, "joint_states")
-        except ValueError as error:
-            self._not("joint_states", str(error))
-            return
-        with self.lock:
-            self.sync.take_joints(self._seen_s(message.header.stamp), pose)
-
-    def _picture(self, camera: str, message: Any) -> None:
-        came_s, seen_s = time.monotonic(), self._seen_s(message.header.stamp)
-        with self.lock:
-            self.sync.take_picture(camera, seen_s, lambda: self._read(camera, message), came_s)
-
-    def _read(self, camera: str, message: Any) -> np.ndarray:
-        assert self.pilot is not None
-        what = f"camera {camera}"
-        if self.settings.compressed:
-            image = convert.decoded(np.frombuffer(message.data, np.uint8), what)
-        else:
-            image = convert.picture(
-                message.data, message.height, message.width, message.step, message.encoding, what
-            )
-        spec = self.pilot.policy.robot.cameras[0]
-        return convert.fitted(image, spec.height_px, spec.width_px)
-
     def _task(self, message: Header) -> None:
         """Begin anew: a task is an episode, and what was remembered of another does not count."""
         with self.lock:
@@ -301,9 +264,10 @@ class PolicyNode(LifecycleNode):
             pilot = self.pilot
             if pilot is None:
                 return
-            if self.waiting and self.armed and self.sync.joints:
+            pose = self.eyes.pose()
+            if self.waiting and self.armed and pose is not None:
                 self.episode += 1
-                pilot.start(now_s, self.sync.joints[-1][1], self.task, self.episode)
+                pilot.start(now_s, pose, self.task, self.episode)
                 self.waiting = False
             if pilot.due(now_s):
                 self._begin(pilot, now_s)
@@ -311,10 +275,7 @@ class PolicyNode(LifecycleNode):
                 self._send(pilot, now_s)
 
     def _begin(self, pilot: Pilot, now_s: float) -> None:
-        try:
-            seen = self.sync.look(now_s)
-        except ValueError as error:
-            seen = str(error)
+        seen = self.eyes.look(now_s)
         if isinstance(seen, str):
             self._not("observation", seen)
             return

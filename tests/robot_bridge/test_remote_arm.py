@@ -1,0 +1,118 @@
+"""An arm as a Python object, over DDS: a simulated arm and a safety node behind it."""
+
+import dataclasses
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy")
+
+from robot_bridge import graph
+from robot_bridge.bench import running
+from robot_bridge.nodes.remote_arm import RemoteArm
+from robot_bridge.nodes.sim_arm import robot_of
+from robot_bridge.sim_settings import Settings
+from vla.contracts import registry
+
+pytestmark = pytest.mark.ros
+
+ROBOT = registry.load("vla.robots", "so101").SPEC
+PERIOD_S = 1 / ROBOT.control_hz
+PATIENT = {"silent_s": 5.0, "blind_s": 5.0}
+"""For machines that do other things, too."""
+LOOK = {"stale_s": 5.0, "apart_s": 2.0, "frozen_s": 60.0}
+
+
+@pytest.fixture
+def nodes(tmp_path):
+    use = graph.SimArm(task="reach", use_sim_time=False, namespace="left")
+    told = {"safety_node": PATIENT, "sim_arm": {"compressed": True}}
+    with running(graph.sim_arm(use), told, tmp_path / "nodes.log"):
+        yield
+
+
+def drive(arm, target, limit_s=60.0):
+    """Send a pose until the arm is there; return the last observation."""
+    end_s = time.monotonic() + limit_s
+    while True:
+        seen = arm.look()
+        if np.abs(seen.proprio - target).max() < 0.03:
+            return seen
+        assert time.monotonic() < end_s, (arm.heard, seen.proprio)
+        # As a chunk is: on the way there from where the arm is, no farther than may be jumped.
+        way = np.clip(target - seen.proprio, -0.4, 0.4)
+        arm.send(seen.proprio + np.linspace(0.5, 1.0, 6)[:, None] * way)
+        time.sleep(PERIOD_S)
+
+
+@pytest.mark.parametrize("as_", ["teleop", "chunk"])
+def test_an_arm_is_seen_enabled_driven_to_a_target_and_stopped(nodes, as_):
+    with RemoteArm(ROBOT, namespace="left", as_=as_, **LOOK) as arm:
+        seen = arm.look()
+        assert seen.images.shape == (2, 96, 96, 3)
+        assert seen.images.dtype == np.uint8
+        assert seen.images.std() > 10
+        np.testing.assert_allclose(seen.proprio, ROBOT.home, atol=0.02)
+
+        arm.enable(True)
+        assert arm.state == "holding"
+        target = np.array(ROBOT.home) + [0.8, 0.2, 0, 0, 0, -0.2]
+        drive(arm, target)
+        assert arm.state == "following"
+        assert arm.heard["safety_node"]["source"] == {"chunk": "policy"}.get(as_, as_)
+
+        arm.estop()
+        arm.wait(lambda: arm.state == "latched", "the e-stop")
+        stood = arm.look().proprio
+        for _ in range(5):
+            arm.send(np.array([ROBOT.home]))
+            time.sleep(PERIOD_S)
+        np.testing.assert_allclose(arm.look().proprio, stood, atol=0.02)
+        with pytest.raises(ValueError, match="latched by e-stop: asked for by service; clear it"):
+            arm.enable(True)
+
+        arm.rearm()
+        arm.enable(True)
+        drive(arm, target - [0.3, 0, 0, 0, 0, 0])
+        arm.enable(False)
+        assert arm.state == "disarmed"
+
+
+def test_a_target_is_said_again_for_a_while_so_that_a_pause_does_not_latch(nodes):
+    with RemoteArm(ROBOT, namespace="left", **LOOK) as arm:
+        arm.hold_s = 8.0
+        pose = arm.look().proprio[None].astype(np.float64)
+        arm.enable(True)
+        arm.send(pose)
+        time.sleep(PATIENT["silent_s"] + 1.0)
+        assert arm.state == "following"
+        arm.wait(lambda: arm.state == "latched", "the silence")
+        assert arm.heard["safety_node"]["stage"] == "silence"
+
+
+def test_pictures_come_as_jpeg_and_in_the_size_that_is_asked_for(nodes):
+    large = robot_of(Settings(camera_width_px=160, camera_height_px=120))
+    told = {"cameras": ("wrist",), "compressed": True, **LOOK}
+    with RemoteArm(large, namespace="left", **told) as arm:
+        assert arm.look().images.shape == (1, 120, 160, 3)
+
+
+def test_what_is_missing_or_wrong_is_said():
+    with RemoteArm(ROBOT, namespace="nobody") as arm:
+        with pytest.raises(ValueError, match="so101: waited 0.1 s .* no joint states yet"):
+            arm.look(0.1)
+        assert arm.state == ""
+        with pytest.raises(ValueError, match=r"targets: got shape \[6\], expected \[steps, 6\]"):
+            arm.send(np.zeros(6))
+
+
+def test_joints_of_another_arm_are_named(nodes):
+    other = dataclasses.replace(
+        ROBOT, channels=(dataclasses.replace(ROBOT.channels[0], name="hip"), *ROBOT.channels[1:])
+    )
+    with (
+        RemoteArm(other, namespace="left", **LOOK) as arm,
+        pytest.raises(ValueError, match="joint_states: joint 'hip' is missing; got shoulder_pan"),
+    ):
+        arm.look(5.0)
