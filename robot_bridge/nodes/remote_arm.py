@@ -62,6 +62,7 @@ class RemoteArm(Operator):
         super().__init__(namespace, "remote_arm")
 
     def _connect(self) -> None:
+        super()._connect()
         size_px = (self.robot.cameras[0].height_px, self.robot.cameras[0].width_px)
         self.eyes = Eyes(
             self.node, self.sync, self.robot.names, size_px, compressed=self.compressed,

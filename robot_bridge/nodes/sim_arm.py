@@ -48,7 +48,7 @@ tick less, as a step may come late."""
 SWITCH_S = 5e-4
 """How long a thread may keep Python to itself while another waits; Python's own 5 ms is a tick."""
 MOST = 2**31 - 1
-"""Largest seed and episode, and most control steps that are led."""
+"""Largest seed and episode."""
 
 
 class SimArm(Node):
@@ -118,11 +118,10 @@ class SimArm(Node):
         self._listen()
 
     def _next_episode(self) -> None:
-        """Declare what the next reset reads, and who leads."""
+        """Declare what the next reset reads."""
         for name, text in (
             ("seed", "Seed of the next episode; at the start, that of losses and jitter as well"),
             ("episode", "Number of the next episode among those of the seed"),
-            ("guide", "Control steps that the task's expert leads, on teleop; 0: it gives back"),
         ):
             span = [IntegerRange(from_value=0, to_value=MOST)]
             self._declare(name, 0, ParameterDescriptor(description=text, integer_range=span))
@@ -142,11 +141,8 @@ class SimArm(Node):
             raise ValueError(f"parameter {name}: {' '.join(str(error).split())}") from error
 
     def _changed(self, changes: list[Any]) -> SetParametersResult:
-        """Let the expert lead, or freeze or silence sensors, once all their names are known."""
+        """Freeze or silence sensors as a parameter says, once all names of it are known."""
         for change in changes:
-            if change.name == "guide":
-                with self._lock:
-                    self._guide.ask_(change.value)
             if change.name not in ("frozen", "silent"):
                 continue
             names = {name for name in change.value or () if name}

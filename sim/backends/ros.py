@@ -8,7 +8,9 @@ import dataclasses
 import importlib
 from typing import Any, ClassVar, Literal
 
+from sim.scene import compile_scene
 from sim.vec_env import load_robot
+from sim.world import MujocoWorld
 from vla.contracts import config as configs
 from vla.contracts.config import PluginConfig
 from vla.contracts.specs import EnvSpec, RobotSpec
@@ -29,7 +31,7 @@ class Config(PluginConfig):
     the arm goes back the way it came and home, and the world stays as it is."""
     silent_s: float = 1.0
     """Silence of who acts after which the safety node stops the arm: a decision takes less."""
-    blind_s: float = 0.5
+    blind_s: float = 1.0
     """Silence of the joint states after which it does."""
     log: str = ""
     """File for what the nodes say; nothing is kept if empty."""
@@ -53,8 +55,8 @@ class Config(PluginConfig):
         """Return the arm as an environment.
 
         Raises:
-            ValueError: more than one arm is asked for, one that `vla/robots` does not have, or a
-                node does not start.
+            ValueError: more than one arm is asked for, one that `vla/robots` does not have, a task
+                that cannot go on in the world as it is, or a node does not start.
         """
         if num_envs != 1:
             raise ValueError(f"num_envs: got {num_envs}, expected 1: there is one arm")
@@ -63,9 +65,15 @@ class Config(PluginConfig):
                 f"robot {robot.name!r}: differs from vla/robots/{robot.name}.py, which the nodes "
                 "read; practise with that one"
             )
-        built = task.build(robot)
+        scene = compile_scene(task, robot)
+        if self.reset == "arm" and not MujocoWorld(scene).goes_on:
+            raise ValueError(
+                f"backend.reset: got 'arm' for {configs.type_name(task)}, where things lie about "
+                "that an arm does not put back by itself; use --backend.reset world, or a task in "
+                "which nothing but the arm moves, such as reach"
+            )
         spec = EnvSpec(
-            task=configs.type_name(task), robot=robot, instructions=built.instructions,
-            max_episode_steps=built.max_episode_steps,
+            task=configs.type_name(task), robot=robot, instructions=scene.task.instructions,
+            max_episode_steps=scene.task.max_episode_steps,
         )  # fmt: skip
         return importlib.import_module(DRIVER).ArmEnv(spec, configs.to_json(task), self)
