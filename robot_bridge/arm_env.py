@@ -41,9 +41,9 @@ ALONE_S = 1.0
 POLL_S = 0.1
 NEAR = 0.05
 """Distance from home, in the unit of each joint, at which the way back is done."""
-HARMLESS = ("silence", "blind")
-"""Stages after whose latch practice goes on by itself: messages were late, and the arm is enabled
-only once they come again."""
+HARMLESS = ("silence", "gone", "blind")
+"""Stages after whose latch practice goes on by itself: messages or signs of life were late, and the
+arm is enabled only once they come again."""
 CUTS = 3
 """Episodes in a row that may be cut so."""
 
@@ -113,6 +113,7 @@ class ArmEnv:
                 f"begin: got rows {rows}, seeds {seed} and indices {index}, expected row 0 and "
                 "nothing below 0"
             )
+        self._check_nodes()
         for one, number in zip(seed.tolist(), index.tolist(), strict=True):
             self._retire_()
             self._begin_(one, number)
@@ -146,6 +147,7 @@ class ArmEnv:
         targets = np.asarray(actions, np.float64)[0]
         if idle is not None and idle[0]:
             return self._step(targets, 0)
+        self._check_nodes()
         self._hand_over_(bool(helped is not None and helped[0]))
         done = self._lead_(targets) if self._helped else self._follow_(targets)
         self._steps += done
@@ -286,8 +288,7 @@ class ArmEnv:
         Raises:
             ValueError: it may not: somebody has to see to the arm, or a node is gone.
         """
-        if dead := self._dead():
-            raise ValueError(dead)
+        self._check_nodes()
         if self._well:
             return False
         self._arm.wait(lambda: self._arm.state in ("latched", "disarmed"), "the arm's rest", REST_S)
@@ -308,6 +309,10 @@ class ArmEnv:
         self._arm.rearm()
         self._rest()
         return True
+
+    def _check_nodes(self) -> None:
+        if dead := self._dead():
+            raise ValueError(dead)
 
     def _dead(self) -> str:
         """Return what became of a node that has ended, "" while all run."""
@@ -338,8 +343,7 @@ class ArmEnv:
         """Wait until all nodes speak."""
         end_s = time.monotonic() + START_S
         while "episode" not in self._arm.heard or not self._arm.state:
-            if dead := self._dead():
-                raise ValueError(dead)
+            self._check_nodes()
             if time.monotonic() > end_s:
                 raise ValueError(
                     f"waited {START_S:g} s for the nodes of the arm; see what they say, which "
@@ -392,7 +396,7 @@ def _nodes(spec: EnvSpec, task: dict[str, Any], config: Any) -> tuple[graph.Node
     """Return the simulated arm and its safety node."""
     settings = {name: value for name, value in task.items() if name != "type"}
     told: dict[str, dict[str, graph.Value]] = {
-        "sim_arm": {"task_config": json.dumps(settings)},
+        "sim_arm": {"task_config": json.dumps(settings), "waits": True},
         "safety_node": {"silent_s": config.silent_s, "blind_s": config.blind_s},
     }
     use = graph.SimArm(robot=spec.robot.name, task=spec.task, use_sim_time=False)

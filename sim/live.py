@@ -43,6 +43,8 @@ class Live:
         self.seed = 0
         self.terminated = False
         self.truncated = False
+        self.waits = False
+        """Whether the episode's time stands still: the arm obeys, and nothing counts yet."""
         self.ticks_per_step = scene.substeps // substeps
         """Ticks of a control step."""
         self._expert = Relay(self.world)
@@ -85,6 +87,8 @@ class Live:
     def tick_(self, target: np.ndarray) -> bool:
         """Hold position targets, shape (u,), for a tick; return whether a control step ended."""
         self.world.drive_(target, self._substeps)
+        if self.waits:
+            return False
         self._ticks += 1
         if not self.running or self._ticks % self.ticks_per_step:
             return False

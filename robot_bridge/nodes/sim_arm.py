@@ -215,6 +215,7 @@ class SimArm(Node):
         if (told := self._guide.lead_(self._pace.ticks, begin_s)) is not None:
             self._outbox.put(time.monotonic(), told)
         target = self._controller.advance_(begin_s, begin_s + self._tick_s)
+        self._live.waits &= self._controller.counts["commands"] == self._before
         was_running = self._live.running
         if self._live.tick_(target):
             self._tell_episode(at_once=was_running != self._live.running)
@@ -335,6 +336,7 @@ class SimArm(Node):
 
     def _begun_(self, now_s: float) -> dict[str, Any]:
         self._guide.ask_(0)
+        self._live.waits, self._before = self._set.waits, self._controller.counts["commands"]
         self._began_s = common.seconds(self.stamp(now_s))
         self._tell_episode(at_once=True)
         return self._episode()
