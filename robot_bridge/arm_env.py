@@ -41,11 +41,8 @@ ALONE_S = 1.0
 POLL_S = 0.1
 NEAR = 0.05
 """Distance from home, in the unit of each joint, at which the way back is done."""
-HARMLESS = ("silence", "gone", "blind")
-"""Stages after whose latch practice goes on by itself: messages or signs of life were late, and the
-arm is enabled only once they come again."""
 CUTS = 3
-"""Episodes in a row that may be cut so."""
+"""Episodes in a row that the safety node may cut before somebody has to see to the arm."""
 
 
 class ArmEnv:
@@ -54,8 +51,7 @@ class ArmEnv:
     Args:
         spec: Task, robot, instructions, length.
         task: The task's configuration as JSON types, with its "type".
-        config: How the arm is run (`sim.backends.ros.Config`): `reset`, `silent_s`, `blind_s`,
-            `log`.
+        config: How the arm is run (`sim.backends.ros.Config`).
 
     Raises:
         ValueError: a node does not start.
@@ -300,7 +296,7 @@ class ArmEnv:
                 "again: episodes that have ended are kept"
             )
         self._cuts += 1
-        if said["stage"] not in HARMLESS or self._cuts > CUTS:
+        if said["stage"] not in self.config.goes_on or self._cuts > CUTS:
             raise ValueError(
                 f"the safety node stopped the arm: {said['stage']}, {said['why']}; see to it, then "
                 "run the same command again: episodes that have ended are kept"

@@ -16,6 +16,8 @@ from vla.contracts.config import PluginConfig
 from vla.contracts.specs import EnvSpec, RobotSpec
 
 DRIVER = "robot_bridge.arm_env"
+LATCHES = ("silence", "gone", "blind", "stuck", "clock")
+"""Stages of a safety node that stop an arm without a person."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,6 +35,10 @@ class Config(PluginConfig):
     """Silence of who acts after which the safety node stops the arm: a decision takes less."""
     blind_s: float = 1.0
     """Silence of the joint states after which it does."""
+    goes_on: tuple[str, ...] = ("silence", "gone", "blind")
+    """Stages of the safety node after whose stop practice goes on by itself, with the next episode:
+    those where messages were late. "stuck" may be added where an arm may run against something, and
+    "clock"; after an e-stop somebody has to see to the arm, always."""
     log: str = ""
     """File for what the nodes say; nothing is kept if empty."""
 
@@ -45,6 +51,11 @@ class Config(PluginConfig):
             if not 0.02 <= getattr(self, name) <= most:  # NaN is not
                 got = getattr(self, name)
                 raise ValueError(f"backend.{name}: got {got}, expected 0.02 to {most:g}")
+        if wrong := set(self.goes_on) - set(LATCHES):
+            raise ValueError(
+                f"backend.goes_on: got {', '.join(sorted(wrong))}, expected some of "
+                f"{', '.join(LATCHES)}"
+            )
         if self.workers != 1 or not self.randomize:
             raise ValueError(
                 f"backend ros: got {self.workers} workers and randomize {self.randomize}, expected "

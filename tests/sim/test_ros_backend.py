@@ -14,6 +14,7 @@ from sim.vec_env import load_robot
     [
         ({"silent_s": 0.0}, "backend.silent_s: got 0.0, expected 0.02 to 10"),
         ({"blind_s": float("nan")}, "backend.blind_s: got nan"),
+        ({"goes_on": ("e-stop",)}, "backend.goes_on: got e-stop, expected some of silence, gone"),
         ({"workers": 2}, "backend ros: got 2 workers and randomize True, expected 1 and True"),
         ({"randomize": False}, "there is one arm, and its episodes differ"),
     ],
