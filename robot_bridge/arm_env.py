@@ -1,9 +1,9 @@
-"""An arm behind its safety node as an environment, in real time: practice as on a robot.
+"""The simulated arm behind its safety node as an environment, in real time: practice as on a robot.
 
 Nodes of their own processes are the arm and its gate. Actions go out as targets with their times
 and pass every limit; what is seen comes from joint states and cameras. One control step after the
 other follows from the clock: a decision that takes time delays the next, and the arm holds its last
-target meanwhile. Between episodes it is disarmed.
+target meanwhile. Between episodes it is disarmed. Success and progress are the simulator's word.
 """
 
 import contextlib
@@ -183,12 +183,16 @@ class ArmEnv:
         return len(targets)
 
     def _lead_(self, targets: np.ndarray) -> int:
-        """Let the helper act for a while; overwrite targets f64 [h, u] by what it did."""
+        """Let the helper act for a while; overwrite targets f64 [h, u] by what it did.
+
+        Where the arm was stopped before a target came, that was to stand still.
+        """
         self._arm.ask(len(targets))
         for done in range(len(targets)):
             self._arm.wait(partial(self._is_led, done), "who helps", LEAD_S)
             if len(self._arm.led) <= done:
-                return done
+                targets[done] = self._path[-1]
+                return done + 1
             self._due_s, targets[done] = self._arm.led[done]
             if not self._pass_():
                 return done + 1
