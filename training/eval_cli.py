@@ -33,7 +33,8 @@ class EvalArgs:
     task: PluginConfig
     """Task to test on: what the checkpoint was trained on; --task NAME takes another one."""
     backend: PluginConfig = plugin("sim.backends", vec_env.DEFAULT_BACKEND)
-    """Where: MuJoCo in this process; --backend ros is the simulated arm behind ROS 2."""
+    """Where: MuJoCo in this process; --backend ros is the simulated arm behind ROS 2, in real time
+    and without videos."""
     episodes: int = 200
     """How many episodes."""
     seed: int = 1000
@@ -60,6 +61,11 @@ class EvalArgs:
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
         check_least(self, episodes=1, seed=0, pass_at=0, videos=0, threads=1)
+        if self.pass_at and self.backend.live:
+            raise ValueError(
+                f"pass_at: got {self.pass_at} on one arm in real time; leave --backend out, or "
+                "--pass-at"
+            )
 
 
 def main(argv: list[str]) -> int:
@@ -108,7 +114,7 @@ def _act(policy: ArmPolicy, args: EvalArgs, step: int, out: Path, console: Conso
     )  # fmt: skip
     files.write_json(out / "evaluation.json", {**result.to_json(), "step": step})
     console.print(result.sentence())
-    if args.videos:
+    if args.videos and not args.backend.live:
         write_pictures(policy, args.task, result, min(args.videos, args.episodes), out)
 
 
@@ -150,15 +156,16 @@ def write_pictures(
 def _results_folder(folder: Path, trained_on: PluginConfig, args: EvalArgs) -> Path:
     """Return the run's folder, or one inside it named after what differs from training."""
     run = folder.parent if folder.name == "checkpoint" else folder
-    if args.task == trained_on:
+    if args.task == trained_on and not args.backend.live:
         return run
+    where = [configs.type_name(args.backend)] if args.backend.live else []
     default = trained_on if type(args.task) is type(trained_on) else type(args.task)()
     changed = [
         f"{field.name}={_words(getattr(args.task, field.name))}"
         for field in dataclasses.fields(args.task)
         if getattr(args.task, field.name) != getattr(default, field.name)
     ]
-    return run / "-".join(["eval", configs.type_name(args.task), *changed, str(args.seed)])
+    return run / "-".join(["eval", configs.type_name(args.task), *where, *changed, str(args.seed)])
 
 
 def _words(value: Any) -> str:

@@ -8,7 +8,7 @@ from training.config import EvalConfig, RunConfig
 from training.optimiser import OptimiserConfig
 from training.rl.help import HelpConfig
 from training.rl.rewards import Source
-from vla.contracts.config import PluginConfig, check_least, plugin
+from vla.contracts.config import PluginConfig, check_least, plugin, type_name
 
 PRACTICE_SEED = 20_000
 """Seeds of practised episodes lie from here on: far from those of demonstrations and tests."""
@@ -98,6 +98,11 @@ class PracticeConfig(RunConfig):
                     f"help.{name}: got {given} with reward {self.reward!r}; a critic has to see "
                     'that there is no progress: use --reward critic, or "critic+sparse"'
                 )
+        if self.backend.live and self.runtime.processes:
+            raise ValueError(
+                f"runtime.processes: got True with backend {type_name(self.backend)!r}; an arm "
+                "that was stopped must not be started anew by itself: leave the flag out"
+            )
         if self.help.curriculum and self.runtime.lag:
             raise ValueError(
                 f"help.curriculum: got runtime.lag {self.runtime.lag}; leads of a round follow "

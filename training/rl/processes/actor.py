@@ -41,7 +41,7 @@ def work(job: Job, alive: Callable[[], None]) -> None:
     width = min(config.side_by_side, config.episodes * (1 + config.runtime.lag))
     with (
         contextlib.closing(config.help.begin(policy.robot)) as stand_in,
-        contextlib.closing(Stage(policy, config.task, width, backend=config.backend)) as stage,
+        contextlib.closing(Stage(policy, config.task, width)) as stage,
     ):
         cast = Cast(config, policy, Board(name=job.board), helpers(job, policy, stand_in))
         while left or stage.busy:
