@@ -54,6 +54,8 @@ class Settings:
     """Time constant with which motors follow their setpoints, a first-order filter; 0: none."""
     interface: str = chosen("both", "both", "trajectory", "forward")
     """Controllers that take commands."""
+    waits: bool = False
+    """Whether the time of an episode begins with the first command; else with its reset."""
     publish_clock: bool = False
     """Whether simulated time is published on /clock, and stamps are of it."""
     rate: float = ranged(1.0, 0.05, 20.0)

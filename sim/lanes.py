@@ -1,11 +1,11 @@
 """Steps a set of environments and writes what they show into arrays, which may be shared memory."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from sim import behaviours
+from sim.relay import Relay
 from sim.render import Camera, shared_renderer, shoot_
 from sim.scene import Scene
 from sim.world import MujocoWorld
@@ -68,7 +68,7 @@ class Lanes:
         renderer = shared_renderer(scene)
         self._cameras = [Camera(renderer, world) for world in self._worlds]
         self._instruction_ids = {text: i for i, text in enumerate(scene.task.instructions)}
-        self._experts: dict[int, Iterator[np.ndarray]] = {}
+        self._experts = [Relay(world) for world in self._worlds]
         self.render_s = 0.0
         """Seconds spent on pictures so far."""
         self._seeds = [0] * len(rows)
@@ -76,8 +76,8 @@ class Lanes:
     def reset(self, seed: int) -> None:
         """Start episode i in row i."""
         self._seeds = [seed] * len(self._rows)
-        self._experts.clear()
-        for row, world in zip(self._rows, self._worlds, strict=True):
+        for row, world, expert in zip(self._rows, self._worlds, self._experts, strict=True):
+            expert.rest_()
             world.reset(seed, row)
         self._observe("", range(len(self._worlds)))
 
@@ -88,7 +88,7 @@ class Lanes:
         lanes = [self._rows.index(row) for row, _, _ in ours]
         for lane, (_, seed_of_row, number) in zip(lanes, ours, strict=True):
             self._seeds[lane] = seed_of_row
-            self._experts.pop(lane, None)
+            self._experts[lane].rest_()
             self._worlds[lane].reset(seed_of_row, number)
         self._observe("", lanes)
 
@@ -111,7 +111,9 @@ class Lanes:
             moved.append(lane)
             buffers["actions"][row, : actions.shape[1]] = actions[row]
             asked = helped is not None and bool(helped[row])
-            for wanted in self._expert(lane, actions[row]) if asked else actions[row]:
+            for action in actions[row]:
+                expert, seed = self._experts[lane], self._seeds[lane]
+                wanted = expert.next_(seed) if asked else action
                 buffers["actions"][row, steps] = wanted
                 gain, terminated, truncated = world.step(wanted)
                 reward += gain
@@ -120,7 +122,7 @@ class Lanes:
                     ended.append(lane)
                     break
             if not asked or terminated or truncated:
-                self._experts.pop(lane, None)  # the arm moves without it: later it looks anew
+                self._experts[lane].rest_()
             buffers["reward"][row] = reward
             buffers["terminated"][row] = terminated
             buffers["truncated"][row] = truncated
@@ -134,20 +136,6 @@ class Lanes:
                 world = self._worlds[lane]
                 world.reset(self._seeds[lane], world.index + self._num_envs)
         self._observe("", moved)
-
-    def _expert(self, lane: int, actions: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield as many actions of the expert, which goes on where it was in the step before.
-
-        It begins anew where it thought that it had done: the episode is not over.
-        """
-        world = self._worlds[lane]
-        for _ in actions:
-            action = next(self._experts[lane], None) if lane in self._experts else None
-            if action is None:
-                rng = np.random.default_rng([self._seeds[lane], world.index, world.steps])
-                self._experts[lane] = behaviours.act_stream(world, world.task, "expert", rng)
-                action = next(self._experts[lane], world.proprio)
-            yield np.asarray(action, np.float32)
 
     def _observe(self, prefix: str, lanes: Sequence[int]) -> None:
         begin = time.perf_counter()

@@ -12,6 +12,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
+from sim.relay import Relay
 from sim.render import MODEL_LOOKS, Camera, shared_renderer
 from sim.scene import TIMESTEP_S, Scene
 from sim.world import MujocoWorld
@@ -42,9 +43,13 @@ class Live:
         self.seed = 0
         self.terminated = False
         self.truncated = False
+        self.waits = False
+        """Whether the episode's time stands still: the arm obeys, and nothing counts yet."""
+        self.ticks_per_step = scene.substeps // substeps
+        """Ticks of a control step."""
+        self._expert = Relay(self.world)
         self._substeps = substeps
         self._ticks = 0
-        self._ticks_per_step = scene.substeps // substeps
 
     @property
     def running(self) -> bool:
@@ -54,15 +59,38 @@ class Live:
     def begin_(self, seed: int, episode: int) -> None:
         """Begin episode number `episode` of a seed; arm and objects jump to its start."""
         self.world.reset(seed, episode)
+        self._begin_(seed)
+
+    def go_on_(self, seed: int, episode: int) -> None:
+        """Begin it in the world as it is: a new goal and instruction, and nothing jumps.
+
+        Raises:
+            ValueError: things lie about in this task.
+        """
+        self.world.go_on(seed, episode)
+        self._begin_(seed)
+
+    def _begin_(self, seed: int) -> None:
         self.seed = seed
         self.terminated = self.truncated = False
+        self._expert.rest_()
         self._ticks = 0
+
+    def guide_(self) -> np.ndarray:
+        """Return what the task's expert would do for a control step from now on, f32 [u]."""
+        return self._expert.next_(self.seed)
+
+    def let_go_(self) -> None:
+        """Note that the expert does not lead any more: next time it looks anew."""
+        self._expert.rest_()
 
     def tick_(self, target: np.ndarray) -> bool:
         """Hold position targets, shape (u,), for a tick; return whether a control step ended."""
         self.world.drive_(target, self._substeps)
+        if self.waits:
+            return False
         self._ticks += 1
-        if not self.running or self._ticks % self._ticks_per_step:
+        if not self.running or self._ticks % self.ticks_per_step:
             return False
         _, self.terminated, self.truncated = self.world.count_()
         return True

@@ -7,6 +7,7 @@ from vla.contracts.config import PluginConfig, type_name
 from vla.contracts.specs import RobotSpec
 
 DEFAULT_ROBOT = "so101"
+DEFAULT_BACKEND = "mujoco_cpu"
 
 
 def make(
@@ -17,7 +18,7 @@ def make(
     workers: int = 1,
     randomize: bool = True,
     task_config: PluginConfig | None = None,
-    backend: str = "mujoco_cpu",
+    backend: str | PluginConfig = DEFAULT_BACKEND,
 ) -> Any:
     """Return `num_envs` environments of a task: a `vla.contracts.protocols.VecEnv`.
 
@@ -28,13 +29,17 @@ def make(
         workers: Processes among which the environments are shared out.
         randomize: Whether episodes differ in colour, light, camera pose, friction and mass.
         task_config: The task's `Config`; its defaults if None.
-        backend: Name of a file in `sim/backends`.
+        backend: Name of a file in `sim/backends`; or its `Config`, which says how many workers and
+            whether episodes differ.
 
     Raises:
         ValueError: a name is unknown, a number out of range, or robot and model do not fit.
     """
     config = load_task(task, task_config)
-    runner = registry.load("sim.backends", backend).Config(workers=workers, randomize=randomize)
+    runner = backend
+    if isinstance(runner, str):
+        kind = registry.load("sim.backends", runner).Config
+        runner = kind(workers=workers, randomize=randomize)
     return runner.build(config, load_robot(robot), num_envs)
 
 

@@ -68,6 +68,31 @@ class MujocoWorld:
         self.task.reset(self)
         mujoco.mj_forward(self.model, self.data)
 
+    def go_on(self, seed: int, index: int) -> None:
+        """Begin episode `index` of `seed` in the world as it is: a new goal and instruction, and
+        arm, colours and light stay.
+
+        Raises:
+            ValueError: something lies about whose place would change.
+        """
+        if not self.goes_on:
+            raise ValueError(
+                "things lie about in this task, and its episodes begin with them in place: reset "
+                "the world instead"
+            )
+        self.rng = np.random.default_rng(np.random.SeedSequence([seed, index]).spawn(2)[1])
+        self.index = index
+        self.steps = 0
+        self.succeeded = False
+        self.time_limit = self.task.max_episode_steps
+        self.task.reset(self)
+        mujoco.mj_kinematics(self.model, self.data)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether nothing can move but the arm, so that a goal is all that an episode draws."""
+        return self.model.nq == len(self.joint_qpos) + len(self._coupled)
+
     def go_home_(self) -> None:
         """Set the whole physics state to its default with the arm at home, at rest, held there."""
         mujoco.mj_resetData(self.model, self.data)

@@ -10,18 +10,19 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from sim.vec_env import load_robot, load_task
+from sim import vec_env
 from training import files, flags, host, pass_at_k, slot_map, video
 from training.evaluate import Evaluation, evaluate
 from vla import arguments, checkpoint, opening
 from vla.contracts import config as configs
-from vla.contracts.config import PluginConfig, check_least
+from vla.contracts import registry
+from vla.contracts.config import PluginConfig, check_least, plugin
 from vla.contracts.protocols import ArmPolicy
 from vla.policies.vla import VLAPolicy
 
 USAGE = (
     "usage: vla eval CHECKPOINT [--task NAME] [--task.SETTING VALUE] [--episodes N] [--seed S] "
-    "[--pass-at K]"
+    "[--pass-at K] [--backend NAME]"
 )
 
 
@@ -31,6 +32,9 @@ class EvalArgs:
 
     task: PluginConfig
     """Task to test on: what the checkpoint was trained on; --task NAME takes another one."""
+    backend: PluginConfig = plugin("sim.backends", vec_env.DEFAULT_BACKEND)
+    """Where: MuJoCo in this process; --backend ros is the simulated arm behind ROS 2, in real time
+    and without videos."""
     episodes: int = 200
     """How many episodes."""
     seed: int = 1000
@@ -57,6 +61,11 @@ class EvalArgs:
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
         check_least(self, episodes=1, seed=0, pass_at=0, videos=0, threads=1)
+        if self.pass_at and self.backend.live:
+            raise ValueError(
+                f"pass_at: got {self.pass_at} on one arm in real time; leave --backend out, or "
+                "--pass-at"
+            )
 
 
 def main(argv: list[str]) -> int:
@@ -72,7 +81,7 @@ def main(argv: list[str]) -> int:
     trained_on = configs.from_json(None, found.task, f"{found.folder}: task", "sim.tasks")
     args = parse(argv[1:], trained_on)
     if args.robot:
-        checkpoint.check_robot(found.policy.robot, load_robot(args.robot))
+        checkpoint.check_robot(found.policy.robot, vec_env.load_robot(args.robot))
     flags.check_device(args.device)
     if (args.device, args.targets, args.against, args.threads) != ("cpu", (), None, 1):
         found = opening.open_(
@@ -99,10 +108,13 @@ def main(argv: list[str]) -> int:
 
 
 def _act(policy: ArmPolicy, args: EvalArgs, step: int, out: Path, console: Console) -> None:
-    result = evaluate(policy, args.task, episodes=args.episodes, seed=args.seed, quiet=False)
+    result = evaluate(
+        policy, args.task, episodes=args.episodes, seed=args.seed, quiet=False,
+        backend=args.backend,
+    )  # fmt: skip
     files.write_json(out / "evaluation.json", {**result.to_json(), "step": step})
     console.print(result.sentence())
-    if args.videos:
+    if args.videos and not args.backend.live:
         write_pictures(policy, args.task, result, min(args.videos, args.episodes), out)
 
 
@@ -123,8 +135,10 @@ def parse(argv: list[str], trained_on: PluginConfig) -> EvalArgs:
     """
     own = configs.type_name(trained_on)
     name, rest = flags.take(argv, "--task", own)
-    task = trained_on if name == own else load_task(name)
-    return arguments.read(EvalArgs, rest, "vla eval CHECKPOINT", default=EvalArgs(task=task))
+    task = trained_on if name == own else vec_env.load_task(name)
+    where, rest = flags.take(rest, "--backend", vec_env.DEFAULT_BACKEND)
+    default = EvalArgs(task=task, backend=registry.load("sim.backends", where).Config())
+    return arguments.read(EvalArgs, rest, "vla eval CHECKPOINT", default=default)
 
 
 def write_pictures(
@@ -142,15 +156,16 @@ def write_pictures(
 def _results_folder(folder: Path, trained_on: PluginConfig, args: EvalArgs) -> Path:
     """Return the run's folder, or one inside it named after what differs from training."""
     run = folder.parent if folder.name == "checkpoint" else folder
-    if args.task == trained_on:
+    if args.task == trained_on and not args.backend.live:
         return run
+    where = [configs.type_name(args.backend)] if args.backend.live else []
     default = trained_on if type(args.task) is type(trained_on) else type(args.task)()
     changed = [
         f"{field.name}={_words(getattr(args.task, field.name))}"
         for field in dataclasses.fields(args.task)
         if getattr(args.task, field.name) != getattr(default, field.name)
     ]
-    return run / "-".join(["eval", configs.type_name(args.task), *changed, str(args.seed)])
+    return run / "-".join(["eval", configs.type_name(args.task), *where, *changed, str(args.seed)])
 
 
 def _words(value: Any) -> str:

@@ -107,7 +107,7 @@ class Player:
 
 def evaluate(
     policy: ArmPolicy, task: PluginConfig, *, episodes: int, seed: int, environments: int = 32,
-    attempt: int = 0, quiet: bool = True,
+    attempt: int = 0, quiet: bool = True, backend: PluginConfig | None = None,
 ) -> Evaluation:  # fmt: skip
     """Run episodes 0 to `episodes` - 1 of `seed` and return their outcomes.
 
@@ -119,16 +119,20 @@ def evaluate(
         environments: How many run side by side.
         attempt: Number, from 1, of one of several attempts, sampled as in practice; 0 to act.
         quiet: Show no progress bar.
+        backend: Where: the `Config` of a file in `sim/backends`; MuJoCo in this process if None.
 
     Raises:
-        ValueError: no episodes, or a robot the policy was not trained for.
+        ValueError: no episodes, a robot the policy was not trained for, or an arm that was stopped.
     """
     if episodes < 1:
         raise ValueError(f"episodes must be at least 1, got {episodes}")
-    width = min(environments, episodes)
+    width = 1 if backend and backend.live else min(environments, episodes)
     begin = time.perf_counter()
     outcomes: dict[int, tuple[bool, float, int, bool]] = {}
-    env = vec_env.make(configs.type_name(task), width, robot=policy.robot, task_config=task)
+    env = vec_env.make(
+        configs.type_name(task), width, robot=policy.robot, task_config=task,
+        backend=backend or vec_env.DEFAULT_BACKEND,
+    )  # fmt: skip
     with contextlib.closing(env):
         player, obs = Player(policy, width, seed, attempt), env.reset(seed)
         episode, length = np.arange(width), np.zeros(width, np.int64)

@@ -34,7 +34,6 @@ class Saboteur(Conductor):
     """
 
     def __init__(self, robot: RobotSpec) -> None:
-        super().__init__()
         self.robot = robot
         self.commands: list[tuple[float, np.ndarray]] = []
         self.pose = np.array(robot.home, np.float64)
@@ -43,16 +42,23 @@ class Saboteur(Conductor):
         self.stands_s = 0.0
         """When the clock stopped; 0: it goes."""
         self.over = threading.Event()
+        self.clockwork: threading.Thread | None = None
         self.spoken = 0
         """Chunks that were heard."""
+        super().__init__()
+
+    def _connect(self) -> None:
+        super()._connect()
         self.node.create_subscription(JointTrajectory, "chunk", self._spoke, common.COMMANDS)
         topic = graph.COMMANDS["trajectory"]
         self.node.create_subscription(JointTrajectory, topic, self._command, ALL)
-        self.executor.wake()
 
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
+        """End clock, thread and node."""
         self.over.set()
-        super().__exit__(*error)
+        if self.clockwork is not None:
+            self.clockwork.join(5.0)
+        super().close()
 
     @property
     def time_s(self) -> float:
@@ -79,12 +85,6 @@ class Saboteur(Conductor):
         self.enable(False)
         self.rearm()
         self.begin(0, episode)
-
-    @property
-    def state(self) -> str:
-        """What the safety node last said it does."""
-        with self.changed:
-            return str(self.heard.get("safety_node", {}).get("state", ""))
 
     def wait_for_chunks(self) -> None:
         """Wait until somebody else publishes as a policy.

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from trajectory_msgs.msg import JointTrajectory
 from robot_bridge import convert
 from robot_bridge.actuator import FORWARD, TRAJECTORY, Actuator, Controller, InputLog
 from robot_bridge.nodes import common, sim_sensors
+from robot_bridge.nodes.sim_guide import Guide
 from robot_bridge.nodes.sim_sensors import Stream
 from robot_bridge.realtime import Every, Outbox, Pace
 from robot_bridge.sim_settings import Settings
@@ -101,6 +103,7 @@ class SimArm(Node):
                 strict=True,
             )
         }
+        self._guide = Guide(self, self._live, robot.names)
         self._faults()
         self._speak()
         self._photographer = None
@@ -183,7 +186,10 @@ class SimArm(Node):
         ):  # fmt: skip
             if self._set.interface in ("both", interface):
                 self.create_subscription(kind, name, heard, common.COMMANDS)
-        self.create_service(Trigger, "~/reset", self._reset)
+        for name, begin in (("reset", self._begin_), ("next", self._go_on_)):
+            self.create_service(
+                Trigger, f"~/{name}", lambda _, answer, begin=begin: self._answer(begin, answer)
+            )
 
     def _run(self) -> None:
         """Tick by the deadlines until the node ends."""
@@ -206,17 +212,20 @@ class SimArm(Node):
         """Measure what is due, obey, and let the physics go on by a tick."""
         begin_s = (self._pace.ticks - 1) * self._tick_s
         self._measure_(begin_s)
+        if (told := self._guide.lead_(self._pace.ticks, begin_s)) is not None:
+            self._outbox.put(time.monotonic(), told)
         target = self._controller.advance_(begin_s, begin_s + self._tick_s)
+        self._live.waits &= self._controller.counts["commands"] == self._before
         was_running = self._live.running
         if self._live.tick_(target):
             self._tell_episode(at_once=was_running != self._live.running)
 
     def _measure_(self, now_s: float) -> None:
         """Take joint states and pictures, if due, of the world as it stands."""
-        moment_s, stamp = time.monotonic(), self._stamp(now_s)
+        moment_s, stamp = time.monotonic(), self.stamp(now_s)
         if self._clocks is not None:
             clock = Clock(clock=stamp)
-            self._outbox.put(moment_s, lambda: self._publish(self._clocks, clock))
+            self._outbox.put(moment_s, lambda: self.publish(self._clocks, clock))
         if self._states_due.due_(now_s):
             world = self._live.world
             measured = (
@@ -226,7 +235,7 @@ class SimArm(Node):
             self._streams["joint_states"].send_(
                 moment_s,
                 measured,
-                lambda values: self._publish(
+                lambda values: self.publish(
                     self._states, sim_sensors.joint_state(self._joints, stamp, *values)
                 ),
             )
@@ -247,11 +256,11 @@ class SimArm(Node):
             ) -> None:
                 for publisher, make in ways:
                     if publisher.get_subscription_count():  # a large picture takes milliseconds
-                        self._publish(publisher, make(camera, stamp, value))
+                        self.publish(publisher, make(camera, stamp, value))
 
             self._streams[camera.name].send_(moment_s, picture, publish)
 
-    def _publish(self, publisher: Any, message: Any) -> None:
+    def publish(self, publisher: Any, message: Any) -> None:
         """Publish from a thread that does not hear at once that ROS is shut down."""
         try:
             publisher.publish(message)
@@ -259,7 +268,7 @@ class SimArm(Node):
             if self.context.ok():
                 raise
 
-    def _stamp(self, now_s: float) -> Time:
+    def stamp(self, now_s: float) -> Time:
         """Return the stamp of what is measured now, at a simulated time."""
         if self._set.publish_clock:
             return sim_sensors.stamp_of(CLOCK_BEGIN_S + now_s)
@@ -281,7 +290,7 @@ class SimArm(Node):
             return
         start_s = None
         if stamp_s := common.seconds(message.header.stamp):
-            now_s = common.seconds(self._stamp(self._now_s(moment_s)))
+            now_s = common.seconds(self.stamp(self._now_s(moment_s)))
             start_s = self._now_s(moment_s) + stamp_s - now_s
         self._inputs.add_(moment_s, TRAJECTORY, times_s, points)
         self._controller.take_(self._now_s(moment_s), points, times_s, start_s)
@@ -314,7 +323,21 @@ class SimArm(Node):
         self._pictures_due.restart_(now_s)
         if self._photographer is not None:
             self._photographer.rest()  # so that the next tick's picture is the episode's first
-        self._began_s = common.seconds(self._stamp(now_s))
+        return self._begun_(now_s)
+
+    def _go_on_(self) -> dict[str, Any]:
+        """Begin that episode in the world as it is, and return where it stands.
+
+        Raises:
+            ValueError: things lie about in this task.
+        """
+        self._live.go_on_(self.get_parameter("seed").value, self.get_parameter("episode").value)
+        return self._begun_(self._pace.ticks * self._tick_s)
+
+    def _begun_(self, now_s: float) -> dict[str, Any]:
+        self._guide.ask_(0)
+        self._live.waits, self._before = self._set.waits, self._controller.counts["commands"]
+        self._began_s = common.seconds(self.stamp(now_s))
         self._tell_episode(at_once=True)
         return self._episode()
 
@@ -327,12 +350,18 @@ class SimArm(Node):
         if at_once or moment_s - self._told_s > EPISODE_S:
             self._told_s = moment_s
             message = String(data=json.dumps(self._episode()))
-            self._outbox.put(moment_s, lambda: self._publish(self._episodes, message))
+            self._outbox.put(moment_s, lambda: self.publish(self._episodes, message))
 
-    def _reset(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+    def _answer(
+        self, begin: Callable[[], dict[str, Any]], response: Trigger.Response
+    ) -> Trigger.Response:
         """Begin the episode that the parameters name."""
-        with self._lock:
-            told = self._begin_()
+        try:
+            with self._lock:
+                told = begin()
+        except ValueError as error:
+            response.success, response.message = False, f"task {self._set.task}: {error}"
+            return response
         told["episode"] = told["number"]
         names = ("instruction", "seed", "episode", "began_s")
         response.success = True

@@ -1,6 +1,7 @@
 """Environments on MuJoCo's own physics on the CPU, in this process or spread over workers."""
 
 import dataclasses
+from typing import ClassVar
 
 import numpy as np
 
@@ -20,6 +21,9 @@ class Config(PluginConfig):
     """Processes among which environments are shared out; 1 stays in this process."""
     randomize: bool = True
     """Whether episodes differ in colour, light, camera pose, friction and mass."""
+
+    live: ClassVar[bool] = False
+    """Whether there is one arm alone, in real time."""
 
     def build(self, task: PluginConfig, robot: RobotSpec, num_envs: int) -> "MujocoVecEnv":
         """Return `num_envs` environments of a task.

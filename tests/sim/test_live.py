@@ -45,3 +45,57 @@ def test_after_the_end_the_arm_obeys_and_nothing_counts(scene):
     live.begin_(1, 4)
     assert live.state()["running"]
     assert (live.state()["seed"], live.state()["number"], live.state()["steps"]) == (1, 4, 0)
+
+
+def test_an_episode_may_begin_in_the_world_as_it_is(scene):
+    live = Live(scene, 10)
+    live.begin_(0, 0)
+    home = np.array(scene.robot.home)
+    for _ in range(10):
+        live.tick_(home + 0.2)
+    before, balls = live.world.data.qpos.copy(), live.world.episode.balls_m
+    live.go_on_(0, 1)
+    np.testing.assert_array_equal(live.world.data.qpos, before)
+    assert (live.state()["number"], live.state()["steps"], live.state()["running"]) == (1, 0, True)
+    assert np.abs(live.world.episode.balls_m - balls).max() > 0.01
+    same = Live(scene, 10)
+    same.begin_(0, 1)
+    np.testing.assert_array_equal(live.world.episode.balls_m, same.world.episode.balls_m)
+    assert live.state()["instruction"] == same.state()["instruction"]
+
+
+def test_where_things_lie_about_no_episode_begins_without_their_places():
+    live = Live(compile_scene(load_task("push"), load_robot("so101")), 10)
+    live.begin_(0, 0)
+    with pytest.raises(ValueError, match="things lie about in this task"):
+        live.go_on_(0, 1)
+    assert live.state()["number"] == 0
+
+
+def test_the_expert_leads_from_where_the_arm_is_and_looks_anew_after_it_gave_back(scene):
+    live = Live(scene, 10)
+    live.begin_(0, 0)
+    home = np.array(scene.robot.home)
+    for _ in range(5):
+        live.tick_(home + 0.2)
+    first = live.guide_()
+    np.testing.assert_array_equal(first, Live.guide_(live))  # the arm has not moved meanwhile
+    live.let_go_()
+    np.testing.assert_array_equal(first, live.guide_())
+    for _ in range(30):
+        live.tick_(live.guide_())
+    assert live.state()["success"]
+
+
+def test_an_episode_may_wait_for_its_time_while_the_arm_obeys(scene):
+    live = Live(scene, 10)
+    live.begin_(0, 0)
+    live.waits = True
+    home = np.array(scene.robot.home)
+    for _ in range(100):
+        assert not live.tick_(home + 0.2)
+    assert np.abs(live.world.data.qpos[live.world.joint_qpos] - home).max() > 0.1
+    assert (live.state()["steps"], live.state()["running"]) == (0, True)
+    live.waits = False
+    live.tick_(home)
+    assert live.state()["steps"] == 1

@@ -6,6 +6,7 @@ from pathlib import Path
 import av
 import pytest
 
+from sim.backends import ros
 from tests.training.small_policy import TASK, small_policy, write_run
 from training import eval_cli, report
 from vla.memory import none
@@ -70,6 +71,17 @@ def test_unknown_tasks_and_empty_folders_are_refused_with_a_hint(run, tmp_path):
         eval_cli.main([str(tmp_path)])
     with pytest.raises(ValueError, match="episodes: got 0, expected at least 1"):
         eval_cli.main([str(run), "--episodes", "0", "--threads", "1"])
+
+
+def test_where_a_policy_acts_is_chosen_by_name(run):
+    args = eval_cli.parse(["--backend", "ros", "--backend.silent-s", "2"], TASK)
+    assert args.backend == ros.Config(silent_s=2.0)
+    # Its figures do not replace those of the run.
+    assert eval_cli._results_folder(run, TASK, args) == run / "eval-cue_colour-ros-1000"
+    with pytest.raises(ValueError, match="unknown backend 'ross': did you mean ros"):
+        eval_cli.parse(["--backend", "ross"], TASK)
+    with pytest.raises(ValueError, match="pass_at: got 4 on one arm in real time"):
+        eval_cli.parse(["--backend", "ros", "--pass-at", "4"], TASK)
 
 
 def test_without_a_checkpoint_usage_is_shown(capsys):

@@ -8,7 +8,7 @@ from training.config import EvalConfig, RunConfig
 from training.optimiser import OptimiserConfig
 from training.rl.help import HelpConfig
 from training.rl.rewards import Source
-from vla.contracts.config import PluginConfig, check_least, plugin
+from vla.contracts.config import PluginConfig, check_least, plugin, type_name
 
 PRACTICE_SEED = 20_000
 """Seeds of practised episodes lie from here on: far from those of demonstrations and tests."""
@@ -48,6 +48,8 @@ class PracticeConfig(RunConfig):
     """How it learns."""
     task: PluginConfig = plugin("sim.tasks", "pick_place")
     """What to practise."""
+    backend: PluginConfig = plugin("sim.backends", "mujoco_cpu")
+    """Where: in MuJoCo, or on an arm behind ROS 2 and its safety node, --backend.type ros."""
     reward: Source = "critic"
     """Where reward comes from; "oracle" and "sparse" read the simulator."""
     rounds: int = 5
@@ -96,6 +98,11 @@ class PracticeConfig(RunConfig):
                     f"help.{name}: got {given} with reward {self.reward!r}; a critic has to see "
                     'that there is no progress: use --reward critic, or "critic+sparse"'
                 )
+        if self.backend.live and self.runtime.processes:
+            raise ValueError(
+                f"runtime.processes: got True with backend {type_name(self.backend)!r}; an arm "
+                "that was stopped must not be started anew by itself: leave the flag out"
+            )
         if self.help.curriculum and self.runtime.lag:
             raise ValueError(
                 f"help.curriculum: got runtime.lag {self.runtime.lag}; leads of a round follow "
@@ -117,7 +124,7 @@ class PracticeConfig(RunConfig):
     @property
     def side_by_side(self) -> int:
         """How many environments run."""
-        return 1 if self.help.by == "human" else self.environments
+        return 1 if self.help.by == "human" or self.backend.live else self.environments
 
     def seed_of(self, number: int) -> int:
         """Return the seed of the episodes of a round."""

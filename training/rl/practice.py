@@ -2,7 +2,7 @@
 
 import contextlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -61,13 +61,22 @@ def practise(
         clock: Told of the seconds that inference, simulation and pictures took.
     """
     acting = Acting(policy=policy, seed=seed, version=version, helper=helper)
-    left, done = deque(range(episodes)), dict[int, Episode]()
     with contextlib.closing(Stage(policy, task, min(environments, episodes), clock)) as stage:
-        while len(done) < episodes:
-            now = [left.popleft() for _ in range(min(stage.free, len(left)))]
-            stage.begin_([(acting, number) for number in now])
-            done |= {episode.number: episode for episode in stage.step_()}
+        done = {episode.number: episode for episode in play(stage, acting, range(episodes))}
     return [done[k] for k in range(episodes)]
+
+
+def play(stage: "Stage", acting: Acting, numbers: Iterable[int]) -> Iterator[Episode]:
+    """Yield the episodes of some numbers, each as soon as it ends.
+
+    Raises:
+        ValueError: an arm was stopped.
+    """
+    left = deque(numbers)
+    while left or stage.busy:
+        now = [left.popleft() for _ in range(min(stage.free, len(left)))]
+        stage.begin_([(acting, number) for number in now])
+        yield from stage.step_()
 
 
 class Stage:
@@ -81,17 +90,20 @@ class Stage:
         task: Configuration of the task.
         width: How many environments.
         clock: Told of the seconds that inference, simulation and pictures took.
+        backend: Where: the `Config` of a file in `sim/backends`; MuJoCo in this process if None.
     """
 
     def __init__(
-        self, policy: VLAPolicy, task: PluginConfig, width: int, clock: Stopwatch | None = None
-    ) -> None:
+        self, policy: VLAPolicy, task: PluginConfig, width: int, clock: Stopwatch | None = None,
+        backend: PluginConfig | None = None,
+    ) -> None:  # fmt: skip
         self.clock = clock or Stopwatch()
         self._execute, self._remembers = policy.config.execute, policy.remembers
         self._beat = self._execute if policy.remembers else 1
         self._env = vec_env.make(
-            configs.type_name(task), width, robot=policy.robot, task_config=task
-        )
+            configs.type_name(task), width, robot=policy.robot, task_config=task,
+            backend=backend or vec_env.DEFAULT_BACKEND,
+        )  # fmt: skip
         self._limit_s = self._env.spec.max_episode_steps / policy.robot.control_hz
         self._obs: Observation | None = None
         self._state = _copied(policy.initial_state(width))

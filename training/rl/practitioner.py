@@ -3,6 +3,7 @@
 An algorithm plug-in says how to draw a batch from what was practised and how to learn from it.
 """
 
+import contextlib
 import copy
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from training.rl.config import PracticeConfig, Start
 from training.rl.experience import Episode, gather, moments, windows
 from training.rl.help import Helper
 from training.rl.judge import Judge, Verdict
-from training.rl.practice import practise
+from training.rl.practice import Acting, Stage, play, practise
 from training.rl.processes import parts
 from training.rl.processes.team import Team
 from training.rl.returns import discounted
@@ -99,6 +100,7 @@ class Rounds:
             return self.team.take(self.count)
         found = self._practise(policy, updates, leads)
         store.write_round(start.experience, store.name_of(self.count), found)
+        parts.drop(start.experience, store.name_of(self.count))
         with self.clock.on("score"):
             return found, self.judge.verdicts(found)
 
@@ -109,10 +111,24 @@ class Rounds:
             config.help, seed=seed, left=config.left(self.count), scorer=judge.scorer,
             views=judge.views, stand_in=self.stand_in, leads=leads,
         )  # fmt: skip
+        if config.backend.live:
+            return self._live(Acting(policy=policy, seed=seed, version=updates, helper=helper))
         return practise(
             policy, config.task, episodes=config.episodes, seed=seed, version=updates,
             environments=config.side_by_side, helper=helper, clock=self.clock,
         )  # fmt: skip
+
+    def _live(self, acting: Acting) -> list[Episode]:
+        """Practise where time is real: what has ended is kept at once, and not done again."""
+        config, folder, name = self.config, self.start.experience, store.name_of(self.count)
+        there, _ = parts.there(folder, name)
+        left = [number for number in range(config.episodes) if number not in there]
+        if left:
+            stage = Stage(acting.policy, config.task, 1, self.clock, config.backend)
+            with contextlib.closing(stage):
+                for episode in play(stage, acting, left):
+                    parts.keep(folder, name, episode)
+        return [parts.read(folder, name, number) for number in range(config.episodes)]
 
     def restore_(self, count: int) -> None:
         """Read the first `count` rounds and what was said of them, or judge them as they were."""
@@ -316,7 +332,9 @@ class Practitioner:
         """Return the success of weights in simulation."""
         averaged = copy.deepcopy(self.policy)
         averaged.load_state_dict(_of_policy(weights))
-        return evaluate(averaged.eval(), self.run.task, episodes=episodes, seed=seed)
+        return evaluate(
+            averaged.eval(), self.run.task, episodes=episodes, seed=seed, backend=self.run.backend
+        )
 
     def save(
         self, weights: dict[str, torch.Tensor], step: int, folder: Path,

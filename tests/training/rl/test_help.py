@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from sim.backends import ros
 from tests.training.rl.made_up import Says
-from training.rl.config import PracticeConfig
+from training.rl.config import PracticeConfig, RuntimeConfig
 from training.rl.help import HelpConfig, Helper
 from training.rl.stand_ins.expert import Expert
 from vla.contracts.types import Observation
@@ -121,6 +122,9 @@ def test_mistakes_get_a_sentence() -> None:
         with pytest.raises(ValueError, match="expected less than half of runtime.silent_s"):
             PracticeConfig(help=HelpConfig(by="human", answer_s=answer_s))
     PracticeConfig(help=HelpConfig(by="human", answer_s=149.0))
+    with pytest.raises(ValueError, match="runtime.processes: got True with backend 'ros'"):
+        PracticeConfig(backend=ros.Config(), runtime=RuntimeConfig(processes=True))
+    assert PracticeConfig(backend=ros.Config(), environments=40).side_by_side == 1
     with pytest.raises(ValueError, match="help.stop: got 4 with reward 'oracle'"):
         PracticeConfig(reward="oracle", help=HelpConfig(stop=4))
     with pytest.raises(ValueError, match="shares up to 1"):

@@ -105,6 +105,11 @@ def finish(folder: Path, name: str) -> None:
     _place(folder, name).rename(folder / name)
 
 
+def drop(folder: Path, name: str) -> None:
+    """Drop the parts of a round that is whole, if there are any."""
+    shutil.rmtree(_place(folder, name), ignore_errors=True)
+
+
 def _place(folder: Path, name: str) -> Path:
     return folder / f".{name}.parts"
 

@@ -1,0 +1,87 @@
+"""Practice on an arm behind its safety node: real nodes, kept episodes, help through the gate."""
+
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+pytest.importorskip("rclpy")
+
+from robot_bridge.nodes.operator import Operator
+from sim.backends import ros
+from tests.robot_bridge import ros_graph
+from tests.training.rl import runs
+from tests.training.rl.conftest import TASK
+from training import loop
+from training.config import EvalConfig
+from training.evaluate import evaluate
+from training.rl import store
+from training.rl.experience import OTHER
+from training.rl.help import HelpConfig
+from training.rl.processes import parts
+from vla import checkpoint
+
+pytestmark = pytest.mark.ros
+
+NAME = store.name_of(0)
+EPISODES = 4
+# For machines that do other things, too, and for a policy that knows nothing.
+PATIENT = ros.Config(silent_s=8.0, blind_s=8.0, goes_on=ros.LATCHES)
+
+
+@pytest.fixture(autouse=True)
+def domain(monkeypatch):
+    monkeypatch.setenv("ROS_DOMAIN_ID", str(ros_graph.domain()))
+
+
+def configured():
+    """Return a round of episodes over ROS in which the expert acts from beginning to end."""
+    return runs.config(
+        backend=PATIENT, rounds=1, episodes=EPISODES,
+        steps=2, reward="sparse",
+        help=HelpConfig(led=1.0, lead=60), eval=EvalConfig(every=0, final_episodes=0),
+    )  # fmt: skip
+
+
+def press_after_one(folder):
+    """Press the e-stop once an episode has ended."""
+    with Operator() as operator:
+        while not parts.there(folder, NAME)[0]:
+            time.sleep(0.02)
+        operator.estop()
+
+
+def test_an_e_stop_ends_practice_and_what_has_ended_is_kept(begun, tmp_path):
+    out, config = tmp_path / "run", configured()
+    start = replace(runs.start(begun, out), policy=begun / "start" / "checkpoint")
+    somebody = threading.Thread(target=press_after_one, args=(start.experience,), daemon=True)
+    somebody.start()
+    with pytest.raises(ValueError, match="e-stop.* asked for by service"):
+        loop.run(config, start, out, Console(quiet=True))
+    somebody.join(60)
+    kept = parts.read(start.experience, NAME, 0)
+    there, _ = parts.there(start.experience, NAME)
+    assert len(there) < EPISODES
+
+    loop.run(config, start, out, Console(quiet=True))
+    episodes = store.read_round(start.experience, NAME)
+    first = episodes[0]
+    assert [e.number for e in episodes] == list(range(EPISODES))
+    np.testing.assert_array_equal(first.images, kept.images)
+    assert parts.there(start.experience, NAME) == (set(), set())
+    for episode in episodes:
+        assert episode.task
+        assert episode.steps == int(episode.executed.sum()) > 0
+        assert np.abs(np.diff(episode.proprio, axis=0)).max() > 0.01  # it moved
+        assert (episode.by == OTHER).all()
+    assert any(e.success for e in episodes)  # the expert led, through the gate
+
+
+def test_a_policy_is_tested_on_the_arm_behind_its_gate(begun):
+    policy, _ = checkpoint.load(begun / "start" / "checkpoint")
+    found = evaluate(policy.eval(), TASK, episodes=1, seed=3, backend=PATIENT)
+    assert (len(found.success), found.task["type"]) == (1, "reach")
+    assert 0 < found.steps[0] <= 40
