@@ -11,9 +11,8 @@ A monitor may have the policy's chunks followed more slowly, or not at all, on t
 """
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -40,8 +39,20 @@ LEASE_S = 0.2
 """In which a policy whose process died is noticed."""
 DRIFT = 0.2
 """Share by which a simulation's clock may run more slowly, or faster, than time."""
-Collides = Callable[[np.ndarray], str]
-"""Says of a pose f64 [u] what collides, "" if nothing does."""
+
+
+@runtime_checkable
+class Obstacles(Protocol):
+    """What the arm could touch; `robot_bridge.collision` has it from the arm's model."""
+
+    def begin(self, pose: np.ndarray) -> None:
+        """Know that the arm stands at a pose f64 [u]: what touches there may, but no deeper."""
+
+    def hit(self, way: np.ndarray) -> str:
+        """Return what would collide on a way f64 [t, u] from where the arm is, "" if nothing.
+
+        A way on which nothing collides is taken.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +89,7 @@ class Gate:
 
     config: GateConfig
     limits: Limits
-    collides: Collides | None = None
+    obstacles: Obstacles | None = None
     state: State = "disarmed"
     motion: Motion | None = None
     plan: Plan | None = None
@@ -215,6 +226,8 @@ class Gate:
             self.motion, self.plan, self.source = brake.at_rest(self._start()), None, None
             self.heard_s, self.state = -np.inf, "holding"
             self.series, self.begun = self.series + 1, False
+            if self.obstacles is not None:
+                self.obstacles.begin(self.motion.p)
         return ""
 
     def _start(self) -> np.ndarray:
@@ -258,9 +271,13 @@ class Gate:
         following = self.begun and self.state == "following" and self.plan is not None
         if following and self.share > 0:
             wanted = self._wanted(now_s)
-        moved = brake.move(self.motion, wanted, self.limits, self.dt_s)
-        if following and self.collides is not None:
-            moved = self._avoid(moved, self.collides)
+        moved, way = brake.move(self.motion, wanted, self.limits, self.dt_s)
+        if following and self.obstacles is not None:  # who brakes keeps to a way that was judged
+            hit = self.obstacles.hit(np.concatenate([self.motion.p[None], way]))
+            if hit:
+                self._refuse("collision", hit)
+                a = brake.braking(self.motion, self.limits, self.dt_s)
+                moved = brake.advance(self.motion, a, self.dt_s)
         self.motion, self.begun = moved, True
         if self.state == "stopping" and self._rests():
             self.state = "latched" if self.latches else "disarmed"
@@ -352,23 +369,6 @@ class Gate:
             joint = self._worst(apart > config.jump)
             return "start-jump", f"a chunk begins {apart.max():.2f} from where {joint} is"
         return None
-
-    def _avoid(self, moved: Motion, collides: Collides) -> Motion:
-        """Return a motion whose way to a standstill collides with nothing that this one's does."""
-        assert self.motion is not None
-        hit = collides(self._rest_of(moved))
-        if not hit:
-            return moved
-        self._refuse("collision", hit)
-        a = brake.braking(self.motion, self.limits, self.dt_s)
-        return brake.advance(self.motion, a, self.dt_s)
-
-    def _rest_of(self, motion: Motion) -> np.ndarray:
-        """Return the pose f64 [u] at which braking from a motion ends."""
-        while (np.abs(motion.v) + np.abs(motion.a) >= 1e-12).any():
-            a = brake.braking(motion, self.limits, self.dt_s)
-            motion = brake.advance(motion, a, self.dt_s)
-        return motion.p
 
     def _fresh(self, now_s: float) -> bool:
         return now_s - self.heard_s <= self.config.silent_s
