@@ -25,6 +25,7 @@ ASSETS = Path(__file__).parents[1] / "sim" / "assets"
 """Models that a RobotSpec names without a folder: files, of which nothing is imported."""
 FAR_M = 1.0
 """Distance beyond which a pair is only known to be that far apart."""
+SHIFTS_M = 1e-6 * np.array([[1, 2, -3], [-1, 3, 2], [3, -1, -2], [-2, -3, 1]])
 EDGES = ("-x", "-y", "-z", "+x", "+y", "+z")
 """Sides of a workspace."""
 
@@ -195,7 +196,26 @@ class Clearance:
     def _apart(self) -> np.ndarray:
         """Return the distance f64 [pairs] of each pair."""
         m, d, apart = self._model, self._data, mujoco.mj_geomDistance
-        return np.array([apart(m, d, a, b, FAR_M, None) for a, b in self._pairs], np.float64)
+        found = np.array([apart(m, d, a, b, FAR_M, None) for a, b in self._pairs], np.float64)
+        for row in np.flatnonzero(found == 0.0):
+            found[row] = self._apart_after_all(*self._pairs[row])
+        return found
+
+    def _apart_after_all(self, a: int, b: int) -> float:
+        """Return the distance of two shapes of which it was said to be exactly 0.
+
+        MuJoCo 3.8 says that of some boxes that are far apart (google-deepmind/mujoco issue 3383),
+        and no more so when one of them is moved by some micrometres.
+        """
+        place = self._data.geom_xpos[a]
+        was, found = place.copy(), 0.0
+        for shift in SHIFTS_M:
+            place[:] = was + shift
+            found = mujoco.mj_geomDistance(self._model, self._data, a, b, FAR_M, None)
+            if found != 0.0:
+                break
+        place[:] = was
+        return found
 
     def _inside(self) -> np.ndarray:
         """Return the distance f64 [rows] of each shape from what it may not pass."""

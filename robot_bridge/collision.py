@@ -22,7 +22,7 @@ MOST = 64
 """Poses that are measured in one tick: who is so fast, so close, is refused."""
 BALLS = 6
 """How many of the last measured poses are kept."""
-ROUNDING_M = 1e-6
+ROUNDING_M = 1e-5
 """What a distance may be too small by."""
 
 
