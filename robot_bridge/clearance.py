@@ -36,7 +36,7 @@ class Clearance:
     rates: np.ndarray
     """f64 [p, u], m per unit of a channel: how fast a distance changes at most, in any pose."""
     left_out: tuple[str, ...]
-    """Pairs of links that are not watched because they touch at home."""
+    """Pairs of links of which some shapes are not watched because they touch at home."""
 
     def __init__(self, robot: RobotSpec, workspace: Workspace | None, touch_m: float) -> None:
         """Read the model and choose what is watched.

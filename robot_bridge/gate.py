@@ -3,7 +3,8 @@
 A chunk passes these stages in order, and is refused as a whole by the first that finds fault:
 names, finite, fresh, position, start-jump. What is left of it is followed tick by tick inside the
 limits of velocity, acceleration and jerk (`robot_bridge.brake`), as far as the collision stage lets
-it. Whatever goes wrong ends in standing still: a refusal holds the arm; silence, death, a blind or
+it: before a contact the arm comes to rest, until what the plan wants by then is free.
+Whatever goes wrong ends in standing still: a refusal holds the arm; silence, death, a blind or
 stuck arm, a clock that jumps and an e-stop bring it to rest and latch: then no command leaves until
 somebody clears the latch and enables it anew. Every intervention has a stage and a reason.
 A monitor may have the policy's chunks followed more slowly, or not at all, on the same path
@@ -100,6 +101,8 @@ class Gate:
     """How often the arm was enabled: a series of commands begins at rest."""
     begun: bool = False
     """Whether a command of this series has left: the first one is where the arm stands."""
+    blocked: bool = False
+    """Whether the arm brakes before what its plan would have collided with."""
     stage: str = ""
     why: str = ""
     counts: Counter[str] = field(default_factory=Counter)
@@ -269,13 +272,17 @@ class Gate:
             self._watch(now_s)
         wanted = brake.braking(self.motion, self.limits, self.dt_s)
         following = self.begun and self.state == "following" and self.plan is not None
+        # Tried again at rest, not before: following and braking by turns would shake the arm.
+        self.blocked = self.blocked and not self._rests()
+        following = following and not self.blocked
         if following and self.share > 0:
             wanted = self._wanted(now_s)
         moved, way = brake.move(self.motion, wanted, self.limits, self.dt_s)
         if following and self.obstacles is not None:  # who brakes keeps to a way that was judged
             hit = self.obstacles.hit(np.concatenate([self.motion.p[None], way]))
             if hit:
-                self._refuse("collision", hit)
+                self._note("collision", hit)
+                self.blocked = True
                 a = brake.braking(self.motion, self.limits, self.dt_s)
                 moved = brake.advance(self.motion, a, self.dt_s)
         self.motion, self.begun = moved, True
