@@ -354,11 +354,11 @@ def test_before_something_collides_the_arm_stands_and_then_follows_a_better_chun
 def test_what_a_chunk_wants_later_is_followed_once_it_is_free():
     arm = Arm(obstacles=Wall(HOME[0]))
     arm.arm()
-    arm.offer(HOME + [[0.05, 0.0], [0.0, 0.1], [-0.1, 0.1]])
-    arm.tick(3)
+    arm.offer(HOME + [[0.05, 0.0], [0.05, 0.0], [-0.1, 0.1]])
+    arm.tick(8)
     np.testing.assert_array_equal(arm.pose, HOME)
     assert (arm.gate.state, arm.gate.stage) == ("following", "collision")
-    arm.tick(25)
+    arm.tick(21)
     assert arm.pose[0] < HOME[0] - 0.02
     assert np.array(arm.path)[:, 0].max() <= HOME[0]
     arm.assert_kept()
