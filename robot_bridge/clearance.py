@@ -26,6 +26,7 @@ ASSETS = Path(__file__).parents[1] / "sim" / "assets"
 FAR_M = 1.0
 """Distance beyond which a pair is only known to be that far apart."""
 SHIFTS_M = 1e-6 * np.array([[1, 2, -3], [-1, 3, 2], [3, -1, -2], [-2, -3, 1]])
+"""How a shape is moved where a distance is in doubt."""
 EDGES = ("-x", "-y", "-z", "+x", "+y", "+z")
 """Sides of a workspace."""
 
