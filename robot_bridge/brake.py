@@ -63,21 +63,28 @@ def braking(motion: Motion, limits: Limits, dt_s: float) -> np.ndarray:
     return np.minimum(np.maximum(wanted, motion.a - step), motion.a + step)
 
 
-def can_stop(motion: Motion, limits: Limits, dt_s: float) -> np.ndarray:
-    """Return which joints, bool [..., u], keep every limit now and on the way to a standstill."""
+def can_stop(motion: Motion, limits: Limits, dt_s: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return which joints, bool [..., u], keep every limit now and on the way to a standstill.
+
+    And that way: positions f64 [t, ..., u], tick by tick, from the motion's own on; complete for
+    the joints that keep them.
+    """
     low, high = limits.low - SLACK, limits.high + SLACK
     fastest = (1 + SLACK) * limits.velocity
     strongest = (1 + SLACK) * limits.acceleration
     kept = np.ones(motion.p.shape, np.bool_)
-    still = False
+    still, way = False, []
     for _ in range(round(LONGEST_S / dt_s)):
         p, v, a = motion
+        way.append(p)
         kept &= (p >= low) & (p <= high) & (np.abs(v) <= fastest) & (np.abs(a) <= strongest)
         still = bool(((np.abs(v) + np.abs(a) < 1e-12) | ~kept).all())
         if still:
             break
         motion = advance(motion, braking(motion, limits, dt_s), dt_s)
-    return kept if still else kept & (np.abs(motion.v) + np.abs(motion.a) < 1e-12)
+    if not still:
+        kept &= np.abs(motion.v) + np.abs(motion.a) < 1e-12
+    return kept, np.array(way)
 
 
 def stop_s(limits: Limits, dt_s: float) -> float:
@@ -142,8 +149,10 @@ def stoppable(distance: np.ndarray, limits: Limits) -> np.ndarray:
     return np.where(distance <= a**3 / j**2, short, long)
 
 
-def move(motion: Motion, wanted: np.ndarray, limits: Limits, dt_s: float) -> Motion:
-    """Return the motion a tick later.
+def move(
+    motion: Motion, wanted: np.ndarray, limits: Limits, dt_s: float
+) -> tuple[Motion, np.ndarray]:
+    """Return the motion a tick later, and its way to a standstill, f64 [t, u] as of `can_stop`.
 
     Each joint takes as much of the wanted acceleration as leaves it a way to stop; none of it is
     braking, whose way was proven a tick ago.
@@ -156,12 +165,13 @@ def move(motion: Motion, wanted: np.ndarray, limits: Limits, dt_s: float) -> Mot
     """
     brake = braking(motion, limits, dt_s)
     found = advance(motion, wanted, dt_s)
-    if can_stop(found, limits, dt_s).all():
-        return found
+    good, way = can_stop(found, limits, dt_s)
+    if good.all():
+        return found, way
     share = SHARES[:, None]
     tried = advance(motion, brake + share * (wanted - brake), dt_s)
-    good = can_stop(tried, limits, dt_s)
+    good, way = can_stop(tried, limits, dt_s)
     good[-1] = True  # braking
     first = np.argmax(good, axis=0)
     a = np.take_along_axis(tried.a, first[None], 0)[0]
-    return advance(motion, a, dt_s)
+    return advance(motion, a, dt_s), np.take_along_axis(way, first[None, None], 1)[:, 0]

@@ -3,7 +3,8 @@
 A chunk passes these stages in order, and is refused as a whole by the first that finds fault:
 names, finite, fresh, position, start-jump. What is left of it is followed tick by tick inside the
 limits of velocity, acceleration and jerk (`robot_bridge.brake`), as far as the collision stage lets
-it. Whatever goes wrong ends in standing still: a refusal holds the arm; silence, death, a blind or
+it: before a contact the arm comes to rest, until what the plan wants by then is free.
+Whatever goes wrong ends in standing still: a refusal holds the arm; silence, death, a blind or
 stuck arm, a clock that jumps and an e-stop bring it to rest and latch: then no command leaves until
 somebody clears the latch and enables it anew. Every intervention has a stage and a reason.
 A monitor may have the policy's chunks followed more slowly, or not at all, on the same path
@@ -11,9 +12,8 @@ A monitor may have the policy's chunks followed more slowly, or not at all, on t
 """
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -40,8 +40,20 @@ LEASE_S = 0.2
 """In which a policy whose process died is noticed."""
 DRIFT = 0.2
 """Share by which a simulation's clock may run more slowly, or faster, than time."""
-Collides = Callable[[np.ndarray], str]
-"""Says of a pose f64 [u] what collides, "" if nothing does."""
+
+
+@runtime_checkable
+class Obstacles(Protocol):
+    """What the arm could touch; `robot_bridge.collision` has it from the arm's model."""
+
+    def begin(self, pose: np.ndarray) -> None:
+        """Know that the arm stands at a pose f64 [u]: what touches there may, but no deeper."""
+
+    def hit(self, way: np.ndarray) -> str:
+        """Return what would collide on a way f64 [t, u] from where the arm is, "" if nothing.
+
+        A way on which nothing collides is taken.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +90,7 @@ class Gate:
 
     config: GateConfig
     limits: Limits
-    collides: Collides | None = None
+    obstacles: Obstacles | None = None
     state: State = "disarmed"
     motion: Motion | None = None
     plan: Plan | None = None
@@ -89,6 +101,8 @@ class Gate:
     """How often the arm was enabled: a series of commands begins at rest."""
     begun: bool = False
     """Whether a command of this series has left: the first one is where the arm stands."""
+    blocked: bool = False
+    """Whether the arm brakes before what its plan would have collided with."""
     stage: str = ""
     why: str = ""
     counts: Counter[str] = field(default_factory=Counter)
@@ -215,6 +229,8 @@ class Gate:
             self.motion, self.plan, self.source = brake.at_rest(self._start()), None, None
             self.heard_s, self.state = -np.inf, "holding"
             self.series, self.begun = self.series + 1, False
+            if self.obstacles is not None:
+                self.obstacles.begin(self.motion.p)
         return ""
 
     def _start(self) -> np.ndarray:
@@ -256,11 +272,19 @@ class Gate:
             self._watch(now_s)
         wanted = brake.braking(self.motion, self.limits, self.dt_s)
         following = self.begun and self.state == "following" and self.plan is not None
+        # Tried again at rest, not before: following and braking by turns would shake the arm.
+        self.blocked = self.blocked and not self._rests()
+        following = following and not self.blocked
         if following and self.share > 0:
             wanted = self._wanted(now_s)
-        moved = brake.move(self.motion, wanted, self.limits, self.dt_s)
-        if following and self.collides is not None:
-            moved = self._avoid(moved, self.collides)
+        moved, way = brake.move(self.motion, wanted, self.limits, self.dt_s)
+        if following and self.obstacles is not None:  # who brakes keeps to a way that was judged
+            hit = self.obstacles.hit(np.concatenate([self.motion.p[None], way]))
+            if hit:
+                self._note("collision", hit)
+                self.blocked = True
+                a = brake.braking(self.motion, self.limits, self.dt_s)
+                moved = brake.advance(self.motion, a, self.dt_s)
         self.motion, self.begun = moved, True
         if self.state == "stopping" and self._rests():
             self.state = "latched" if self.latches else "disarmed"
@@ -352,23 +376,6 @@ class Gate:
             joint = self._worst(apart > config.jump)
             return "start-jump", f"a chunk begins {apart.max():.2f} from where {joint} is"
         return None
-
-    def _avoid(self, moved: Motion, collides: Collides) -> Motion:
-        """Return a motion whose way to a standstill collides with nothing that this one's does."""
-        assert self.motion is not None
-        hit = collides(self._rest_of(moved))
-        if not hit:
-            return moved
-        self._refuse("collision", hit)
-        a = brake.braking(self.motion, self.limits, self.dt_s)
-        return brake.advance(self.motion, a, self.dt_s)
-
-    def _rest_of(self, motion: Motion) -> np.ndarray:
-        """Return the pose f64 [u] at which braking from a motion ends."""
-        while (np.abs(motion.v) + np.abs(motion.a) >= 1e-12).any():
-            a = brake.braking(motion, self.limits, self.dt_s)
-            motion = brake.advance(motion, a, self.dt_s)
-        return motion.p
 
     def _fresh(self, now_s: float) -> bool:
         return now_s - self.heard_s <= self.config.silent_s

@@ -96,6 +96,9 @@ class Arm:
     """Share of the limits' speed, 0.01 to 1; 0.1 for the first motion."""
     deadman: bool = False
     """Whether a person has to hold a switch on topic `deadman` for the arm to move."""
+    collision: bool = False
+    """Whether ways are refused on which the arm collides with itself, or leaves the workspace that
+    the limits file says; needs MuJoCo."""
     compressed: bool = False
     """Whether pictures come as cameras/NAME/image_raw/compressed."""
     critic: str = ""
@@ -230,10 +233,12 @@ def _safety(use: Arm) -> NodeSpec:
     own = share.params() / f"{robot.name}_limits.yaml"
     file = Path(use.limits) if use.limits else own
     joint_limits.read(file, robot)
+    # A parameter file that says so is not overruled by a setting that nobody gave.
+    collision = {"collision": True} if use.collision else {}
     return _node(
         use, "safety_node", "safety", vital=True, remap=True, robot=use.robot, output=use.output,
         joints=use.joints, limits=str(file.absolute()), speed=use.speed, deadman=use.deadman,
-        monitored=bool(use.critic),
+        monitored=bool(use.critic), **collision,
     )  # fmt: skip
 
 

@@ -4,19 +4,23 @@ A description of an arm (URDF) knows no acceleration and no jerk, and a controll
 limits nothing. So those two have to be written down by whoever runs the arm, joint by joint.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
 
+from robot_bridge import workspace
+from robot_bridge.workspace import Workspace
 from vla.contracts.specs import RobotSpec
 
 MUST = ("acceleration", "jerk")
 """What the file has to say of every joint."""
 MAY = ("low", "high", "velocity")
 """What it may narrow."""
+SECTIONS = ("joints", "workspace")
+"""What the file has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,35 +39,36 @@ class Limits:
     """Largest absolute acceleration."""
     jerk: np.ndarray
     """Largest absolute jerk."""
+    workspace: Workspace | None = None
+    """Where the arm may be; anywhere if None."""
 
     def scaled(self, speed: float) -> "Limits":
         """Return the limits at a share of the speed, above 0 to 1: the same paths, more slowly."""
-        return Limits(
-            names=self.names, low=self.low, high=self.high, velocity=speed * self.velocity,
-            acceleration=speed**2 * self.acceleration, jerk=speed**3 * self.jerk,
+        return replace(
+            self, velocity=speed * self.velocity, acceleration=speed**2 * self.acceleration,
+            jerk=speed**3 * self.jerk,
         )  # fmt: skip
 
 
 def of_spec(robot: RobotSpec) -> Limits:
     """Return the limits that a RobotSpec states."""
-    return Limits(
-        names=robot.names,
-        **{
-            name: np.array([getattr(c, name) for c in robot.channels], np.float64)
-            for name in (*MAY, *MUST)
-        },
-    )
+    numbers: dict[str, Any] = {
+        name: np.array([getattr(c, name) for c in robot.channels], np.float64)
+        for name in (*MAY, *MUST)
+    }
+    return Limits(names=robot.names, **numbers)
 
 
 def read(path: Path, robot: RobotSpec) -> Limits:
     """Return the tighter of what a RobotSpec and a user's file allow.
 
     The file has, under `joints`, one entry per joint of the arm with `acceleration` and `jerk`, and
-    `low`, `high`, `velocity` where they are to be narrower than the RobotSpec's.
+    `low`, `high`, `velocity` where they are to be narrower than the RobotSpec's; and `workspace`
+    where the arm's links are not to go everywhere (`robot_bridge.workspace`).
 
     Raises:
         ValueError: the file is missing or no YAML, or a joint or a limit is missing, unknown, or no
-            positive number.
+            positive number, or the workspace is wrong.
     """
     try:
         found = yaml.safe_load(path.read_text())
@@ -77,6 +82,11 @@ def read(path: Path, robot: RobotSpec) -> Limits:
     joints = found.get("joints") if isinstance(found, dict) else None
     if not isinstance(joints, dict):
         raise ValueError(f"{path}: expected `joints:` with one entry per joint")
+    other = sorted(set(map(str, found)) - set(SECTIONS))
+    if other:
+        raise ValueError(
+            f"{path}: unknown section {other[0]!r}; there may be {' and '.join(SECTIONS)}"
+        )
     unknown = sorted(set(joints) - set(robot.names))
     if unknown:
         raise ValueError(
@@ -93,6 +103,7 @@ def read(path: Path, robot: RobotSpec) -> Limits:
         names=robot.names, low=tighter("low", np.fmax), high=tighter("high", np.fmin),
         velocity=tighter("velocity", np.fmin), acceleration=tighter("acceleration", np.fmin),
         jerk=tighter("jerk", np.fmin),
+        workspace=workspace.read(path, found["workspace"]) if "workspace" in found else None,
     )  # fmt: skip
     empty = [n for n, a, b in zip(robot.names, limits.low, limits.high, strict=True) if not a < b]
     if empty:

@@ -25,11 +25,12 @@ from std_srvs.srv import SetBool, Trigger
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from robot_bridge import convert, graph, limits
-from robot_bridge.gate import LEASE_S, Gate, GateConfig, Source
+from robot_bridge.gate import LEASE_S, Gate, GateConfig, Obstacles, Source
 from robot_bridge.log import SafetyLog
 from robot_bridge.nodes import common
 from robot_bridge.settings import check, chosen, ranged
 from vla.contracts import registry
+from vla.contracts.specs import RobotSpec
 
 STATUS_S = 0.1
 JITTER = 1000
@@ -64,6 +65,11 @@ class Settings:
     """Largest distance of the command from the measured pose, rad or m."""
     sag: float = ranged(0.05, 0.0, 0.2)
     """Distance by which an arm at rest may hang below its command, rad or m."""
+    collision: bool = False
+    """Whether ways are refused on which the arm collides with itself, its table or the end of its
+    workspace, by its model; needs MuJoCo."""
+    margin: float = ranged(0.005, 0.001, 0.05)
+    """Distance in m that these keep; closer than that at home, two links are not watched."""
     deadman: bool = False
     """Whether the arm moves only while topic `deadman` says true."""
     deadman_s: float = ranged(0.25, 0.02, 5.0)
@@ -96,7 +102,8 @@ class SafetyNode(Node):
         allowed = limits.read(Path(s.limits), robot).scaled(s.speed)
         names = {f.name for f in dataclasses.fields(GateConfig)}
         config = GateConfig(**{k: v for k, v in dataclasses.asdict(s).items() if k in names})
-        self.gate, self.lock = Gate(config, allowed), threading.Lock()
+        obstacles = self._obstacles(robot, allowed)
+        self.gate, self.lock = Gate(config, allowed, obstacles), threading.Lock()
         self.order = [allowed.names.index(name) for name in self._order(allowed.names)]
         self.over = threading.Event()
         self.jitter_s: deque[float] = deque(maxlen=JITTER)
@@ -109,6 +116,28 @@ class SafetyNode(Node):
             f"{s.robot}: from any motion to a standstill in {self.gate.stop_s:.2f} s at most; "
             f"disarmed until safety_node/enable"
         )
+
+    def _obstacles(self, robot: RobotSpec, allowed: limits.Limits) -> Obstacles | None:
+        s = self.settings
+        if not s.collision:
+            if allowed.workspace is not None:
+                raise ValueError(
+                    f"{s.limits}: it has a workspace, which nothing keeps without collision:=true; "
+                    "set that, or take the section out"
+                )
+            return None
+        try:
+            from robot_bridge import clearance, collision
+        except ModuleNotFoundError as error:
+            if error.name != "mujoco":
+                raise
+            raise ValueError(
+                "collision: true needs MuJoCo, which is not installed; pip install 'mujoco>=3.8'"
+            ) from error
+        known = clearance.Clearance(robot, allowed.workspace, s.margin)
+        for pair in known.left_out:
+            self.get_logger().warning(f"not watched, since it is so in the home pose: {pair}")
+        return collision.Collision(known, s.margin)
 
     def _order(self, names: tuple[str, ...]) -> tuple[str, ...]:
         wanted = self.settings.joints or names

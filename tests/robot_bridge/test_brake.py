@@ -43,6 +43,15 @@ def assert_kept(path: np.ndarray, allowed: Limits, dt_s: float = DT_S) -> None:
         assert (np.abs(path) <= TIGHT * getattr(allowed, name) + noise).all(), name
 
 
+def assert_braked(motion, way: np.ndarray, allowed: Limits) -> None:
+    """A way f64 [t, u] is where braking from a motion leads, to a standstill."""
+    np.testing.assert_array_equal(way[0], motion.p)
+    for pose in way[1:]:
+        motion = brake.advance(motion, brake.braking(motion, allowed, DT_S), DT_S)
+        np.testing.assert_array_equal(pose, motion.p)
+    assert (np.abs(motion.v) + np.abs(motion.a) < 1e-12).all()
+
+
 def test_braking_takes_away_velocity_by_whole_ticks_of_jerk():
     allowed = one()
     step = 100.0 * DT_S  # acceleration that a tick of jerk makes
@@ -78,9 +87,9 @@ def test_from_where_one_cannot_stop_in_time_is_known():
     allowed = one()
     for p, kept in ((0.0, True), (0.9, False), (1.1, False)):
         motion = brake.Motion(np.array([p]), np.array([1.5]), np.zeros(1))
-        assert brake.can_stop(motion, allowed, DT_S).tolist() == [kept]
+        assert brake.can_stop(motion, allowed, DT_S)[0].tolist() == [kept]
     fast = brake.Motion(np.zeros(1), np.array([1.99]), np.array([10.0]))
-    assert not brake.can_stop(fast, allowed, DT_S).any()  # it would go on to be faster
+    assert not brake.can_stop(fast, allowed, DT_S)[0].any()  # it would go on to be faster
 
 
 @pytest.mark.parametrize("robot", ["so101", "panda"])
@@ -94,8 +103,10 @@ def test_any_wish_at_any_tick_keeps_every_limit(robot):
             target = ends if rng.random() < 0.3 else rng.uniform(allowed.low, allowed.high)
         speed = rng.normal(size=len(target)) * allowed.velocity
         wanted, _ = brake.following(motion, target, speed, allowed, DT_S)
-        motion = brake.move(motion, wanted, allowed, DT_S)
+        motion, way = brake.move(motion, wanted, allowed, DT_S)
         path.append(motion.p)
+        if k % 20 == 0:
+            assert_braked(motion, way, allowed)
     assert_kept(np.array(path), allowed)
     assert np.ptp(np.array(path), axis=0).min() > 0.3 * (allowed.high - allowed.low).min()
 
@@ -107,7 +118,7 @@ def test_a_step_is_reached_and_not_overshot(distance):
     furthest = start
     for _ in range(150):
         wanted, _ = brake.following(motion, start + distance, np.zeros(6), allowed, DT_S)
-        motion = brake.move(motion, wanted, allowed, DT_S)
+        motion, _ = brake.move(motion, wanted, allowed, DT_S)
         furthest = np.maximum(furthest, motion.p)
     np.testing.assert_allclose(motion.p, distance, atol=1e-3)
     assert furthest.max() < 1.01 * distance
@@ -119,7 +130,7 @@ def test_a_smooth_path_is_followed_closely():
     for k in range(300):
         path, speed = 0.45 + 0.5 * np.sin(2 * k * dt_s), np.cos(2 * k * dt_s)
         wanted, cut = brake.following(motion, np.full(6, path), np.full(6, speed), allowed, dt_s)
-        motion = brake.move(motion, wanted, allowed, dt_s)
+        motion, _ = brake.move(motion, wanted, allowed, dt_s)
         if k > 100:
             worst = max(worst, float(np.abs(motion.p - path).max()))
             assert cut == []
@@ -135,7 +146,7 @@ def test_the_time_to_stop_is_that_of_the_worst_motion():
     for _ in range(300):
         motion = brake.Motion(np.zeros(1), rng.uniform(-2, 2, 1), rng.uniform(-10, 10, 1))
         wide = one(-100.0, 100.0)
-        if not brake.can_stop(motion, wide, DT_S).all():
+        if not brake.can_stop(motion, wide, DT_S)[0].all():
             continue
         ticks = 0
         while np.abs(motion.v).sum() + np.abs(motion.a).sum() >= 1e-12:

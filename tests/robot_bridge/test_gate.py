@@ -26,8 +26,8 @@ HZ = 10.0
 class Arm:
     """A gate, an arm that is where it is told to be, and a clock."""
 
-    def __init__(self, config: GateConfig = CONFIG, collides=None, limits: Limits = ARM) -> None:
-        self.gate = Gate(config, limits, collides)
+    def __init__(self, config: GateConfig = CONFIG, obstacles=None, limits: Limits = ARM) -> None:
+        self.gate = Gate(config, limits, obstacles)
         self.now_s, self.pose = 100.0, HOME.copy()
         self.path: list[np.ndarray] = []
         self.sees, self.follows = True, True
@@ -318,17 +318,66 @@ def test_an_arm_outside_its_range_is_not_enabled():
     assert arm.gate.enable(arm.now_s, True) == ""
 
 
-def test_before_something_collides_the_arm_stands():
-    wall = 0.5
-    arm = Arm(collides=lambda pose: "hip and wall" if pose[0] > wall else "")
+class Wall:
+    """What hip may not pass."""
+
+    def __init__(self, at: float) -> None:
+        self.at, self.begun, self.ways = at, [], []
+
+    def begin(self, pose):
+        self.begun.append(pose)
+
+    def hit(self, way):
+        self.ways.append(way)
+        return "hip would touch the wall" if (way[:, 0] > self.at).any() else ""
+
+
+def test_before_something_collides_the_arm_stands_and_then_follows_a_better_chunk():
+    wall = Wall(0.5)
+    arm = Arm(obstacles=wall)
     arm.arm()
     for k in range(16):
-        arm.offer(ramp([0.9, 0.9])[k:] - [0.0, 0.0])
+        arm.offer(ramp([0.9, 0.9])[k:])
         arm.tick(10)
     assert arm.gate.counts["collision"] > 0
-    assert np.array(arm.path)[:, 0].max() <= wall + 1e-9
-    assert arm.pose[0] > wall - 0.1
+    assert (arm.gate.stage, arm.gate.why) == ("collision", "hip would touch the wall")
+    assert np.array(arm.path)[:, 0].max() <= wall.at + 1e-9
+    assert arm.pose[0] > wall.at - 0.1
+    for _ in range(16):
+        assert arm.offer(arm.pose + [[0.0, 0.0], [-0.02, 0.02]])
+        arm.tick(10)
+    assert arm.gate.state == "following"
+    assert arm.pose[0] < wall.at - 0.1
     arm.assert_kept()
+
+
+def test_what_a_chunk_wants_later_is_followed_once_it_is_free():
+    arm = Arm(obstacles=Wall(HOME[0]))
+    arm.arm()
+    arm.offer(HOME + [[0.05, 0.0], [0.05, 0.0], [-0.1, 0.1]])
+    arm.tick(8)
+    np.testing.assert_array_equal(arm.pose, HOME)
+    assert (arm.gate.state, arm.gate.stage) == ("following", "collision")
+    arm.tick(21)
+    assert arm.pose[0] < HOME[0] - 0.02
+    assert np.array(arm.path)[:, 0].max() <= HOME[0]
+    arm.assert_kept()
+
+
+def test_the_way_that_is_judged_begins_where_the_arm_is_and_is_what_braking_does():
+    wall = Wall(np.inf)
+    arm = Arm(obstacles=wall)
+    arm.arm()
+    np.testing.assert_array_equal(wall.begun, [HOME])
+    arm.offer(ramp([0.9, 1.8], steps=4))
+    arm.tick(15)
+    way = wall.ways[-1]
+    np.testing.assert_array_equal(way[:2], arm.path[-2:])
+    arm.gate.estop("pressed")
+    begun, judged = len(arm.path), len(wall.ways)
+    arm.tick(len(way))
+    np.testing.assert_array_equal(arm.path[begun:], way[2:])
+    assert len(wall.ways) == judged
 
 
 ANY = st.one_of(st.floats(-3.0, 3.0), st.floats(allow_nan=True, allow_infinity=True, width=64))

@@ -54,6 +54,11 @@ def test_a_critic_adds_a_monitor_and_recording_a_recorder(policy, tmp_path):
     assert nodes[1].parameters["folder"] == str(tmp_path / "out")
 
 
+def test_a_collision_stage_that_a_parameter_file_asks_for_is_not_turned_off(policy):
+    assert graph.arm(Arm(policy=policy, collision=True))[0].parameters["collision"] is True
+    assert "collision" not in graph.arm(Arm(policy=policy))[0].parameters
+
+
 def test_a_simulated_arm_runs_on_its_clock_and_ends_everything_when_it_ends(policy):
     nodes = graph.sim_arm(SimArm(policy=policy, task="push", seed=7, episode=3))
     assert names(nodes) == ["/sim_arm", "/safety_node", "/policy_node"]
@@ -167,7 +172,7 @@ def test_a_node_knows_every_parameter_it_is_given(name, policy):
     joints = registry.load("vla.robots", "so101").SPEC.names[::-1]
     full = {
         "policy": policy, "critic": policy, "instruction": "go", "targets": ("onnxruntime",),
-        "token_file": __file__, "authority": __file__, "joints": joints,
+        "token_file": __file__, "authority": __file__, "joints": joints, "collision": True,
     }  # fmt: skip
     nodes = graph.sim_arm(SimArm(**full)) + graph.record(Record(out="x", **full))
     for node in (node for node in nodes if node.name == name):
