@@ -43,10 +43,13 @@ class Limits:
     """Where the arm may be; anywhere if None."""
 
     def scaled(self, speed: float) -> "Limits":
-        """Return the limits at a share of the speed, above 0 to 1: the same paths, more slowly."""
+        """Return a share, above 0 to 1, of velocity, acceleration and jerk.
+
+        So an arm comes to rest in the time that it takes at full speed, in that share of the way.
+        """
         return replace(
-            self, velocity=speed * self.velocity, acceleration=speed**2 * self.acceleration,
-            jerk=speed**3 * self.jerk,
+            self, velocity=speed * self.velocity, acceleration=speed * self.acceleration,
+            jerk=speed * self.jerk,
         )  # fmt: skip
 
 

@@ -137,6 +137,13 @@ def test_a_smooth_path_is_followed_closely():
     assert worst < 0.015
 
 
+@pytest.mark.parametrize("robot", ["so101", "panda"])
+def test_a_tenth_of_the_speed_stops_in_the_same_time(robot):
+    allowed = limits.of_spec(registry.load("vla.robots", robot).SPEC)
+    stops = [brake.stop_s(allowed.scaled(share), 0.01) for share in (1.0, 0.1, 0.01)]
+    assert stops[0] == stops[1] == stops[2]
+
+
 def test_the_time_to_stop_is_that_of_the_worst_motion():
     allowed = one()
     stop_s = brake.stop_s(allowed, DT_S)
