@@ -91,7 +91,7 @@ def test_the_policy_names_every_service_of_the_contract_and_no_other():
         ("joint_trajectory_controller/joint_trajectory", {"safety_node"}),
         ("forward_command_controller/commands", {"safety_node"}),
         ("chunk", {"policy_node"}),
-        ("teleop", {"operator"}),
+        ("teleop", {"operator", "sim_arm"}),
         ("deadman", {"operator"}),
         ("pace", {"monitor"}),
         ("help", {"monitor"}),
