@@ -178,7 +178,7 @@ def play(
     else:
         fault = {**sabotage.STOPPING, **sabotage.MOVING}[kind]
         due_s += SILENT_S if kind == "silence" else sabotage.PERIOD_S
-    _go_on(saboteur, path, steps, fault, rng)
+    due_s += _go_on(saboteur, path, steps, fault, rng)
     _end(victim)
     times_s, commands = saboteur.taken()
     tally.keep(kind, commands, limits)
@@ -202,13 +202,20 @@ def _begin(saboteur: Any, kind: str, number: int) -> subprocess.Popen[bytes] | N
 def _go_on(
     saboteur: Any, path: sabotage.Path, step: int, fault: sabotage.Fault | None,
     rng: np.random.Generator,
-) -> None:  # fmt: skip
-    """Send what a fault makes of good chunks for a while; good ones if there is none."""
+) -> float:  # fmt: skip
+    """Send what a fault makes of good chunks for a while; good ones if there is none.
+
+    Returns:
+        By how many seconds a step was late at most: the machine's own time, which is no fault's.
+    """
+    late_s = 0.0
     for k in range(step, step + FAULTY_STEPS):
-        chunk = path.chunk(k)
+        begin_s, chunk = time.monotonic(), path.chunk(k)
         for one in fault(chunk, rng, path) if fault else [chunk]:
             saboteur.send(one)
         time.sleep(sabotage.PERIOD_S)
+        late_s = max(late_s, time.monotonic() - begin_s - sabotage.PERIOD_S)
+    return late_s
 
 
 def _estop(saboteur: Any, guard: Guard, victim: Any) -> float:
