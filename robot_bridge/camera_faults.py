@@ -26,6 +26,8 @@ MOVED = 0.05
 """Distance after which a camera has to show something else: `SyncConfig.moved`."""
 STILL = 1e-3
 """Distance from a target within which an arm stands: the rest is approached without end."""
+SETTLE_S = 1.0
+"""How long an arm takes from the last target's time to within that of it, from any distance."""
 GOOD_S = (0.3, 2.5)
 """How long all is well."""
 WATCHED_S = 0.7
@@ -91,7 +93,7 @@ def _one(
     time.sleep(rng.uniform(*GOOD_S))
     begin_s = time.monotonic()
     saboteur.set("sim_arm", **{kind.split()[-1]: hit})
-    due_s = longest_s(kind, manifest) + float(saboteur.heard["safety_node"]["stop_s"]) + slack_s
+    due_s = longest_s(kind, manifest) + SETTLE_S + slack_s
     time.sleep(due_s + WATCHED_S)
     times_s, commands = saboteur.taken()
     tally.keep(kind, commands, limits)
