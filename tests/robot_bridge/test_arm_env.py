@@ -13,6 +13,7 @@ from robot_bridge.nodes.operator import Operator
 from sim import vec_env
 from sim.backends import ros
 from sim.tasks import reach
+from tests.robot_bridge import ros_graph
 from vla.contracts.protocols import VecEnv
 
 pytestmark = pytest.mark.ros
@@ -23,8 +24,14 @@ PATIENT = {"silent_s": 8.0, "blind_s": 8.0}
 """For machines that do other things, too."""
 
 
+@pytest.fixture(autouse=True)
+def domain(monkeypatch):
+    """The nodes have no namespace: nobody else's tests on this machine may hear them."""
+    monkeypatch.setenv("ROS_DOMAIN_ID", str(ros_graph.domain()))
+
+
 @pytest.fixture
-def arm():
+def arm(domain):
     made = []
 
     def make(**changes):
