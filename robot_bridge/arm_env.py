@@ -36,7 +36,7 @@ REST_S = 5.0
 """How long an arm may take to come to rest."""
 START_S = 60.0
 """How long the nodes may take to start."""
-ALONE_S = 1.0
+ALONE_S = 2.0
 """How long it is listened for nodes of somebody else."""
 POLL_S = 0.1
 NEAR = 0.05

@@ -7,11 +7,13 @@ pytest.importorskip("rclpy")
 
 from sensor_msgs.msg import JointState
 
+from robot_bridge import arm_env
 from robot_bridge.nodes import common
 from robot_bridge.nodes.operator import Operator
 from sim import vec_env
 from sim.backends import ros
 from sim.tasks import reach
+from tests.robot_bridge import ros_graph
 from vla.contracts.protocols import VecEnv
 
 pytestmark = pytest.mark.ros
@@ -22,8 +24,14 @@ PATIENT = {"silent_s": 8.0, "blind_s": 8.0}
 """For machines that do other things, too."""
 
 
+@pytest.fixture(autouse=True)
+def domain(monkeypatch):
+    """The nodes have no namespace: nobody else's tests on this machine may hear them."""
+    monkeypatch.setenv("ROS_DOMAIN_ID", str(ros_graph.domain()))
+
+
 @pytest.fixture
-def arm():
+def arm(domain):
     made = []
 
     def make(**changes):
@@ -53,7 +61,7 @@ def held(pose, steps):
     return np.tile(np.asarray(pose, np.float32), (1, steps, 1))
 
 
-def test_an_arm_behind_ros_is_an_environment(arm):
+def test_an_arm_behind_ros_is_an_environment(arm, monkeypatch):
     env = arm()
     assert isinstance(env, VecEnv)
     with pytest.raises(ValueError, match="call reset"):
@@ -99,6 +107,7 @@ def test_an_arm_behind_ros_is_an_environment(arm):
         obs = begin(env, 4, 7)
         assert obs.task == vec_env.make("reach", 1).begin(*np.array([[0], [4], [7]])).task
         env.step(held(HOME, 1)[:, 0])
+        monkeypatch.setattr(arm_env, "ALONE_S", 60.0)
         with pytest.raises(ValueError, match="runs already, expected none on this ROS domain"):
             arm()
         env.close()
