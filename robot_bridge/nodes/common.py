@@ -49,6 +49,8 @@ DIAGNOSTICS_S = 1.0
 STEADY = Clock(clock_type=ClockType.STEADY_TIME)
 ASKED_S = 0.1
 """How long a node that hears nothing may take to see that it is asked to stop."""
+SWITCH_S = 5e-4
+"""How long a thread may keep Python to itself while another waits; Python's own 5 ms is a tick."""
 LEVELS = {
     "ok": DiagnosticStatus.OK, "warn": DiagnosticStatus.WARN, "error": DiagnosticStatus.ERROR,
     "stale": DiagnosticStatus.STALE,
@@ -138,6 +140,7 @@ def run(make: Callable[[], Node], argv: list[str] | None = None, threads: int = 
     # A handler only takes note: shut down from within one, rclpy destroys the node in the middle of
     # whatever callback it interrupted, and waits for ever if that holds its lock.
     asked = threading.Event()
+    sys.setswitchinterval(SWITCH_S)
     rclpy.init(args=argv, signal_handler_options=SignalHandlerOptions.NO)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: asked.set())

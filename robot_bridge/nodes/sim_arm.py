@@ -45,8 +45,6 @@ CLOCK_BEGIN_S = 1.0
 EPISODE_S = 0.09
 """Shortest time between two messages about an episode in which nothing begins or ends: 10 Hz, and a
 tick less, as a step may come late."""
-SWITCH_S = 5e-4
-"""How long a thread may keep Python to itself while another waits; Python's own 5 ms is a tick."""
 MOST = 2**31 - 1
 """Largest seed and episode."""
 
@@ -434,7 +432,6 @@ def task_of(chosen: Settings) -> PluginConfig:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the arm until Ctrl-C or SIGTERM; return the exit code."""
-    sys.setswitchinterval(SWITCH_S)
     arms: list[SimArm] = []
 
     def make() -> SimArm:
