@@ -6,6 +6,8 @@ import numpy as np
 
 from robot_bridge.limits import Limits
 
+RATE_HZ = 100.0
+"""Commands of the safety node per second, where nothing else is said."""
 ROUNDING = 1e-6
 """Share of a limit that is not a violation: differences of differences of rounded numbers."""
 

@@ -36,8 +36,6 @@ LONGEST_S = 120.0
 """An episode that takes longer hangs."""
 DELAY = 5
 """Control steps that a decision may take, on machines that do other things, too."""
-RATE_HZ = 100.0
-"""Of the safety node's commands."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,10 +150,10 @@ def compared(
     with np.load(logs / "safety.npz", allow_pickle=False) as log:
         robot = policy.robot
         allowed = joint_limits.read(share.params() / f"{robot.name}_limits.yaml", robot)
-        kept = audit.audit(log["series"], log["command"], allowed, 1 / RATE_HZ)
+        kept = audit.audit(log["series"], log["command"], allowed, 1 / audit.RATE_HZ)
         apart_s = np.diff(log["command_s"])[np.diff(log["series"]) == 0]
     difference = paired.difference(inside, success)
-    jitter_s = np.abs(apart_s - 1 / RATE_HZ)
+    jitter_s = np.abs(apart_s - 1 / audit.RATE_HZ)
     return {
         "in_process": float(inside.mean()), "over_ros": float(success.mean()),
         "difference": difference._asdict(), "decisions": decisions, "on_the_grid": grid,

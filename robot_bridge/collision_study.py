@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from robot_bridge import audit
 from robot_bridge import limits as joint_limits
 from robot_bridge.clearance import Clearance
 from robot_bridge.collision import Collision
@@ -24,9 +25,8 @@ from vla.contracts.config import check_least
 from vla.contracts.specs import RobotSpec
 
 ROBOTS = ("so101", "panda")
-RATE_HZ = 100.0
 CONFIG = GateConfig(
-    rate_hz=RATE_HZ, stale_s=1.0, silent_s=1.0, blind_s=1.0, jump=10.0, stuck=10.0, sag=0.05
+    rate_hz=audit.RATE_HZ, stale_s=1.0, silent_s=1.0, blind_s=1.0, jump=10.0, stuck=10.0, sag=0.05
 )
 CHUNK = 10
 """Ticks from chunk to chunk, and targets of one, 0.1 s apart."""
@@ -91,7 +91,7 @@ def ticks_ms(robot: RobotSpec, args: StudyArgs, judges: bool) -> tuple[np.ndarra
     gate.measure(0.0, pose)
     gate.enable(0.0, True)
     for k in range(args.ticks):
-        now_s = k / RATE_HZ
+        now_s = k / audit.RATE_HZ
         gate.measure(now_s, pose)
         if k % (CHUNK * TOWARDS) == 0:
             target = rng.uniform(allowed.low, allowed.high)

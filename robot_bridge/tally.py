@@ -9,9 +9,6 @@ from rich.table import Table
 from robot_bridge import audit
 from robot_bridge.limits import Limits
 
-RATE_HZ = 100.0
-"""Of the safety node's commands."""
-
 
 @dataclass
 class Tally:
@@ -33,7 +30,7 @@ class Tally:
     def keep(self, kind: str, commands: np.ndarray, limits: Limits) -> None:
         """Count a schedule of a fault, and hold its commands f64 [n, u] against every limit."""
         self.schedules[kind] += 1
-        found = audit.audit(np.zeros(len(commands), int), commands, limits, 1 / RATE_HZ)
+        found = audit.audit(np.zeros(len(commands), int), commands, limits, 1 / audit.RATE_HZ)
         self.commands += found.commands
         self.violations.update({k: v for k, v in found.violations.items() if v})
         for name, value in found.worst.items():
