@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-Unit = Literal["rad", "m"]
+Unit = Literal["rad", "m", "1"]
+"""Of a position; "1" for a command that has none, such as a share of a greatest movement."""
 
 
 @dataclass(frozen=True, kw_only=True)
