@@ -34,7 +34,7 @@ class Environment:
     requirements: tuple[str, ...]
     """Everything, as exact pins or paths of wheels; pip is told to ask for nothing besides."""
     variables: tuple[tuple[str, str], ...] = ()
-    """Environment variables its simulator runs with, where the user has not set them."""
+    """Environment variables that its simulator needs, beside those every suite gets."""
     sample: str
     """The task that is tried to see whether all this works."""
 
@@ -120,13 +120,6 @@ def interpreter(suite: str) -> Path:
     if there.requirements != known.requirements:
         raise ValueError(f"{suite}: installed in older versions; run `{ADD.format(suite)}`")
     return place(suite) / "bin" / "python"
-
-
-def variables(suite: str) -> dict[str, str]:
-    """Return the variables that a suite's simulator runs with; the user's own come first."""
-    given = {name: os.environ.get(name, value) for name, value in described(suite).variables}
-    # Numeric libraries of the environment must not take those of ours, nor all cores each.
-    return {"OMP_NUM_THREADS": "1", "PYTHONNOUSERSITE": "1", **given}
 
 
 def make(suite: str, python: str | None, say: Callable[[str], None]) -> Note:
