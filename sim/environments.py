@@ -6,6 +6,7 @@ must hold stands in the suite's own file; whether the suite works in it, `sim.en
 """
 
 import contextlib
+import difflib
 import fcntl
 import json
 import os
@@ -16,7 +17,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Literal
 
 from vla.contracts import config, registry
 
@@ -71,20 +73,47 @@ def root() -> Path:
     return Path(os.environ.get("MNEME_ENVS") or Path(data) / "mneme-vla" / "envs").absolute()
 
 
-def described(suite: str) -> Environment:
-    """Return how the environment of a suite is made.
+def suites() -> dict[str, ModuleType]:
+    """Return the files of all suites that have an environment of their own, by name."""
+    files = {name: registry.load(SUITES, name) for name in registry.names(SUITES)}
+    return {name: file for name, file in files.items() if hasattr(file, "ENVIRONMENT")}
+
+
+def check(suite: str) -> str:
+    """Return the name of a suite that has an environment; gym-aloha is gym_aloha.
 
     Raises:
         ValueError: there is no such suite; the message offers the nearest names.
     """
-    # Package indexes write gym-aloha for what Python calls gym_aloha.
-    known = suite.replace("-", "_")
-    return registry.load(SUITES, registry.check(SUITES, known)).ENVIRONMENT
+    known, name = suites(), suite.replace("-", "_")
+    if name in known:
+        return name
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    raise ValueError(f"unknown suite {suite!r}: {hint}known names are {', '.join(known)}")
+
+
+def module(suite: str) -> ModuleType:
+    """Return the file of a suite: it has ENVIRONMENT, TASKS, HAS_EXPERT, PACKAGE and `Config`."""
+    return registry.load(SUITES, suite)
+
+
+def described(suite: str) -> Environment:
+    """Return how the environment of a suite is made."""
+    return module(suite).ENVIRONMENT
 
 
 def place(suite: str) -> Path:
     """Return the folder of the environment of a suite, made or not."""
-    return root() / suite.replace("-", "_")
+    return root() / suite
+
+
+def state(suite: str) -> Literal["no", "half", "old", "installed"]:
+    """Return whether the environment of a suite is there, whole, and in the versions of today."""
+    there = note(suite)
+    if there is None:
+        return "half" if place(suite).exists() else "no"
+    return "installed" if there.requirements == described(suite).requirements else "old"
 
 
 def note(suite: str) -> Note | None:
@@ -111,14 +140,12 @@ def interpreter(suite: str) -> Path:
     """Return the Python of a suite's environment.
 
     Raises:
-        ValueError: there is no such suite, or its environment is not made, or was made for another
-            version of this package.
+        ValueError: it is not made, or in other versions than those of today.
     """
-    known, there = described(suite), note(suite)
-    if there is None:
-        raise ValueError(f"{suite}: not installed; run `{ADD.format(suite)}`")
-    if there.requirements != known.requirements:
-        raise ValueError(f"{suite}: installed in older versions; run `{ADD.format(suite)}`")
+    found = state(suite)
+    if found != "installed":
+        what = "installed in older versions" if found == "old" else "not installed"
+        raise ValueError(f"{suite}: {what}; run `{ADD.format(suite)}`")
     return place(suite) / "bin" / "python"
 
 
@@ -140,7 +167,12 @@ def make(suite: str, python: str | None, say: Callable[[str], None]) -> Note:
     known, folder = described(suite), place(suite)
     with _alone(suite):
         there = note(suite)
-        if there is not None and there.requirements == known.requirements:
+        if there is not None and state(suite) == "installed":
+            if python is not None and _version(python) != there.python:
+                raise ValueError(
+                    f"--python: got {python}, but {suite} is installed with Python {there.python}; "
+                    f"run `vla env remove {suite}` first"
+                )
             return there
         chosen, version = _find_python(suite, known, python)
         shutil.rmtree(folder, ignore_errors=True)
@@ -164,7 +196,6 @@ def make(suite: str, python: str | None, say: Callable[[str], None]) -> Note:
 
 def remove(suite: str) -> bool:
     """Take an environment away, whole or half; return whether anything was there."""
-    described(suite)
     with _alone(suite):
         # Without its note it is not whole, should we be killed in between.
         (place(suite) / NOTE).unlink(missing_ok=True)
@@ -270,7 +301,7 @@ def _running(command: list[str]) -> Iterator[subprocess.Popen[str]]:
 def _alone(suite: str) -> Iterator[None]:
     """Keep others from making or removing the same environment meanwhile."""
     root().mkdir(parents=True, exist_ok=True)
-    with (root() / f".{suite.replace('-', '_')}.lock").open("w") as lock:
+    with (root() / f".{suite}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -281,9 +312,4 @@ def _alone(suite: str) -> Iterator[None]:
 
 
 def _log(suite: str) -> Path:
-    return root() / f"{suite.replace('-', '_')}.log"
-
-
-def all_suites() -> dict[str, Any]:
-    """Return every suite's module by name; importing them is quick."""
-    return {name: registry.load(SUITES, name) for name in registry.names(SUITES)}
+    return root() / f"{suite}.log"

@@ -79,6 +79,7 @@ TASKS = {
 """Task -> what to do, in words."""
 
 HAS_EXPERT = True
+PACKAGE = "metaworld"
 CONTROL_HZ = 80.0
 
 ARM = arm(
