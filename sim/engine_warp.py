@@ -18,6 +18,7 @@ from vla.contracts.types import Array
 STATE = tuple(field.name for field in dataclasses.fields(State))
 MOVING = ("qpos", "qvel", "qacc_warmstart")
 """What a step of physics goes on from and changes."""
+NO_LIMIT = 2**30
 IN_PLACE = tuple(field.name for field in dataclasses.fields(Geometry))
 
 
@@ -107,10 +108,9 @@ class WarpEngine:
             written = np.zeros(self.num_worlds, np.bool_)
             written[rows] = True
             self._merge_contacts()
-            wp.copy(self._active, wp.array(written, dtype=bool))
-            faults = self._fault.numpy()
-            self._fault.assign(faults & ~written)
-            self._watch()
+            self._active.assign(written)
+            self._fault.assign(self.faults() & ~written)
+            self._find_lost()
             self._place()
             wp.launch(
                 kernels.place_fixed_geoms,
@@ -120,7 +120,7 @@ class WarpEngine:
                 outputs=[data.geom_xpos, data.geom_xmat],
             )  # fmt: skip
             mjw.collision(self._model, data)
-            self._watch()
+            self._find_full(NO_LIMIT)  # the rows that lie there are those of the last step
         self._stale |= written
 
     def step(self, ctrl: np.ndarray, substeps: int, active: np.ndarray) -> None:
@@ -150,7 +150,8 @@ class WarpEngine:
             wp.copy(saved, getattr(data, name))
         for _ in range(substeps):
             mjw.step(self._model, data)
-            self._watch()
+            self._find_full(data.njmax)
+            self._find_lost()
         for name, saved in self._saved.items():
             array = getattr(data, name)
             wp.launch(
@@ -158,8 +159,8 @@ class WarpEngine:
             )
         self._place()
 
-    def _watch(self) -> None:
-        """Mark active worlds at fault, by the state and the contacts that lie there now."""
+    def _find_full(self, constraints: int) -> None:
+        """Mark active worlds that ran out of room, by the contacts and rows that lie there now."""
         data = self._data
         self._counts.zero_()
         wp.launch(
@@ -169,12 +170,22 @@ class WarpEngine:
             outputs=[self._counts],
         )
         wp.launch(
-            kernels.watch,
+            kernels.find_full,
             dim=self.num_worlds,
-            inputs=[self._active, data.nefc, data.njmax, data.nacon, data.ncollision, data.naconmax,
-                    self._counts, self._share, self._nominal],
-            outputs=[data.qpos, data.qvel, data.qacc_warmstart, self._fault],
+            inputs=[self._active, data.nefc, constraints, data.nacon, data.ncollision,
+                    data.naconmax, self._counts, self._share],
+            outputs=[self._fault],
         )  # fmt: skip
+
+    def _find_lost(self) -> None:
+        """Mark active worlds that are nowhere any more."""
+        data = self._data
+        wp.launch(
+            kernels.find_lost,
+            dim=self.num_worlds,
+            inputs=[self._active, self._nominal],
+            outputs=[data.qpos, data.qvel, data.qacc_warmstart, self._fault],
+        )
 
     def _place(self) -> None:
         """Bring bodies, cameras and lights to where the joints are."""

@@ -76,7 +76,7 @@ def count_contacts(
 
 @wp.kernel
 @no_type_check
-def watch(  # noqa: PLR0913
+def find_full(  # noqa: PLR0913
     active: wp.array[bool],
     nefc: wp.array[int],
     njmax: int,
@@ -85,13 +85,9 @@ def watch(  # noqa: PLR0913
     capacity: int,
     counts: wp.array[int],
     share: int,
-    nominal: wp.array2d[float],
-    qpos: wp.array2d[float],
-    qvel: wp.array2d[float],
-    warmstart: wp.array2d[float],
     fault: wp.array[bool],
 ) -> None:
-    """Mark worlds that went wrong, and put those whose state is lost where they harm no other."""
+    """Mark active worlds in which there was no room for contacts or constraints."""
     world = wp.tid()
     if not active[world]:
         return
@@ -100,6 +96,22 @@ def watch(  # noqa: PLR0913
         fault[world] = True
     if nefc[world] > njmax or counts[world] > share:
         fault[world] = True
+
+
+@wp.kernel
+@no_type_check
+def find_lost(
+    active: wp.array[bool],
+    nominal: wp.array2d[float],
+    qpos: wp.array2d[float],
+    qvel: wp.array2d[float],
+    warmstart: wp.array2d[float],
+    fault: wp.array[bool],
+) -> None:
+    """Mark active worlds whose state is lost, and put them where they can harm no other."""
+    world = wp.tid()
+    if not active[world]:
+        return
     lost = wp.int32(0)  # a variable, where a bare number were a constant to Warp
     for j in range(qpos.shape[1]):
         if not wp.abs(qpos[world, j]) < LARGEST:

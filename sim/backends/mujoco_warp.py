@@ -20,9 +20,9 @@ class Config(PluginConfig):
     """Whether episodes differ in colour, light, camera pose, friction and mass."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where physics and cameras run; "auto" is the GPU where there is one."""
-    contacts_per_world: int = 64
+    contacts_per_world: int = 48
     """Contacts that an environment may have; with more its episode ends as a fault."""
-    constraints_per_world: int = 384
+    constraints_per_world: int = 256
     """Rows of constraints that it may have: 4 to 6 for each contact, and those of joints."""
 
     live: ClassVar[bool] = False
