@@ -15,6 +15,7 @@ import numpy as np
 
 from sim import vec_env
 from sim.report import LONGEST_CHUNK
+from vla import cli
 from vla.contracts import registry
 from vla.paired import difference
 from vla.statistics import wilson
@@ -111,4 +112,4 @@ def _describe(played: Played) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(cli.run("sim.backend_study:main", sys.argv[1:]))

@@ -5,7 +5,8 @@ import importlib
 from typing import Any, ClassVar, Literal
 
 from sim.batch import BatchVecEnv
-from sim.scene import compile_scene
+from sim.engine import Engine
+from sim.scene import Scene, compile_scene
 from vla.contracts.config import PluginConfig, check_least
 from vla.contracts.specs import RobotSpec
 
@@ -43,15 +44,31 @@ class Config(PluginConfig):
                 "together, in one process"
             )
         check_least(self, contacts_per_world=1, constraints_per_world=1)
-        start, engines = _load("sim.warp_start"), _load("sim.engine_warp")
-        engine = engines.WarpEngine(
-            compile_scene(task, robot),
-            num_envs,
-            device=start.find_device(self.device),
+        engine = self.engine(compile_scene(task, robot), num_envs)
+        return BatchVecEnv(task, robot, num_envs, engine, randomize=self.randomize)
+
+    def find_device(self) -> str:
+        """Return which of Warp's devices it is.
+
+        Raises:
+            ValueError: mujoco_warp is missing, or a GPU is wanted and there is none.
+        """
+        return _load("sim.warp_start").find_device(self.device)
+
+    def engine(self, scene: Scene, num_worlds: int) -> Engine:
+        """Return the physics alone of so many worlds.
+
+        Raises:
+            ValueError: as `build`.
+        """
+        device = self.find_device()
+        return _load("sim.engine_warp").WarpEngine(
+            scene,
+            num_worlds,
+            device=device,
             contacts_per_world=self.contacts_per_world,
             constraints_per_world=self.constraints_per_world,
         )
-        return BatchVecEnv(task, robot, num_envs, engine, randomize=self.randomize)
 
 
 def _load(module: str) -> Any:

@@ -18,7 +18,7 @@ from sim.warp_start import find_device
 from sim.world import MujocoWorld
 
 WORLDS = 4
-CONTACTS, CONSTRAINTS = 12, 128
+CONTACTS, CONSTRAINTS = 12, 256
 EVERY = np.arange(WORLDS)
 GEOMETRY = tuple(Geometry.__dataclass_fields__)
 
