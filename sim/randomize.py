@@ -92,8 +92,17 @@ def _draw_usual(rng: np.random.Generator, nominal: mujoco.MjModel) -> Variation:
     )
 
 
-def apply_(model: mujoco.MjModel, nominal: mujoco.MjModel, variation: Variation) -> None:
-    """Write a variation to `model`, a copy of `nominal`; what it held before does not matter."""
+def apply_(
+    model: mujoco.MjModel, nominal: mujoco.MjModel, variation: Variation, scratch: mujoco.MjData
+) -> None:
+    """Write a variation to `model`, a copy of `nominal`; what it held before does not matter.
+
+    Args:
+        model: Written to.
+        nominal: The scene's own model.
+        variation: What to write.
+        scratch: Data of the model, or of one like it; overwritten.
+    """
     model.geom_rgba[:] = nominal.geom_rgba
     for name, rgb in zip(SURFACES, variation.surface_rgb, strict=True):
         model.geom_rgba[mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_GEOM, name), :3] = rgb
@@ -107,7 +116,7 @@ def apply_(model: mujoco.MjModel, nominal: mujoco.MjModel, variation: Variation)
     model.body_mass[free] = nominal.body_mass[free] * variation.mass_gain
     model.body_inertia[free] = nominal.body_inertia[free] * variation.mass_gain
     if free.size:
-        mujoco.mj_setConst(model, mujoco.MjData(model))
+        mujoco.mj_setConst(model, scratch)
 
 
 def free_bodies(model: mujoco.MjModel) -> np.ndarray:

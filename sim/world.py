@@ -56,7 +56,7 @@ class MujocoWorld:
         if self.vary:
             nominal = self.scene.model
             variation = randomize.draw(np.random.default_rng(looks), nominal, self.looks)
-            randomize.apply_(self.model, nominal, variation)
+            randomize.apply_(self.model, nominal, variation, self.data)
         else:
             self.model.geom_rgba[:] = self.scene.model.geom_rgba
         self.rng = np.random.default_rng(layout)

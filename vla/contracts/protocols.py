@@ -97,7 +97,8 @@ class VecEnv(Protocol):
     `EnvStep.info` holds `success` (bool), `progress` (f32 in [0, 1], simulator truth, never shown
     to policies or critics), `steps` (i32, control steps executed in this call), `actions`
     (f32 [e, h, u], the actions executed, valid up to `steps`) and `episode` (i64, index of the
-    episode the row belonged to before any reset).
+    episode the row belonged to before any reset); with some simulators also `fault` (bool, the
+    episode was truncated because its world went wrong).
     """
 
     spec: EnvSpec
