@@ -97,6 +97,7 @@ class WarpCamera:
         for start in range(0, len(rows), self._slots):
             part = rows[start : start + self._slots]
             self._draw_pass(part, out[start : start + len(part)])
+        wp.synchronize_device()  # torch works on a stream of its own
         pictures = wp.to_torch(out) if out.device.is_cuda else out.numpy()
         return pictures.reshape((len(rows), *shape))
 
