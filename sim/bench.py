@@ -1,39 +1,63 @@
-"""`vla bench sim`: our environments against a bare loop and Gymnasium's vector env, in one run.
+"""`vla bench sim`: our environments against a bare loop and other people's, in one run.
 
-All contenders run the same models, actions, substeps, cameras and image size without shadows, and
-draw every frame, but chunks are drawn once. They take turns; medians over turns are compared.
-SyncVectorEnv keeps MuJoCo's multisampling and triangles, or is tuned like ours.
+All contenders of the first table run the same models, actions, substeps, cameras and image size
+without shadows, and draw every frame, but chunks are drawn once. Those of the second table do the
+same and draw nothing, or once a turn. They take turns; medians over turns are compared. Gymnasium's
+environments keep MuJoCo's multisampling and triangles, or are tuned like ours. A third table is on
+a model that EnvPool has.
 """
 
 import argparse
+import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-import gymnasium
-import mujoco
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from sim import vec_env
-from sim.render import gl_context
+from sim import bench_pool, vec_env
+from sim.bench_rivals import Bare, Rollout, gymnasium_env
 from sim.scene import Scene, compile_scene
-from sim.world import MujocoWorld
 
 BARE_BAR = 0.85
 SYNC_BAR = 3.0
+OTHER_BAR = 1.0
 SWING_RAD = 0.15
 CHUNK = 8
+THREADS = 2
+BARE, OURS, WORKERS = "bare", "VecEnv", "VecEnv, 2 workers"
 CHUNKED, SYNC, SYNC_TUNED = (
     f"VecEnv, chunks of {CHUNK}",
     "SyncVectorEnv, no shadows",
     "SyncVectorEnv, tuned",
 )
+ASYNC, ASYNC_TUNED = "AsyncVectorEnv, no shadows", "AsyncVectorEnv, tuned"
+WARP = "VecEnv on mujoco_warp (CPU)"
+STATE_OURS, STATE_WORKERS, STATE_WARP = (
+    f"{name}, drawn once a turn" for name in (OURS, WORKERS, WARP)
+)
+STATE_SYNC, STATE_ASYNC = "SyncVectorEnv", "AsyncVectorEnv"
+ROLLOUT = f"mujoco.rollout, {THREADS} threads (physics alone)"
+
+Rates = dict[str, list[float]]
+"""Control steps per second of each contender in each turn, all environments together."""
+
+
+class Contender(NamedTuple):
+    """Somebody who takes turns."""
+
+    length: int
+    """Control steps per call of `step`."""
+    step: Callable[[np.ndarray], object]
+    """Takes actions (e, u); or (e, h, u), where `length` is more than 1."""
+    close: Callable[[], object]
+    """Ends it."""
 
 
 def main(argv: list[str]) -> int:
-    """Measure and print one table.
+    """Measure and print the tables.
 
     Raises:
         ValueError: a name is unknown or a number out of range.
@@ -45,55 +69,110 @@ def main(argv: list[str]) -> int:
         "--steps", type=int, default=40, help=f"control steps a turn, a multiple of {CHUNK}"
     )
     parser.add_argument("--turns", type=int, default=7, help="turns per contender (default 7)")
+    parser.add_argument(
+        "--envpool", default="", metavar="PYTHON", help="a Python that has EnvPool (default: ours)"
+    )
     args = parser.parse_args(argv)
     for name in ("envs", "steps", "turns"):
         if getattr(args, name) < 1:
             raise ValueError(f"--{name}: got {getattr(args, name)}, expected at least 1")
     if args.steps % CHUNK:
         raise ValueError(f"--steps: got {args.steps}, expected a multiple of {CHUNK}")
-    rates = measure(args.task, args.envs, args.steps, args.turns)
-    _print(Console(highlight=False), args.task, args.envs, rates)
+    console = Console(highlight=False)
+    scene = compile_scene(vec_env.load_task(args.task), vec_env.load_robot(None))
+    warp, why_not = _warp_env(args.task, args.envs)
+    drawn = _take_turns(scene, args, _drawn(scene, args.task, args.envs, warp))
+    _print_drawn(console, args, drawn)
+    state = _take_turns(scene, args, _state_only(scene, args, warp))
+    title = f"{args.task}: {args.envs} environments, state only"
+    _print_table(console, title, state, {"VecEnv": STATE_OURS})
+    if why_not:
+        console.print(f"mujoco_warp is not in these tables: {why_not}")
+    rates, note = bench_pool.measure(args.envs, args.steps, args.turns, THREADS, args.envpool)
+    title = f"{bench_pool.MODEL}: {args.envs} environments, state only"
+    _print_table(console, title, rates, {"Sync": next(iter(rates))})
+    if note:
+        console.print(note)
     return 0
 
 
-def measure(task: str, num_envs: int, steps: int, turns: int) -> dict[str, list[float]]:
-    """Return control steps per second of each contender in each turn, all environments together."""
-    scene = compile_scene(vec_env.load_task(task), vec_env.load_robot(None))
+def _warp_env(task: str, num_envs: int) -> tuple[Any, str]:
+    """Return environments on mujoco_warp, or None and why there are none."""
+    try:
+        return vec_env.make(task, num_envs, backend="mujoco_warp"), ""
+    except ValueError as error:
+        return None, str(error)
+
+
+def _drawn(scene: Scene, task: str, num_envs: int, warp: Any) -> dict[str, Contender]:
     ours, chunked = vec_env.make(task, num_envs), vec_env.make(task, num_envs)
     shared = vec_env.make(task, num_envs, workers=min(2, num_envs))
-    sync, tuned = (_sync_env(scene, num_envs, tuned=tuned) for tuned in (False, True))
-    for env in (ours, chunked, shared):
-        env.reset(0)
-    for env in (sync, tuned):
-        env.reset(seed=0)
-    contenders: dict[str, tuple[int, Callable[[np.ndarray], object]]] = {
-        "bare": (1, Bare(scene, num_envs).step),
-        "VecEnv": (1, ours.step),
-        "VecEnv, 2 workers": (1, shared.step),
-        CHUNKED: (CHUNK, chunked.step_chunk),
-        SYNC: (1, sync.step),
-        SYNC_TUNED: (1, tuned.step),
+    bare = Bare(scene, num_envs)
+    for env in (ours, chunked, shared, warp):
+        if env is not None:
+            env.reset(0)
+    contenders = {
+        BARE: Contender(1, bare.step, lambda: None),
+        OURS: Contender(1, ours.step, ours.close),
+        WORKERS: Contender(1, shared.step, shared.close),
+        CHUNKED: Contender(CHUNK, chunked.step_chunk, chunked.close),
     }
-    swing = _swing(scene, num_envs, steps)
-    chunks = swing.reshape(-1, CHUNK, *swing.shape[1:]).swapaxes(1, 2)
-    rates: dict[str, list[float]] = {name: [] for name in contenders}
-    for turn in range(turns + 1):
-        for name, (length, step) in contenders.items():
-            start_s = time.perf_counter()
-            for action in swing if length == 1 else chunks:
-                step(action)
-            if turn:  # the first turn warms up
-                rates[name].append(num_envs * steps / (time.perf_counter() - start_s))
-    for env in (sync, tuned, shared):
-        env.close()
+    for name, kind, tuned in (
+        (SYNC, "Sync", False), (SYNC_TUNED, "Sync", True),
+        (ASYNC, "Async", False), (ASYNC_TUNED, "Async", True),
+    ):  # fmt: skip
+        env = gymnasium_env(kind, task, num_envs, tuned=tuned, drawn=True)
+        env.reset(seed=0)
+        contenders[name] = Contender(1, env.step, env.close)
+    if warp is not None:
+        contenders[WARP] = Contender(1, warp.step, lambda: None)
+    return contenders
+
+
+def _state_only(scene: Scene, args: argparse.Namespace, warp: Any) -> dict[str, Contender]:
+    ours = vec_env.make(args.task, args.envs)
+    shared = vec_env.make(args.task, args.envs, workers=min(2, args.envs))
+    physics = Rollout(scene, args.envs, THREADS)
+    for env in (ours, shared):
+        env.reset(0)
+    contenders = {
+        STATE_OURS: Contender(args.steps, ours.step_chunk, ours.close),
+        STATE_WORKERS: Contender(args.steps, shared.step_chunk, shared.close),
+    }
+    for name, kind in ((STATE_SYNC, "Sync"), (STATE_ASYNC, "Async")):
+        env = gymnasium_env(kind, args.task, args.envs, tuned=True, drawn=False)
+        env.reset(seed=0)
+        contenders[name] = Contender(1, env.step, env.close)
+    contenders[ROLLOUT] = Contender(args.steps, physics.play, physics.close)
+    if warp is not None:
+        warp.reset(0)
+        contenders[STATE_WARP] = Contender(args.steps, warp.step_chunk, warp.close)
+    return contenders
+
+
+def _take_turns(scene: Scene, args: argparse.Namespace, contenders: dict[str, Contender]) -> Rates:
+    swing = _swing(scene, args.envs, args.steps)
+    rates: Rates = {name: [] for name in contenders}
+    try:
+        for turn in range(args.turns + 1):
+            for name, contender in contenders.items():
+                length = contender.length
+                parts = swing if length == 1 else _chunks(swing, length)
+                start_s = time.perf_counter()
+                for action in parts:
+                    contender.step(action)
+                if turn:  # the first turn warms up
+                    took_s = time.perf_counter() - start_s
+                    rates[name].append(args.envs * args.steps / took_s)
+    finally:
+        for contender in contenders.values():
+            contender.close()
     return rates
 
 
-def _sync_env(scene: Scene, num_envs: int, *, tuned: bool) -> gymnasium.vector.SyncVectorEnv:
-    return gymnasium.vector.SyncVectorEnv(
-        [lambda: OwnRendererEnv(scene, tuned=tuned) for _ in range(num_envs)],
-        autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP,
-    )
+def _chunks(swing: np.ndarray, length: int) -> np.ndarray:
+    """Return actions (t, e, u) as chunks (t / h, e, h, u)."""
+    return swing.reshape(-1, length, *swing.shape[1:]).swapaxes(1, 2)
 
 
 def _swing(scene: Scene, num_envs: int, steps: int) -> np.ndarray:
@@ -103,124 +182,37 @@ def _swing(scene: Scene, num_envs: int, steps: int) -> np.ndarray:
     return (np.array(scene.robot.home) + wave).astype(np.float32)
 
 
-class Bare:
-    """The floor under every environment: `mj_step` and drawing, no rules, no copies."""
-
-    def __init__(self, scene: Scene, num_envs: int) -> None:
-        """Make `num_envs` models in the state that the environments begin in."""
-        self._scene = scene
-        self._worlds = [MujocoWorld(scene) for _ in range(num_envs)]
-        for index, world in enumerate(self._worlds):
-            world.reset(0, index)
-        self._context = gl_context()
-        self._context.make_current()
-        _, height, width, _ = scene.image_shape
-        self._rect = mujoco.MjrRect(0, 0, width, height)
-        self._mjr = mujoco.MjrContext(scene.model, mujoco.mjtFontScale.mjFONTSCALE_50.value)
-        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN.value, self._mjr)
-        self._drawn = mujoco.MjvScene(scene.model, maxgeom=200)
-        for flag in ("SHADOW", "REFLECTION", "HAZE", "SKYBOX"):
-            self._drawn.flags[int(getattr(mujoco.mjtRndFlag, f"mjRND_{flag}"))] = 0
-        self._option, self._perturb = mujoco.MjvOption(), mujoco.MjvPerturb()
-        self._cameras = [_fixed_camera(scene, c.name) for c in scene.robot.cameras]
-        self._images = np.empty((num_envs, *scene.image_shape), np.uint8)
-
-    def step(self, action: np.ndarray) -> None:
-        """Step and draw every model."""
-        self._context.make_current()
-        for world, targets, images in zip(self._worlds, action, self._images, strict=True):
-            model, data = world.model, world.data
-            data.ctrl[world.actuators] = targets
-            mujoco.mj_step(model, data, nstep=self._scene.substeps)
-            for camera, image in zip(self._cameras, images, strict=True):
-                mujoco.mjv_updateScene(
-                    model,
-                    data,
-                    self._option,
-                    self._perturb,
-                    camera,
-                    mujoco.mjtCatBit.mjCAT_ALL.value,
-                    self._drawn,
-                )
-                mujoco.mjr_render(self._rect, self._drawn, self._mjr)
-                mujoco.mjr_readPixels(image, None, self._rect, self._mjr)
+def _print_drawn(console: Console, args: argparse.Namespace, rates: Rates) -> None:
+    title = f"{args.task}: {args.envs} environments, every camera drawn in every control step"
+    against = {"bare": BARE, "Sync": SYNC, "Sync tuned": SYNC_TUNED}
+    _print_table(console, title, rates, against)
+    medians = _medians(rates)
+    ours = max(medians[OURS], medians[WORKERS])
+    best = max((SYNC, SYNC_TUNED, ASYNC, ASYNC_TUNED), key=medians.__getitem__)
+    for what, ratio, bar in (
+        ("VecEnv / bare", medians[OURS] / medians[BARE], BARE_BAR),
+        ("VecEnv / SyncVectorEnv", medians[OURS] / medians[SYNC], SYNC_BAR),
+        (f"VecEnv (better of 1 and 2 processes) / best other ({best})",
+         ours / medians[best], OTHER_BAR),
+    ):  # fmt: skip
+        verdict = "met" if ratio >= bar else "missed"
+        console.print(f"{what} {ratio:.2f} (bar {bar:g}: {verdict})")
+    console.print(f"{os.cpu_count()} cores")
 
 
-class OwnRendererEnv(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
-    """What one writes with Gymnasium and MuJoCo's own renderer: one renderer per environment."""
-
-    def __init__(self, scene: Scene, *, tuned: bool) -> None:
-        """Make an environment with the rules and physics of ours.
-
-        Args:
-            scene: The scene.
-            tuned: Whether multisampling is off and triangles are few, as in ours; MuJoCo's
-                default quality otherwise. Shadows are off in both.
-        """
-        self._world = MujocoWorld(scene)
-        if not tuned:
-            quality, default = self._world.model.vis.quality, mujoco.MjSpec().visual.quality
-            for name in ("offsamples", "numslices", "numstacks", "numquads"):
-                setattr(quality, name, getattr(default, name))
-        views, height, width, _ = scene.image_shape
-        self._renderer = mujoco.Renderer(self._world.model, height, width)
-        self._renderer.scene.flags[int(mujoco.mjtRndFlag.mjRND_SHADOW)] = 0
-        low, high = np.array(scene.robot.low), np.array(scene.robot.high)
-        self.action_space = gymnasium.spaces.Box(low, high, dtype=np.float64)
-        image = gymnasium.spaces.Box(0, 255, (views, height, width, 3), np.uint8)
-        joints = gymnasium.spaces.Box(-np.inf, np.inf, low.shape, np.float32)
-        self.observation_space: Any = gymnasium.spaces.Dict({"pixels": image, "agent_pos": joints})
-        self._index = -1
-
-    def reset(self, **_: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Start the next episode."""
-        self._index += 1
-        self._world.reset(0, self._index)
-        return self._observe(), {}
-
-    def step(
-        self, action: np.ndarray
-    ) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
-        """Apply one action for one control step."""
-        reward, terminated, truncated = self._world.step(action)
-        return self._observe(), reward, terminated, truncated, {}
-
-    def close(self) -> None:
-        """Free the renderer."""
-        self._renderer.close()
-
-    def _observe(self) -> dict[str, np.ndarray]:
-        images = []
-        for camera in self._world.robot.cameras:
-            self._renderer.update_scene(self._world.data, camera.name)
-            images.append(self._renderer.render())
-        return {"pixels": np.stack(images), "agent_pos": self._world.proprio}
+def _medians(rates: Rates) -> dict[str, float]:
+    return {name: float(np.median(values)) for name, values in rates.items()}
 
 
-def _fixed_camera(scene: Scene, name: str) -> mujoco.MjvCamera:
-    camera = mujoco.MjvCamera()
-    camera.type = mujoco.mjtCamera.mjCAMERA_FIXED.value
-    camera.fixedcamid = scene.model.camera(name).id
-    return camera
-
-
-def _print(console: Console, task: str, num_envs: int, rates: dict[str, list[float]]) -> None:
-    medians = {name: float(np.median(values)) for name, values in rates.items()}
-    table = Table("contender", "control steps/s", "range", "/ bare", "/ Sync", "/ Sync tuned")
+def _print_table(console: Console, title: str, rates: Rates, against: dict[str, str]) -> None:
+    medians = _medians(rates)
+    table = Table("contender", "control steps/s", "range", *(f"/ {name}" for name in against))
     for name, median in medians.items():
         table.add_row(
             name,
             f"{median:.0f}",
             f"{min(rates[name]):.0f}-{max(rates[name]):.0f}",
-            f"{median / medians['bare']:.2f}",
-            f"{median / medians[SYNC]:.2f}",
-            f"{median / medians[SYNC_TUNED]:.2f}",
+            *(f"{median / medians[other]:.2f}" for other in against.values()),
         )
-    console.print(f"{task}: {num_envs} environments, every camera drawn in every control step")
+    console.print(title)
     console.print(table)
-    bare, sync = (medians["VecEnv"] / medians[name] for name in ("bare", SYNC))
-    console.print(
-        f"VecEnv / bare {bare:.2f} (bar {BARE_BAR}: {'met' if bare >= BARE_BAR else 'missed'}), "
-        f"VecEnv / SyncVectorEnv {sync:.2f} "
-        f"(bar {SYNC_BAR}: {'met' if sync >= SYNC_BAR else 'missed'})"
-    )

@@ -1,0 +1,83 @@
+"""Environments on mujoco_warp: thousands of worlds in one process, on a GPU or on the CPU."""
+
+import dataclasses
+import importlib
+from typing import Any, ClassVar, Literal
+
+from sim.batch import BatchVecEnv
+from sim.engine import Engine
+from sim.scene import Scene, compile_scene
+from vla.contracts.config import PluginConfig, check_least
+from vla.contracts.specs import RobotSpec
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(PluginConfig):
+    """How the environments are run."""
+
+    workers: int = 1
+    """Always 1: all worlds are stepped together, in this process."""
+    randomize: bool = True
+    """Whether episodes differ in colour, light, camera pose, friction and mass."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where physics and cameras run; "auto" is the GPU where there is one."""
+    contacts_per_world: int = 48
+    """Contacts that an environment may have; with more its episode ends as a fault."""
+    constraints_per_world: int = 256
+    """Rows of constraints that it may have: 4 to 6 for each contact, and those of joints."""
+
+    live: ClassVar[bool] = False
+    """Whether there is one arm alone, in real time."""
+
+    def build(self, task: PluginConfig, robot: RobotSpec, num_envs: int) -> BatchVecEnv:
+        """Return `num_envs` environments of a task.
+
+        Raises:
+            ValueError: a number is out of range, mujoco_warp is missing or cannot simulate the
+                scene, or there is no GPU where one is wanted.
+        """
+        if num_envs < 1:
+            raise ValueError(f"num_envs: got {num_envs}, expected at least 1")
+        if self.workers != 1:
+            raise ValueError(
+                f"workers: got {self.workers}, expected 1: mujoco_warp steps all environments "
+                "together, in one process"
+            )
+        check_least(self, contacts_per_world=1, constraints_per_world=1)
+        engine = self.engine(compile_scene(task, robot), num_envs)
+        return BatchVecEnv(task, robot, num_envs, engine, randomize=self.randomize)
+
+    def find_device(self) -> str:
+        """Return which of Warp's devices it is.
+
+        Raises:
+            ValueError: mujoco_warp is missing, or a GPU is wanted and there is none.
+        """
+        return _load("sim.warp_start").find_device(self.device)
+
+    def engine(self, scene: Scene, num_worlds: int) -> Engine:
+        """Return the physics alone of so many worlds.
+
+        Raises:
+            ValueError: as `build`.
+        """
+        device = self.find_device()
+        return _load("sim.engine_warp").WarpEngine(
+            scene,
+            num_worlds,
+            device=device,
+            contacts_per_world=self.contacts_per_world,
+            constraints_per_world=self.constraints_per_world,
+        )
+
+
+def _load(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("warp", "mujoco_warp"):
+            raise
+        raise ValueError(
+            f"backend 'mujoco_warp': no module named {error.name!r}; install it (pip install "
+            "'mneme-vla[sim]')"
+        ) from error
