@@ -102,6 +102,8 @@ class World:
 def shrink(picture, px):
     """Return a picture u8 [h, w, 3] as [px, px, 3]: areas are averaged; a small one is repeated."""
     picture = np.asarray(picture)
+    if picture.shape == (px, px, 3):
+        return picture
     for axis in (0, 1):
         size = picture.shape[axis]
         if size == px:
