@@ -15,7 +15,7 @@ from sim import hosts
 from sim.backends.process import Config, HostedVecEnv
 from sim.gym_plugin import env_id
 from sim.suites import gymnasium_env
-from vla import arguments
+from vla import arguments, cli
 from vla.contracts import registry
 from vla.contracts.config import check_least
 
@@ -40,10 +40,9 @@ class BenchArgs:
         check_least(self, steps=1, turns=1)
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: list[str]) -> int:
     """Measure and print; 1 if the bridge takes 10 % of a step or more."""
-    words = sys.argv[1:] if argv is None else argv
-    args = arguments.read(BenchArgs, words, "python -m sim.bridge.bench")
+    args = arguments.read(BenchArgs, argv, "python -m sim.bridge.bench")
     taken = measure(args.task, args.steps, args.turns)
     here, bridge = (np.median(np.concatenate(turns)) for turns in taken.values())
     table = Table("one step, two cameras", "median ms", "its turns")
@@ -91,4 +90,4 @@ def _swing(env: HostedVecEnv, steps: int) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(cli.run("sim.bridge.bench:main", sys.argv[1:]))

@@ -85,24 +85,30 @@ def anonymous_memory(size: int) -> int:
     Raises:
         ValueError: there is not that much memory.
     """
+    # The system promises more than it has, and kills somebody when the promise is kept.
+    free = _free_bytes()
+    if size > free:
+        raise ValueError(
+            f"arrays: got {size / 2**20:.0f} MiB of shared memory, expected less than the "
+            f"{free / 2**20:.0f} MiB that are free; use fewer environments or smaller images"
+        )
     if hasattr(os, "memfd_create"):
         file = os.memfd_create("mneme-bridge", os.MFD_CLOEXEC)
     else:
         with tempfile.TemporaryFile() as unlinked:
             file = os.dup(unlinked.fileno())
-    try:
-        # Reserved now: a page that is missing later kills whoever touches it.
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file, 0, size)
-        else:
-            os.ftruncate(file, size)
-    except OSError as error:
-        os.close(file)
-        raise ValueError(
-            f"arrays: no room for {size / 2**20:.0f} MiB of shared memory ({error.strerror}); use "
-            "fewer environments or smaller images"
-        ) from error
+    os.ftruncate(file, size)
     return file
+
+
+def _free_bytes() -> int:
+    """Return how much memory a program can have, or all there is where nobody says."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found = dict(line.split(":", 1) for line in lines)
+        return int(found["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -25,7 +25,7 @@ from sim import hosts
 from sim.backends.process import HostedVecEnv
 from sim.bridge.client import BridgeError, Process
 from sim.suites import gymnasium_env
-from vla import arguments
+from vla import arguments, cli
 from vla.contracts.config import check_least
 from vla.contracts.specs import CameraSpec, Channel, Gripper, RobotSpec
 from vla.contracts.types import Observation
@@ -43,6 +43,7 @@ HARMLESS = ("chatter",)
 SILENT_S, CALL_S = 1.0, 3.0
 PATIENCE_S = 20.0
 """How long a case may take until its error."""
+SHARED = "shared memory "
 GONE_S = 5.0
 """How long processes may be found after their end."""
 
@@ -90,10 +91,9 @@ class Tally:
     """What was not as it should be, in words."""
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: list[str]) -> int:
     """Run the study; 1 if anything was left behind or any error was not clear."""
-    words = sys.argv[1:] if argv is None else argv
-    args = arguments.read(StudyArgs, words, "python -m sim.bridge.study")
+    args = arguments.read(StudyArgs, argv, "python -m sim.bridge.study")
     tallies = study(args.kills, args.seed)
     table = Table("what", "when", "runs", "clear error", "restarted", "left behind")
     for (what, when), tally in tallies.items():
@@ -327,7 +327,7 @@ def marked(mark: str) -> list[int]:
 
 
 def left_over(mark: str) -> set[str]:
-    """Return what might leak: processes of a mark, our open files, and memory that nobody holds."""
+    """Return what might leak: processes of a mark, our open files, and shared memory."""
     here = Path("/proc/self/fd")
     files = [os.readlink(file) for file in here.iterdir() if file.is_symlink()]
     held = [f for f in files if "mneme-bridge" in f]
@@ -335,19 +335,19 @@ def left_over(mark: str) -> set[str]:
     kinds = ("socket:", "pipe:")
     found |= {f"a {k} ({i})" for k in kinds for i, _ in enumerate(f for f in files if k in f)}
     found |= {f"process {pid}" for pid in (marked(mark) if mark else [])}
-    names = {str(p) for p in Path("/dev/shm").iterdir()}
-    return found | {f"shared memory {name}" for name in names - _mapped(names)}
+    return found | {f"{SHARED}{path}" for path in Path("/dev/shm").iterdir()}
 
 
-def _mapped(names: set[str]) -> set[str]:
-    """Return which files some process has in its memory."""
+def _held(left: set[str]) -> set[str]:
+    """Return which of what is left is shared memory that some process still uses."""
+    names = {thing for thing in left if thing.startswith(SHARED)}
     found: set[str] = set()
-    for place in Path("/proc").glob("[0-9]*/maps"):
+    for place in Path("/proc").glob("[0-9]*/maps") if names else ():
         try:
             text = place.read_text()
         except OSError:
             continue
-        found |= {name for name in names if name in text}
+        found |= {name for name in names if name.removeprefix(SHARED) in text}
     return found
 
 
@@ -355,9 +355,11 @@ def wait_until_gone(mark: str, before: set[str]) -> set[str]:
     """Return what is left that was not there before, once nothing more of it goes away."""
     end = time.monotonic() + GONE_S
     while (left := left_over(mark) - before) and time.monotonic() < end:
+        if not left - _held(left):
+            return set()  # memory of other programs on this machine
         time.sleep(0.02)
-    return left
+    return left - _held(left)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(cli.run("sim.bridge.study:main", sys.argv[1:]))

@@ -36,6 +36,7 @@ CONTROL_BYTES = 4096
 BEAT_S = 0.2
 _HEADER = struct.Struct(">I")
 HEADER_BYTES = _HEADER.size
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 _PART_BYTES = 1 << 14
 _FILE_SPACE = socket.CMSG_SPACE(8 * array.array("i").itemsize)
 
@@ -56,7 +57,7 @@ def encode(message: Dict[str, Any]) -> bytes:
         ValueError: it is no JSON (NaN is none either), or longer than `MOST_BYTES`.
     """
     try:
-        body = json.dumps(message, allow_nan=False, separators=(",", ":")).encode()
+        body = _ENCODER.encode(message).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"message: cannot be written as JSON ({error})") from error
     if len(body) > MOST_BYTES:

@@ -40,7 +40,7 @@ class World:
     def reset(self, seed, index):
         """Draw where the point is, and which goal it has."""
         rng = np.random.default_rng(episode_seed(seed, index))
-        self.position = rng.uniform(-0.8, 0.8, 2)
+        self.position = rng.uniform(-0.6, 0.6, 2)
         side = int(rng.integers(2))
         self.goal = np.array([-0.9 + 1.8 * side, 0.0])
         self._begin = self._distance()

@@ -184,7 +184,9 @@ def _is_picture(space):
 def _proprio_key(space, wanted):
     """Return the path of the arm's state in an observation; None if there is none."""
     if not isinstance(space, gymnasium.spaces.Dict):
-        return None if _is_picture(space) or wanted else ()
+        if wanted:
+            raise ValueError("proprio: got %r, expected none: observations have no keys" % wanted)
+        return None if _is_picture(space) else ()
     vectors = [key for key, inner in space.spaces.items() if len(inner.shape or ()) == 1]
     if wanted and wanted not in vectors:
         raise ValueError("proprio: got %r, expected one of %s" % (wanted, ", ".join(vectors)))
