@@ -21,6 +21,8 @@ from vla.contracts.config import check_least
 
 ROOT = Path(hosts.__path__[0]).parents[1]
 BAR = 0.1
+CHUNK = 8
+"""Actions of one decision, after which a policy looks again."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,22 +43,27 @@ class BenchArgs:
 
 
 def main(argv: list[str]) -> int:
-    """Measure and print; 1 if the bridge takes 10 % of a step or more."""
+    """Measure and print; 1 if the bridge takes 10 % of a single step or more."""
     args = arguments.read(BenchArgs, argv, "python -m sim.bridge.bench")
-    taken = measure(args.task, args.steps, args.turns)
-    here, bridge = (np.median(np.concatenate(turns)) for turns in taken.values())
-    table = Table("one step, two cameras", "median ms", "its turns")
-    for name, turns in taken.items():
-        each = " ".join(f"{1e3 * np.median(turn):.2f}" for turn in turns)
-        table.add_row(name, f"{1e3 * np.median(np.concatenate(turns)):.3f}", each)
+    table = Table("two cameras", "median ms", "its turns")
+    shares = {}
+    for length in (1, CHUNK):
+        taken = measure(args.task, args.steps, args.turns, length)
+        medians = {name: float(np.median(np.concatenate(turns))) for name, turns in taken.items()}
+        what = "a single step" if length == 1 else f"a chunk of {length}"
+        for name, turns in taken.items():
+            each = " ".join(f"{1e3 * np.median(turn):.2f}" for turn in turns)
+            table.add_row(f"{what}, {name}", f"{1e3 * medians[name]:.3f}", each)
+        here, bridge = medians.values()
+        shares[what] = (bridge - here, bridge / here - 1.0)
     Console(highlight=False).print(table)
-    share = bridge / here - 1.0
-    print(f"the bridge adds {1e6 * (bridge - here):.0f} us, {share:.1%} of a step (bar {BAR:.0%})")
-    return int(share >= BAR)
+    for what, (seconds, share) in shares.items():
+        print(f"{what}: the bridge adds {1e6 * seconds:.0f} us, {share:.1%} (bar {BAR:.0%})")
+    return int(shares["a single step"][1] >= BAR)
 
 
-def measure(task: str, steps: int, turns: int) -> dict[str, list[np.ndarray]]:
-    """Return the seconds of each step, by turn, in this process and through the bridge."""
+def measure(task: str, steps: int, turns: int, length: int = 1) -> dict[str, list[np.ndarray]]:
+    """Return the seconds of each step of so many actions, by turn, here and through the bridge."""
     name = f"sim.gym_plugin:{env_id(task)}"
     inside = gymnasium_env.Config(name=name)
     outside = gymnasium_env.Config(name=name, interpreter=sys.executable, path=str(ROOT))
@@ -66,14 +73,14 @@ def measure(task: str, steps: int, turns: int) -> dict[str, list[np.ndarray]]:
         "process bridge": Config().build(outside, robot, 1),
     }
     taken: dict[str, list[np.ndarray]] = {name: [] for name in envs}
-    actions = _swing(envs["in this process"], steps)
+    actions = _swing(envs["in this process"], steps, length)
     for turn in range(turns + 1):
         for name, env in envs.items():
             env.reset(0)
             seconds = np.zeros(steps)
             for i, action in enumerate(actions):
                 begin = time.perf_counter()
-                env.step(action)
+                env.step_chunk(action)
                 seconds[i] = time.perf_counter() - begin
             if turn:  # the first warms up
                 taken[name].append(seconds)
@@ -82,11 +89,11 @@ def measure(task: str, steps: int, turns: int) -> dict[str, list[np.ndarray]]:
     return taken
 
 
-def _swing(env: HostedVecEnv, steps: int) -> np.ndarray:
-    """Return actions f32 [steps, 1, u] that move the arm about where it began."""
+def _swing(env: HostedVecEnv, steps: int, length: int) -> np.ndarray:
+    """Return actions f32 [steps, 1, length, u] that move the arm about where it began."""
     home = env.reset(0).proprio
-    wave = 0.15 * np.sin(np.arange(steps) * 0.3)
-    return (home[None] + wave[:, None, None]).astype(np.float32)
+    wave = 0.15 * np.sin(np.arange(steps * length) * 0.3)
+    return (home + wave.reshape(steps, 1, length, 1)).astype(np.float32)
 
 
 if __name__ == "__main__":

@@ -282,7 +282,8 @@ class _Watch:
         beats, before = int(self._child.beats[0]), self._beats
         self._beats = beats
         self._spent_s += passed
-        self._quiet_s = 0.0 if beats != before else self._quiet_s + passed
+        # Before the first one an interpreter starts; how long that may take, `open_s` says.
+        self._quiet_s = 0.0 if beats != before or not beats else self._quiet_s + passed
         if self._quiet_s > self._silent_s:
             self.why = (
                 f"it gave no sign of life for {self._silent_s:g} s (stopped, or stuck where no "

@@ -40,8 +40,8 @@ CHUNK = 8
 FAULTS = ("raise", "exit", "quit", "crash", "hang", "hold", "chatter", "helper")
 HARMLESS = ("chatter",)
 """Faults after which a simulator goes on."""
-SILENT_S, CALL_S = 1.0, 3.0
-PATIENCE_S = 20.0
+SILENT_S, CALL_S = 3.0, 6.0
+PATIENCE_S = 40.0
 """How long a case may take until its error."""
 SHARED = "shared memory "
 GONE_S = 5.0
@@ -148,7 +148,7 @@ def study(kills: int, seed: int, kinds: list[Case] | None = None) -> dict[Any, T
                 end_parent(case, mark, rng)
             else:
                 end_worker(case, mark, rng, tally)
-        except AssertionError as error:
+        except (AssertionError, BridgeError) as error:
             tally.wrong.append(f"case {number}, {case}: {error}")
         left = wait_until_gone(mark, before)
         tally.left += len(left)
@@ -268,8 +268,8 @@ def make(
             Path(sys.executable),
             host,
             {"rows": [rows.start, rows.stop], "num_envs": 2, "randomize": True, **options},
-            open_s=10.0 if case.pictures else CALL_S,
-            call_s=10.0 if case.pictures else call_s,
+            open_s=20.0 if case.pictures else CALL_S,
+            call_s=20.0 if case.pictures else call_s,
             silent_s=10.0 if case.pictures else silent_s,
             environ={MARK: mark},
         )

@@ -78,9 +78,9 @@ class RobotSpec:
     control_hz: float
     """Rate at which actions are applied."""
     mjcf: str
-    """Model file, or "" where simulators bring their own: a name under `sim/assets` or an absolute path to a user's own MJCF. It has a
-    site "tool" between the fingertips: z points out of the hand, y along the opening direction,
-    and one position actuator per channel."""
+    """Model file: a name under `sim/assets` or an absolute path to a user's own MJCF; "" where
+    simulators bring their own. It has a site "tool" between the fingertips: z points out of the
+    hand, y along the opening direction, and one position actuator per channel."""
     reach_m: tuple[float, float] = field(default=(0.12, 0.34))
     """Smallest and largest horizontal distance from the base at which tasks place objects."""
 

@@ -19,7 +19,7 @@ def test_kills_of_workers_and_parents_leave_nothing_and_errors_are_clear():
         Case(what="kill worker", when="opening"),
         Case(what="kill worker", when="stepping", workers=2),
         Case(what="stop worker", when="resetting"),
-        Case(what="fault", when="hold"),
+        Case(what="fault", when="helper"),
         Case(what="kill parent", when="stepping", workers=2),
         Case(what="stop both", when="stepping"),
     ]
