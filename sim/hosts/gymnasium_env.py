@@ -102,6 +102,8 @@ class World:
 def shrink(picture, px):
     """Return a picture u8 [h, w, 3] as [px, px, 3]: areas are averaged; a small one is repeated."""
     picture = np.asarray(picture)
+    if picture.shape == (px, px, 3):
+        return picture
     for axis in (0, 1):
         size = picture.shape[axis]
         if size == px:
@@ -182,7 +184,9 @@ def _is_picture(space):
 def _proprio_key(space, wanted):
     """Return the path of the arm's state in an observation; None if there is none."""
     if not isinstance(space, gymnasium.spaces.Dict):
-        return None if _is_picture(space) or wanted else ()
+        if wanted:
+            raise ValueError("proprio: got %r, expected none: observations have no keys" % wanted)
+        return None if _is_picture(space) else ()
     vectors = [key for key, inner in space.spaces.items() if len(inner.shape or ()) == 1]
     if wanted and wanted not in vectors:
         raise ValueError("proprio: got %r, expected one of %s" % (wanted, ", ".join(vectors)))

@@ -1,5 +1,8 @@
 """A pilot decides at the cadence of training, on a memory that only an episode's start empties."""
 
+import dataclasses
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -125,3 +128,14 @@ def test_what_lies_ahead_begins_with_the_current_control_step(policy):
 def test_a_policy_that_remembers_another_pace_is_refused(policy):
     with pytest.raises(ValueError, match="this policy remembers what it saw every 8"):
         Pilot(policy, RealtimeConfig(mode="skip", execute=4, delay=1), seed=0)
+
+
+def test_a_policy_whose_commands_only_a_simulator_understands_drives_no_arm(policy):
+    robot = policy.robot
+    shares = tuple(dataclasses.replace(c, unit="1") for c in robot.channels)
+    foreign = SimpleNamespace(
+        robot=dataclasses.replace(robot, name="sawyer", channels=shares), act=policy.act,
+        initial_state=policy.initial_state, execute=8, noise_shape=policy.noise_shape, prefix=0,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="drives sawyer, whose commands mean something to its sim"):
+        Pilot(foreign, SKIP, seed=0)
