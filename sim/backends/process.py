@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -73,6 +73,7 @@ class Config(PluginConfig):
         return HostedVecEnv(f"{type_name(task)}/{task.name}", robot, num_envs, start, self.workers)
 
 
+@runtime_checkable
 class Worker(Protocol):
     """What plays a share of the rows: `client.Process` or `local.LocalHost`."""
 

@@ -1,0 +1,92 @@
+"""The studies of the bridge find what is left behind, and leave nothing themselves."""
+
+import os
+import subprocess
+import sys
+from multiprocessing import resource_tracker
+from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
+
+import pytest
+
+from sim.bridge import bench, study
+from sim.bridge.child import anonymous_memory
+from sim.bridge.study import MARK, Case
+
+
+def test_kills_of_workers_and_parents_leave_nothing_and_errors_are_clear():
+    kinds = [
+        Case(what="kill worker", when="opening"),
+        Case(what="kill worker", when="stepping", workers=2),
+        Case(what="stop worker", when="resetting"),
+        Case(what="fault", when="hold"),
+        Case(what="kill parent", when="stepping", workers=2),
+        Case(what="stop both", when="stepping"),
+    ]
+    tallies = study.study(6, 1, kinds)
+    assert [tally.wrong for tally in tallies.values()] == [[]] * 6
+    assert [tally.runs for tally in tallies.values()] == [1] * 6
+    assert [tally.clear for tally in tallies.values()] == [1, 1, 1, 1, 0, 0]
+    assert [tally.restarted for tally in tallies.values()] == [1, 1, 1, 1, 0, 0]
+
+
+def test_what_is_left_behind_is_found(monkeypatch):
+    before = study.left_over("")
+    monkeypatch.setattr(study, "GONE_S", 0.1)
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: "left"}) as orphan:
+        file = anonymous_memory(4096)
+        assert study.wait_until_gone("left", before) == {
+            f"process {orphan.pid}",
+            "memory /memfd:mneme-bridge (deleted) (0)",
+        }
+        os.close(file)
+        orphan.kill()
+    assert study.wait_until_gone("left", before) == set()
+
+
+def test_shared_memory_that_nobody_uses_is_found_and_that_of_others_is_not(monkeypatch):
+    resource_tracker.ensure_running()  # a process of Python's own, with a pipe to it
+    before = study.left_over("")
+    monkeypatch.setattr(study, "GONE_S", 0.1)
+    memory = SharedMemory(create=True, size=4096)
+    try:
+        assert study.wait_until_gone("none", before) == set()
+        leaked = Path("/dev/shm") / f"mneme-test-{os.getpid()}"
+        leaked.write_bytes(b"x")
+        assert study.wait_until_gone("none", before) == {f"shared memory {leaked}"}
+        leaked.unlink()
+    finally:
+        memory.close()
+        memory.unlink()
+
+
+def test_every_phase_and_fault_is_among_the_cases():
+    kinds = study.cases()
+    assert {case.when for case in kinds if case.what == "kill worker"} == set(study.PHASES)
+    assert {case.when for case in kinds if case.what == "fault"} == set(study.FAULTS)
+    assert len(kinds) <= 100
+
+
+def test_the_bench_takes_turns_and_measures_every_step():
+    taken = bench.measure("reach", 3, 2)
+    assert list(taken) == ["in this process", "process bridge"]
+    assert all(len(turns) == 2 and turns[0].shape == (3,) for turns in taken.values())
+    assert all((turn > 0.0).all() for turns in taken.values() for turn in turns)
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "sentence"),
+    [
+        ("study", ["--kills", "0"], "kills: got 0, expected at least 1"),
+        ("bench", ["--turns", "0"], "turns: got 0, expected at least 1"),
+        ("bench", ["--task", "nothing"], "unknown task 'nothing'"),
+    ],
+)
+def test_arguments_out_of_range_are_one_sentence_and_exit_code_1(module, words, sentence):
+    done = subprocess.run(
+        [sys.executable, "-m", f"sim.bridge.{module}", *words], cwd=study.ROOT,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 1
