@@ -66,7 +66,7 @@ def list_(argv: list[str]) -> int:
     console = Console(highlight=False)
     console.print(sheet)
     for suite in suites:
-        console.print(f"  {suite}: [bold]{_next(suite)}[/bold]", soft_wrap=True)
+        console.print(f"  {suite}: {_next(suite)}", soft_wrap=True, markup=False)
     console.print(f"environments lie in {environments.root()}", soft_wrap=True)
     return 0
 
@@ -133,7 +133,7 @@ def _status(suite: str) -> tuple[str, str, str]:
     if state == "old":
         versions = f"older: {versions}"
     health = note.health
-    works = "not tried" if health is None else "yes" if health.works else f"no: {health.detail}"
+    works = "not tried" if health is None else "yes" if health.works else "no"
     return versions, works, f"{note.megabytes:.0f} MB"
 
 
@@ -145,7 +145,7 @@ def _next(suite: str) -> str:
     if note.health is None:
         return "vla env list --check"
     if not note.health.works:
-        return f"vla env remove {suite} && {ADD.format(suite)}"
+        return f"vla env list --check, once this is mended: {note.health.detail}"
     verb = "demos" if environments.module(suite).HAS_EXPERT else "eval RUN --task"
     return f"vla {verb} {suite}/{environments.described(suite).sample}"
 

@@ -18,14 +18,18 @@ class Drawing:
         views: One per picture: the name of a camera, or (lookat, distance, azimuth, elevation)
             of one that stands free, in metres and degrees.
         size: Height and width in pixels.
+        groups: Of geoms that are drawn; those that MuJoCo draws by default if None.
         hidden: For each view the names of bodies that it leaves out, since it never sees them.
     """
 
-    def __init__(self, model, views, size, hidden=()):
+    def __init__(self, model, views, size, groups=None, hidden=()):
         model.vis.quality.shadowsize = 0
         model.vis.quality.offsamples = 0
         self._model, self._size, self._renderer = model, size, None
         self._views = [_camera(view) for view in views]
+        self._option = mujoco.MjvOption()
+        if groups is not None:
+            self._option.geomgroup[:] = np.isin(np.arange(mujoco.mjNGROUP), groups)
         body = model.geom_bodyid
         self._hidden = [
             np.isin(body, [model.body(name).id for name in names])
@@ -40,7 +44,7 @@ class Drawing:
         for view, hidden in zip(self._views, self._hidden):
             groups = self._model.geom_group[hidden]
             self._model.geom_group[hidden] = UNDRAWN
-            self._renderer.update_scene(data, view)
+            self._renderer.update_scene(data, view, self._option)
             self._model.geom_group[hidden] = groups
             for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
                 self._renderer.scene.flags[flag.value] = 0

@@ -1,0 +1,103 @@
+"""Suites that are installed here behave as a `VecEnv` does; `vla env add` installs them."""
+
+import contextlib
+
+import numpy as np
+import pytest
+
+from sim import env_command, environments, vec_env
+
+NEEDS_SCENES = {"libero"}
+
+
+def ready(suite):
+    """Skip unless a suite is installed, and has what is no part of its package."""
+    if environments.state(suite) != "installed":
+        pytest.skip(f"not installed: vla env add {suite}")
+    note = environments.note(suite)
+    if suite in NEEDS_SCENES and not (note.health and note.health.works):
+        pytest.skip(f"does not work here: vla env list --check says why ({suite})")
+
+
+@contextlib.contextmanager
+def opened(suite, num_envs=2):
+    name = f"{suite}/{environments.described(suite).sample}"
+    with contextlib.closing(vec_env.make(name, num_envs)) as env:
+        yield env
+
+
+def same(a, b):
+    return np.array_equal(a.images, b.images) and np.array_equal(a.proprio, b.proprio)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("suite", sorted(environments.suites()))
+def test_an_episode_follows_from_its_seed_and_number_whatever_was_before(suite):
+    ready(suite)
+    with opened(suite) as env:
+        arm, rng = env.spec.robot, np.random.default_rng(0)
+        low, high = np.array(arm.low), np.array(arm.high)
+        actions = (low + (high - low) * rng.uniform(0.3, 0.7, (4, len(low)))).astype(np.float32)
+        chunk = np.repeat(actions[None], 2, 0)
+        first = env.reset(7)
+        assert first.images.shape == (2, 2, 96, 96, 3)
+        assert all(np.ptp(view) > 30 for row in first.images for view in row)
+        assert set(first.task) <= set(env.spec.instructions)
+        assert not np.array_equal(first.images[0], first.images[1])
+        step = env.step_chunk(chunk)
+        assert np.isfinite(step.obs.proprio).all()
+        assert step.obs.time_s == pytest.approx(4 / arm.control_hz)
+        again = env.reset(7)
+        assert same(first, again)
+        assert same(step.obs, env.step_chunk(chunk).obs)
+        # Rows do not matter: row 1 plays what row 0 has played.
+        moved = env.begin(np.array([1]), np.array([7]), np.array([0]))
+        assert np.array_equal(moved.images[1], first.images[0])
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("suite", sorted(environments.suites()))
+def test_the_arm_follows_its_channels(suite):
+    """The hand goes the way of the first three channels, or joints go where they are told."""
+    ready(suite)
+    with opened(suite, 1) as env:
+        arm = env.spec.robot
+        if arm.channels[0].unit == "1":
+            begin = env.reset(0).proprio[0, :3]
+            up = np.zeros((1, 8, len(arm.channels)), np.float32)
+            up[:, :, 2] = 1.0
+            moved = env.step_chunk(up).obs.proprio[0, :3] - begin
+            assert moved[2] > 0.01
+            assert np.abs(moved[:2]).max() < moved[2]
+        else:
+            begin = env.reset(0).proprio[0]
+            told = begin.copy()
+            told[0] += 0.3
+            reached = env.step_chunk(np.repeat(told[None, None], 40, 1)).obs.proprio[0]
+            assert reached[0] == pytest.approx(told[0], abs=0.05)
+
+
+@pytest.mark.timeout(600)
+def test_metaworlds_expert_pushes_the_puck_and_progress_says_so():
+    ready("metaworld")
+    with opened("metaworld", 1) as env:
+        env.reset(0)
+        seen, over = [], False
+        while not over:
+            step = env.step_chunk(np.zeros((1, 5, 4), np.float32), np.ones(1, np.bool_))
+            seen.append(float(step.info["progress"][0]))
+            over = bool(step.terminated[0] | step.truncated[0])
+        assert bool(step.info["success"][0])
+        assert seen[0] < 0.2
+        assert seen[-1] == 1.0
+        assert np.abs(step.info["actions"]).max() <= 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_metaworld_installs_from_nothing_and_works(tmp_path, monkeypatch, capsys):
+    if environments.state("metaworld") == "installed":
+        pytest.skip("is installed already; the other tests try it")
+    monkeypatch.setenv("MNEME_ENVS", str(tmp_path))
+    assert env_command.add(["metaworld"]) == 0
+    assert "metaworld: 50 tasks" in capsys.readouterr().out
