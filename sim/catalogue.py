@@ -8,7 +8,7 @@ from rich.table import Table
 
 from vla.contracts import registry
 
-TASKS, ROBOTS = "sim.tasks", "vla.robots"
+TASKS, SUITES, ROBOTS = "sim.tasks", "sim.suites", "vla.robots"
 
 
 def main(argv: list[str]) -> int:
@@ -24,6 +24,7 @@ def main(argv: list[str]) -> int:
     if name is None:
         table = Table("kind", "names")
         table.add_row("tasks", ", ".join(registry.names(TASKS)))
+        table.add_row("suites", ", ".join(registry.names(SUITES)) + " (vla env list)")
         table.add_row("robots", ", ".join(registry.names(ROBOTS)))
         console.print(table)
         console.print("more about one of them: vla tasks --describe NAME")

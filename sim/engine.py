@@ -76,9 +76,7 @@ class Engine(Protocol):
     varies: frozenset[str]
     """Which of `VARIED` it honours; what it does not is the same in all its worlds."""
 
-    def write(
-        self, rows: Int64[Array, " n"], state: State, varied: dict[str, Array]
-    ) -> None:
+    def write(self, rows: Int64[Array, " n"], state: State, varied: dict[str, Array]) -> None:
         """Put some worlds, each once, where `state` says, with fields of the model of their own.
 
         Args:
@@ -89,11 +87,8 @@ class Engine(Protocol):
         """
         ...
 
-    def step(
-        self, ctrl: Float64[Array, "e nu"], substeps: int, active: Bool[Array, " e"]
-    ) -> None:
-        """Hold position targets for some steps of physics; worlds that are not active stand still.
-        """
+    def step(self, ctrl: Float64[Array, "e nu"], substeps: int, active: Bool[Array, " e"]) -> None:
+        """Hold position targets for some steps of physics; worlds not active stand still."""
         ...
 
     def read(self) -> Reading:
@@ -115,4 +110,3 @@ class Engine(Protocol):
     def close(self) -> None:
         """Give back what it holds; twice does no harm."""
         ...
-

@@ -1,13 +1,23 @@
-"""Makes batched environments by name; the work is done by the plug-ins in `sim/backends`."""
+"""Makes batched environments by name; the work is done by the plug-ins in `sim/backends`.
+
+Tasks are ours (`sim/tasks`), which any backend runs, or a suite's (`sim/suites`), which brings its
+own simulator and arm.
+"""
 
 from typing import Any
 
+from vla.contracts import config as configs
 from vla.contracts import registry
 from vla.contracts.config import PluginConfig, type_name
 from vla.contracts.specs import RobotSpec
 
 DEFAULT_ROBOT = "so101"
 DEFAULT_BACKEND = "mujoco_cpu"
+SUITE_BACKEND = "process"
+"""What runs the tasks of suites."""
+SUITES = "sim.suites"
+TASKS = ("sim.tasks", SUITES)
+"""Where tasks are looked for."""
 
 
 def make(
@@ -23,14 +33,15 @@ def make(
     """Return `num_envs` environments of a task: a `vla.contracts.protocols.VecEnv`.
 
     Args:
-        task: Name of a file in `sim/tasks`.
+        task: Name of a file in `sim/tasks`, or SUITE/TASK with a file in `sim/suites`.
         num_envs: Number E of environments.
-        robot: Name of a file in `vla/robots` or a RobotSpec of your own; so101 if None.
+        robot: Name of a file in `vla/robots` or a RobotSpec of your own; if None, so101, or the
+            arm of a suite.
         workers: Processes among which the environments are shared out.
         randomize: Whether episodes differ in colour, light, camera pose, friction and mass.
         task_config: The task's `Config`; its defaults if None.
         backend: Name of a file in `sim/backends`; or its `Config`, which says how many workers and
-            whether episodes differ.
+            whether episodes differ. The task of a suite runs in the suite's own simulator.
 
     Raises:
         ValueError: a name is unknown, a number out of range, or robot and model do not fit.
@@ -40,18 +51,39 @@ def make(
     if isinstance(runner, str):
         kind = registry.load("sim.backends", runner).Config
         runner = kind(workers=workers, randomize=randomize)
-    return runner.build(config, load_robot(robot), num_envs)
+    if is_suite(config):
+        runner = _suites_own(config, runner)
+    return runner.build(config, load_arm(config, robot), num_envs)
+
+
+def _suites_own(task: PluginConfig, asked: PluginConfig) -> PluginConfig:
+    """Return the backend that runs a suite's task in place of the one that ours run on."""
+    name = type_name(asked)
+    if name == SUITE_BACKEND:
+        return asked
+    if name != DEFAULT_BACKEND:
+        raise ValueError(
+            f"backend: got {name!r} for {title(task)}, which brings its own simulator; leave the "
+            "backend out"
+        )
+    kind = registry.load("sim.backends", SUITE_BACKEND).Config
+    return kind(workers=asked.workers, randomize=asked.randomize)
 
 
 def load_task(name: str, config: PluginConfig | None = None) -> PluginConfig:
     """Return the configuration of a task: the one given, checked against the name, or defaults.
 
+    Args:
+        name: A file in `sim/tasks`; a file in `sim/suites`, alone or as SUITE/TASK.
+        config: Its configuration.
+
     Raises:
         ValueError: no such task, or the configuration belongs to another one.
     """
-    module = registry.load("sim.tasks", name)
+    plugin, slash, inner = name.partition("/")
+    module = registry.load(SUITES if slash else TASKS, plugin)
     if config is None:
-        return module.Config()
+        return module.Config(name=inner) if slash else module.Config()
     if not isinstance(config, module.Config):
         raise ValueError(f"task_config: got that of {type_name(config)!r}, expected {name!r}'s")
     return config
@@ -66,3 +98,29 @@ def load_robot(robot: str | RobotSpec | None) -> RobotSpec:
     if isinstance(robot, RobotSpec):
         return robot
     return registry.load("vla.robots", robot or DEFAULT_ROBOT).SPEC
+
+
+def load_arm(task: PluginConfig, robot: str | RobotSpec | None = None) -> RobotSpec:
+    """Return the arm that acts in a task: the one asked for, or for None the task's usual one.
+
+    Raises:
+        ValueError: no such robot, or the suite that the task is of has another arm.
+    """
+    if not is_suite(task) or isinstance(robot, RobotSpec):
+        return load_robot(robot)
+    own = task.arm()
+    if robot not in (None, own.name):
+        raise ValueError(
+            f"robot: got {robot!r}, expected {own.name!r}, the arm of {title(task)}; leave it out"
+        )
+    return own
+
+
+def is_suite(task: PluginConfig) -> bool:
+    """Return whether a task is a suite's, with a simulator and an arm of its own."""
+    return type(task).__module__.startswith(f"{SUITES}.")
+
+
+def title(task: PluginConfig) -> str:
+    """Return the name under which `load_task` finds a task."""
+    return configs.title(configs.to_json(task))

@@ -93,7 +93,7 @@ def times(policies: list[ArmPolicy], obs: Observation, calls: int, seed: int) ->
 
 def measure(args: CompareArgs, opened: list[Opened]) -> list[dict[str, Any]]:
     """Return what was found of each policy, as JSON types."""
-    task = configs.from_json(None, opened[0].task, f"{args.policies[0]}: task", "sim.tasks")
+    task = configs.from_json(None, opened[0].task, f"{args.policies[0]}: task", vec_env.TASKS)
     wins = [
         np.array(
             evaluate(one.policy, task, episodes=args.episodes, seed=args.seed, quiet=False).success

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from sim import vec_env
 from training.optimiser import OptimiserConfig
 from vla.contracts.config import PluginConfig, check_least, plugin
 
@@ -102,10 +103,10 @@ class DistillConfig(RunConfig):
 class TrainConfig(RunConfig):
     """One training run of a policy."""
 
-    task: PluginConfig = plugin("sim.tasks", "reach")
+    task: PluginConfig = plugin(vec_env.TASKS, "reach")
     """What to learn."""
-    robot: str = "so101"
-    """Arm."""
+    robot: str | None = None
+    """Arm; None for so101, or for the arm of the suite that the task is of."""
     demos: Demonstrations = field(default_factory=Demonstrations)
     """Demonstrations."""
     policy: PluginConfig = plugin("vla.policies", "vla")

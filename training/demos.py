@@ -34,10 +34,11 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from sim import suite_episode
 from sim.behaviours import check_supported
 from sim.episode import record_episode
 from sim.randomize import check_looks
-from sim.vec_env import load_robot
+from sim.vec_env import TASKS, is_suite, load_arm, load_task, title
 from vla import arguments
 from vla.contracts import registry
 from vla.contracts.config import PluginConfig, check_least, to_json, type_name
@@ -66,8 +67,8 @@ class DemosConfig:
     """What lies outside the usual range: nothing (usual), the camera poses, or surface colours."""
     seed: int = 0
     """Seed of the recording; training and evaluation must use different ones."""
-    robot: str = "so101"
-    """The arm: a file name under vla/robots."""
+    robot: str | None = None
+    """The arm: a file name under vla/robots; so101, or the arm of the task's suite, if None."""
     workers: int = 2
     """Processes; changes the time it takes and nothing else."""
     task: PluginConfig
@@ -81,8 +82,9 @@ class DemosConfig:
 def main(argv: list[str]) -> int:
     """Run `vla demos TASK --episodes N --out DIR`; return the exit code."""
     if not argv or argv[0].startswith("-"):
-        known = ", ".join(registry.names("sim.tasks"))
+        known, suites = (", ".join(registry.names(folder)) for folder in TASKS)
         print(f"usage: vla demos TASK --episodes N --out DIR [options]\ntasks: {known}")
+        print(f"or SUITE/TASK, with a suite of {suites}: `vla env list`")
         return 0 if argv[:1] in (["-h"], ["--help"]) else 2
     options = arguments.read(_options(argv[0]), argv[1:], f"vla demos {argv[0]}")
     # Workers cannot import a class made on the spot.
@@ -101,24 +103,29 @@ def check(config: DemosConfig) -> None:
         ValueError: no such robot or looks, or the task refuses its settings or the behaviour.
     """
     check_looks(config.looks)
-    check_supported(config.task.build(load_robot(config.robot)), config.behaviour)
+    arm = load_arm(config.task, config.robot)
+    if is_suite(config.task):
+        suite_episode.check(config.task, config.behaviour, config.looks)
+    else:
+        check_supported(config.task.build(arm), config.behaviour)
 
 
 def _options(task: str) -> type[DemosConfig]:
     """Return `DemosConfig` with the configuration of `task` as the type of its field."""
-    kind = registry.load("sim.tasks", task).Config
-    field = ("task", kind, dataclasses.field(default_factory=kind))
+    default = load_task(task)
+    field = ("task", type(default), dataclasses.field(default_factory=lambda: default))
     return dataclasses.make_dataclass(
         "Options", [field], bases=(DemosConfig,), frozen=True, kw_only=True
     )
 
 
-def record_demos(config: DemosConfig, record: Recorder = record_episode) -> DatasetInfo:
+def record_demos(config: DemosConfig, record: Recorder | None = None) -> DatasetInfo:
     """Record what is missing of a data set, join it at `config.out` and return its description.
 
     Args:
         config: What to record.
-        record: Plays one episode; a function of a module, since workers import it.
+        record: Plays one episode; a function of a module, since workers import it. The task's own
+            expert if None.
 
     Raises:
         ValueError: `config.out` or its parts belong to another recording, or another process is at
@@ -126,6 +133,7 @@ def record_demos(config: DemosConfig, record: Recorder = record_episode) -> Data
         Interrupted: Ctrl-C or SIGTERM; finished episodes were saved first.
         OSError: the disk is full; what was reported as saved is there.
     """
+    record = record or _recorder(config)
     recording = _recording(config)
     parts = config.out.with_name(config.out.name + ".parts")
     if config.out.exists():
@@ -150,11 +158,15 @@ def record_demos(config: DemosConfig, record: Recorder = record_episode) -> Data
     return info
 
 
+def _recorder(config: DemosConfig) -> Recorder:
+    return suite_episode.record_episode if is_suite(config.task) else record_episode
+
+
 def _recording(config: DemosConfig) -> dict[str, Any]:
     """Return what decides the content of the data set, as JSON types."""
     return {
         "task": to_json(config.task),
-        "robot": config.robot,
+        "robot": load_arm(config.task, config.robot).name,
         "behaviour": config.behaviour,
         "looks": config.looks,
         "seed": config.seed,
@@ -270,7 +282,7 @@ def _stopped(config: DemosConfig, parts: Path) -> Interrupted:
 
 def _bar(config: DemosConfig) -> Progress:
     return Progress(
-        TextColumn(f"recording {type_name(config.task)}"),
+        TextColumn(f"recording {title(config.task)}"),
         BarColumn(),
         MofNCompleteColumn(),
         _Rate(),
@@ -371,7 +383,9 @@ def _work(connection: Connection, config: DemosConfig, record: Recorder, parts: 
             if job is not None:  # None arrives when told to stop with nothing in hand
                 episodes = _play(connection, config, record, job)
                 path = _shard_path(parts, job.start)
-                count = write_shard(path, load_robot(config.robot), episodes, _recording(config))
+                count = write_shard(
+                    path, load_arm(config.task, config.robot), episodes, _recording(config)
+                )
                 connection.send(("saved", count))
     except (EOFError, BrokenPipeError):  # whoever asked is gone; nothing to tell anyone
         return
@@ -384,7 +398,7 @@ def _play(
     connection: Connection, config: DemosConfig, record: Recorder, job: range
 ) -> Iterator[Episode]:
     """Yield the episodes of a shard; ends early, after at least one, when told to stop."""
-    robot, task = load_robot(config.robot), type_name(config.task)
+    robot, task = load_arm(config.task, config.robot), type_name(config.task)
     for index in job:
         yield record(
             task, config.seed, index, config.behaviour, robot, config.task, looks=config.looks

@@ -78,7 +78,7 @@ def main(argv: list[str]) -> int:
         print(f"{USAGE}\n`vla eval CHECKPOINT --help` lists every setting of its task.")
         return 0 if argv[:1] in (["-h"], ["--help"]) else 2
     found = opening.open_(Path(argv[0]), threads=1)
-    trained_on = configs.from_json(None, found.task, f"{found.folder}: task", "sim.tasks")
+    trained_on = configs.from_json(None, found.task, f"{found.folder}: task", vec_env.TASKS)
     args = parse(argv[1:], trained_on)
     if args.robot:
         checkpoint.check_robot(found.policy.robot, vec_env.load_robot(args.robot))
@@ -133,7 +133,7 @@ def parse(argv: list[str], trained_on: PluginConfig) -> EvalArgs:
     Raises:
         ValueError: an unknown task.
     """
-    own = configs.type_name(trained_on)
+    own = vec_env.title(trained_on)
     name, rest = flags.take(argv, "--task", own)
     task = trained_on if name == own else vec_env.load_task(name)
     where, rest = flags.take(rest, "--backend", vec_env.DEFAULT_BACKEND)
@@ -146,7 +146,8 @@ def write_pictures(
 ) -> None:
     """Write `episodes.mp4` and, if the policy has slots, `memory.svg` of the longest of them."""
     video.write_grid(policy, task, episodes=videos, seed=result.seed, path=out / "episodes.mp4")
-    if isinstance(policy, VLAPolicy) and slot_map.has_slots(policy):
+    ours = not vec_env.is_suite(task)  # the map runs on our own physics
+    if ours and isinstance(policy, VLAPolicy) and slot_map.has_slots(policy):
         longest = max(range(videos), key=lambda k: result.steps[k])
         trace = slot_map.record(policy, task, seed=result.seed, episode=longest)
         files.write_text(out / "memory.svg", slot_map.draw(trace))

@@ -60,8 +60,8 @@ class Evaluation:
         """Return the result for people."""
         low, high = self.interval
         return (
-            f"{self.task['type']}: {sum(self.success)} of {len(self.success)} episodes succeeded, "
-            f"{self.rate:.1%} (95 % interval {low:.1%} to {high:.1%}), seed {self.seed}"
+            f"{configs.title(self.task)}: {sum(self.success)} of {len(self.success)} episodes "
+            f"succeeded, {self.rate:.1%} (95 % interval {low:.1%} to {high:.1%}), seed {self.seed}"
         )
 
     def to_json(self) -> dict[str, Any]:

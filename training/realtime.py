@@ -238,7 +238,7 @@ def _driven(left: Sequence[Cell], args: BenchArgs) -> Iterator[tuple[Cell, Outco
 def _cell(cell: Cell, episodes: int, seed: int) -> Outcome:
     host.prepare(1)
     found = _open(cell.policy)
-    task = configs.from_json(None, found.task, f"{found.folder}: task", "sim.tasks")
+    task = configs.from_json(None, found.task, f"{found.folder}: task", vec_env.TASKS)
     return drive(found.policy, task, cell.config, episodes, seed)
 
 

@@ -1,19 +1,23 @@
 """`vla train`: demonstrations if there are none yet, then the loop, from a recipe and flags."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
 
 from reward_models import checkpoint as critics
+from sim import vec_env
 from training import demos, flags, loop
 from training.config import TrainConfig
 from vla import arguments
 from vla.contracts import registry
+from vla.contracts.config import PluginConfig
 
 DEFAULT_RECIPE = "reach"
+TASK_RECIPE = "imitate"
+"""The recipe where a task is named and no recipe."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +40,7 @@ def train(
     Raises:
         ValueError: settings make no sense, data or `out` are damaged or belong elsewhere.
     """
-    registry.check("vla.robots", config.robot)
+    vec_env.load_arm(config.task, config.robot)
     loop.check(config, out)
     if config.vision_from is not None:
         critics.find(Path(config.vision_from))  # before demonstrations are recorded
@@ -57,15 +61,19 @@ def parse(argv: list[str]) -> TrainArgs:
     Raises:
         ValueError: an unknown recipe or plug-in.
     """
-    name, rest = flags.take(argv, "--recipe", DEFAULT_RECIPE)
+    task, rest = flags.take(argv, "--task", "")
+    name, rest = flags.take(rest, "--recipe", TASK_RECIPE if task else DEFAULT_RECIPE)
     recipe = registry.load("training.recipes", name).recipe()
+    if task:
+        recipe = _for_task(recipe, vec_env.load_task(task))
     config, rest = flags.choose_plugins(recipe, rest)
 
     def told(
         out: Path, data: Path | None = None,
         train: Annotated[TrainConfig, tyro.conf.arg(name="")] = config,
     ) -> TrainArgs:  # fmt: skip
-        """Train a policy: --recipe NAME chooses a recipe, --policy.memory.type NAME a plug-in.
+        """Train a policy: --recipe NAME chooses a recipe, --task NAME (or SUITE/TASK) its task,
+        --policy.memory.type NAME a plug-in.
 
         Args:
             out: Folder of the run; the same command continues what is there.
@@ -75,6 +83,13 @@ def parse(argv: list[str]) -> TrainArgs:
         return TrainArgs(out=out, data=data, train=train)
 
     return arguments.read(told, rest, f"vla train --recipe {name}")
+
+
+def _for_task(recipe: TrainConfig, task: PluginConfig) -> TrainConfig:
+    """Return a recipe with another task, looked at through the cameras of its arm."""
+    policy: Any = recipe.policy
+    cameras = tuple(camera.name for camera in vec_env.load_arm(task).cameras)
+    return replace(recipe, task=task, policy=replace(policy, cameras=cameras))
 
 
 def main(argv: list[str]) -> int:

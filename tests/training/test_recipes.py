@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from sim import vec_env
 from sim.episode import record_episode
 from training import train
 from training.config import TrainConfig
@@ -33,7 +34,7 @@ def test_without_flags_the_command_runs_the_recipe(name: str) -> None:
 
 
 def test_its_task_and_policy_can_be_built_for_its_robot(recipe: TrainConfig) -> None:
-    robot = registry.load("vla.robots", recipe.robot).SPEC
+    robot = vec_env.load_arm(recipe.task, recipe.robot)
     task = recipe.task.build(robot)
     zeros, ones = (0.0,) * len(robot.channels), (1.0,) * len(robot.channels)
     scale = Statistics(state_mean=zeros, state_std=ones, action_low=zeros, action_high=ones)

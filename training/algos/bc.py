@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sim import vec_env
 from training.config import TrainConfig
 from training.data import batches, sampler
 from training.evaluate import Evaluation, evaluate
@@ -21,7 +22,6 @@ from training.optimiser import Optimiser
 from training.vision import borrow_
 from vla import checkpoint
 from vla.contracts import config as configs
-from vla.contracts import registry
 from vla.contracts.config import PluginConfig, check_least
 from vla.contracts.types import EpisodeBatch
 from vla.data import check
@@ -80,7 +80,7 @@ class BehaviourCloning:
     def __init__(self, config: Config, train: TrainConfig, data: Path) -> None:
         self.config = config
         self.policy_config = train.policy
-        robot = registry.load("vla.robots", train.robot).SPEC
+        robot = vec_env.load_arm(train.task, train.robot)
         side = train.policy.backbone.image_px
         windows = config.unit == "windows"
         self.store = load_episodes(

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sim import vec_env
 from training.config import DistillConfig, Teacher
 from training.data import batches, sampler
 from training.evaluate import Evaluation, evaluate
@@ -123,7 +124,7 @@ class Distillation:
         """Return the success of weights in simulation."""
         averaged = copy.deepcopy(self.module)
         averaged.load_state_dict(weights)
-        task = configs.from_json(None, self.origin.task, "task", "sim.tasks")
+        task = configs.from_json(None, self.origin.task, "task", vec_env.TASKS)
         return evaluate(averaged.eval(), task, episodes=episodes, seed=seed)
 
     def save(self, weights: Weights, step: int, folder: Path, also: Callable[[Path], None]) -> None:

@@ -22,7 +22,7 @@ class PluginConfig:
         def __getattr__(self, name: str) -> Any: ...
 
 
-def plugin(package: str, name: str) -> Any:
+def plugin(package: registry.Packages, name: str) -> Any:
     """Return a field that holds the Config of a plug-in of `package`, `name` by default."""
     return dataclasses.field(
         default_factory=lambda: registry.load(package, name).Config(), metadata={"package": package}
@@ -32,6 +32,11 @@ def plugin(package: str, name: str) -> Any:
 def type_name(config: PluginConfig) -> str:
     """Return the registry key of a plug-in's configuration."""
     return type(config).__module__.rsplit(".", 1)[-1]
+
+
+def title(value: dict[str, Any]) -> str:
+    """Return the name of a plug-in's configuration in JSON: TYPE, or TYPE/NAME if it has one."""
+    return "/".join(str(value[key]) for key in ("type", "name") if key in value)
 
 
 def check_least(config: Any, **least: int) -> None:
@@ -56,14 +61,16 @@ def to_json(value: Any) -> Any:
     return value
 
 
-def from_json(kind: Any, value: Any, where: str = "config", package: str | None = None) -> Any:
+def from_json(
+    kind: Any, value: Any, where: str = "config", package: registry.Packages | None = None
+) -> Any:
     """Rebuild an instance of `kind` from what `to_json` returned.
 
     Args:
         kind: A dataclass, or the annotation of one of its fields.
         value: JSON types.
         where: Name of the value, for error messages.
-        package: Folder the plug-in must come from, if `value` is a plug-in's configuration.
+        package: Folder or folders the plug-in must come from, if `value` is one's configuration.
 
     Raises:
         ValueError: a field is unknown, missing or of the wrong type.
@@ -99,7 +106,7 @@ def from_json(kind: Any, value: Any, where: str = "config", package: str | None 
     return _scalar_from_json(kind, value, where)
 
 
-def _plugin_kind(value: Any, where: str, package: str) -> Any:
+def _plugin_kind(value: Any, where: str, package: registry.Packages) -> Any:
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
         raise ValueError(f"{where}: expected an object with a 'type' from {package}, got {value!r}")
     try:

@@ -1,10 +1,16 @@
-"""Plug-ins by file name: list the names in a folder without importing them, load one by name."""
+"""Plug-ins by file name: list the names in a folder without importing them, load one by name.
+
+Where plug-ins of several folders serve one purpose, all of them are looked through, in order.
+"""
 
 import difflib
 import importlib
 import importlib.util
 from pathlib import Path
 from types import ModuleType
+
+Packages = str | tuple[str, ...]
+"""A folder of plug-ins such as "sim.tasks", or several whose file names differ."""
 
 
 def names(package: str) -> tuple[str, ...]:
@@ -20,26 +26,34 @@ def names(package: str) -> tuple[str, ...]:
     return tuple(sorted(f.stem for f in files if not f.stem.startswith("_")))
 
 
-def check(package: str, name: str) -> str:
+def check(package: Packages, name: str) -> str:
     """Return `name` if it is a plug-in of `package`.
 
     Raises:
         ValueError: it is not; the message offers the nearest names.
     """
-    known = names(package)
-    if name in known:
-        return name
-    folder = package.rsplit(".", 1)[-1]
-    kind = f"{folder[:-3]}y" if folder.endswith("ies") else folder.rstrip("s")
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
-    raise ValueError(f"unknown {kind} {name!r}: {hint}known names are {', '.join(known)}")
+    _home(package, name)
+    return name
 
 
-def load(package: str, name: str) -> ModuleType:
+def load(package: Packages, name: str) -> ModuleType:
     """Import and return plug-in `name` of `package`.
 
     Raises:
         ValueError: no such plug-in; the message offers the nearest names.
     """
-    return importlib.import_module(f"{package}.{check(package, name)}")
+    return importlib.import_module(f"{_home(package, name)}.{name}")
+
+
+def _home(package: Packages, name: str) -> str:
+    """Return the folder in which a plug-in is."""
+    folders = (package,) if isinstance(package, str) else package
+    for folder in folders:
+        if name in names(folder):
+            return folder
+    known = [known for folder in folders for known in names(folder)]
+    folder = folders[0].rsplit(".", 1)[-1]
+    kind = f"{folder[:-3]}y" if folder.endswith("ies") else folder.rstrip("s")
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    raise ValueError(f"unknown {kind} {name!r}: {hint}known names are {', '.join(known)}")

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-Unit = Literal["rad", "m"]
+Unit = Literal["rad", "m", "1"]
+"""Radians, metres, or a number: a share of what the simulator's own controller makes of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +78,7 @@ class RobotSpec:
     control_hz: float
     """Rate at which actions are applied."""
     mjcf: str
-    """Model file: a name under `sim/assets` or an absolute path to a user's own MJCF. It has a
+    """Model file, or "" where simulators bring their own: a name under `sim/assets` or an absolute path to a user's own MJCF. It has a
     site "tool" between the fingertips: z points out of the hand, y along the opening direction,
     and one position actuator per channel."""
     reach_m: tuple[float, float] = field(default=(0.12, 0.34))
