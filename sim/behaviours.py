@@ -96,7 +96,7 @@ def act_stream(
 def _freeze(world: World, task: Task, rng: np.random.Generator) -> Iterator[np.ndarray]:
     stop_at = rng.uniform(0.1, 0.6)
     for action in task.script(world, "expert"):
-        if task.progress(world) >= stop_at:
+        if world.progress >= stop_at:
             break
         yield action
     hold = world.data.qpos[world.joint_qpos].copy()
@@ -117,7 +117,7 @@ def _random(world: World, task: Task, rng: np.random.Generator) -> Iterator[np.n
         velocity = 0.8 * velocity + 0.6 * rng.standard_normal(len(stride))
         action = np.clip(world.data.qpos[world.joint_qpos] + stride * velocity, low, high)
         # While a task locks the arm nobody can tell random from expert.
-        moved += np.array_equal(task.control(world, action), action)
+        moved += np.array_equal(task.control(world.alone, action[None])[0], action)
         yield action
 
 

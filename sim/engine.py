@@ -102,8 +102,9 @@ class Engine(Protocol):
         ...
 
     def render(self, rows: Int64[Array, " n"]) -> Array:
-        """Return pictures of some worlds as they stand, u8 [n, v, h, w, 3]:
-        a numpy array, or a tensor on the engine's own device.
+        """Return pictures of some worlds as they stand, u8 [n, v, h, w, 3].
+
+        A numpy array, or a tensor on the engine's own device; the caller's to keep.
         """
         ...
 

@@ -67,8 +67,8 @@ def record_episode(
         frames.append(camera.shoot().copy() if camera else np.empty((0, 0, 0, 3), np.uint8))
         proprio.append(world.proprio)
         actions.append(np.asarray(action, np.float32))
-        success.append(world.task.success(world))
-        progress.append(world.task.progress(world))
+        success.append(world.succeeded)
+        progress.append(world.progress)
     return EpisodeRecord(
         images=np.stack(frames),
         proprio=np.stack(proprio),
@@ -89,7 +89,7 @@ def _until_over(
         yield action
         # Records hold float32, so a replay of them must see what the world saw.
         _, terminated, truncated = world.step(np.asarray(action, np.float32))
-        ignore = past_success and world.task.success(world) and world.steps < world.time_limit
+        ignore = past_success and world.succeeded and world.steps < world.time_limit
         if truncated or (terminated and not ignore):
             break
     yield action

@@ -105,9 +105,8 @@ class MnemeEnv(gymnasium.Env[dict[str, Any], np.ndarray]):
         }
 
     def _info(self) -> dict[str, Any]:
-        task = self._world.task
         return {
-            "is_success": task.success(self._world),
-            "progress": task.progress(self._world),
+            "is_success": self._world.succeeded,
+            "progress": self._world.progress,
             "task": self._world.instruction,
         }

@@ -1,9 +1,8 @@
-"""What tasks furnish scenes with: colours, blocks, poses, places within reach, touch; no rules."""
+"""What tasks furnish scenes with: colours, blocks, poses, places within reach; no rules."""
 
 import mujoco
 import numpy as np
 
-from sim.scene import robot_geoms
 from sim.task import World
 from vla.contracts.specs import RobotSpec
 
@@ -35,25 +34,14 @@ def add_block(scene: mujoco.MjSpec, name: str, half_m: float, mass_kg: float) ->
 def add_mark(
     scene: mujoco.MjSpec, name: str, kind: mujoco.mjtGeom, size_m: tuple[float, ...], **geom: object
 ) -> None:
-    """Add something to see and not to touch, moved by `place_mark_`."""
+    """Add something to see and not to touch, moved by `place_`."""
     body = scene.worldbody.add_body(name=name, mocap=True)
     body.add_geom(name=name, type=kind, size=size_m, contype=0, conaffinity=0, **geom)
 
 
-def place_block_(world: World, name: str, pos_m: np.ndarray, yaw_rad: float = 0.0) -> None:
-    """Put a block at rest at a position (3,) and yaw."""
-    joint = world.model.joint(name)
-    start, speed = joint.qposadr[0], joint.dofadr[0]
-    world.data.qpos[start : start + 3] = pos_m
-    world.data.qpos[start + 3 : start + 7] = yaw_quat(yaw_rad)
-    world.data.qvel[speed : speed + 6] = 0.0
-
-
-def place_mark_(world: World, name: str, pos_m: np.ndarray, yaw_rad: float = 0.0) -> None:
-    """Put a mark at a position (3,) and yaw."""
-    mark = world.model.body_mocapid[world.model.body(name).id]
-    world.data.mocap_pos[mark] = pos_m
-    world.data.mocap_quat[mark] = yaw_quat(yaw_rad)
+def place_(world: World, name: str, pos_m: np.ndarray, yaw_rad: float = 0.0) -> None:
+    """Put a block, at rest, or a mark at a position (3,) and yaw."""
+    world.alone.place_(name, True, np.asarray(pos_m)[None], np.array([yaw_rad]))
 
 
 def paint_(world: World, geom: str, colour: str) -> None:
@@ -75,12 +63,6 @@ def block_yaw_rad(world: World, name: str) -> float:
     """Return the rotation of a body's x axis about z."""
     matrix = world.data.xmat[world.model.body(name).id]
     return float(np.arctan2(matrix[3], matrix[0]))
-
-
-def block_speed_m_s(world: World, name: str) -> float:
-    """Return how fast a block moves."""
-    start = world.model.joint(name).dofadr[0]
-    return float(np.linalg.norm(world.data.qvel[start : start + 3]))
 
 
 def half_width_m(robot: RobotSpec) -> float:
@@ -129,12 +111,3 @@ def within_reach(robot: RobotSpec, pos_m: np.ndarray) -> np.ndarray:
     radius = float(np.linalg.norm(pos_m[:2]))
     scale = float(np.clip(radius, near, 1.05 * far)) / radius
     return pos_m * (scale, scale, 1.0)
-
-
-def touching(world: World, geom: str) -> set[int]:
-    """Return the bodies of the arm that touch a geom; two of them hold it."""
-    geom_id = world.model.geom(geom).id
-    pairs = world.data.contact.geom
-    others = np.concatenate([pairs[pairs[:, 0] == geom_id, 1], pairs[pairs[:, 1] == geom_id, 0]])
-    arm = robot_geoms(world.model)
-    return {int(world.model.geom_bodyid[g]) for g in others if arm[g]}

@@ -168,7 +168,7 @@ def traces(config: PluginConfig, index: int) -> set[bytes]:
     views = []
     for cue in range(config.choices):
         world.reset(1, index)
-        world.episode.cue = cue
+        world.alone.episode.cue[:] = cue
         schedule = world.episode.schedule
         view = [world.instruction.encode(), str((world.time_limit, schedule)).encode()]
         for action in random_actions(world, 1, index):

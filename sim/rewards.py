@@ -1,23 +1,41 @@
-"""Shapes of progress: distances to shares of a stage; which stages there are belongs to tasks."""
+"""Shapes of progress: distances to shares of a stage; which stages there are belongs to tasks.
+
+Everything is array code over n worlds.
+"""
 
 import numpy as np
+from jaxtyping import Float64
+
+from vla.contracts.types import Array
 
 
-def share_done(distance: float, start: float) -> float:
+def length(offset: Float64[Array, "*n k"]) -> Float64[Array, "*n"]:
+    """Return how long vectors are."""
+    return np.sqrt(np.vecdot(offset, offset))
+
+
+def share_done(
+    distance: Float64[Array, "*n"], start: Float64[Array, "*n"] | float
+) -> Float64[Array, "*n"]:
     """Return 1 - distance / start, clipped to [0, 1]: the share of a way that lies behind.
 
     Args:
         distance: What is left, at least 0.
         start: What there was to begin with, in the same unit; above 0.
     """
-    return float(np.clip(1.0 - distance / start, 0.0, 1.0))
+    return np.minimum(np.maximum(1.0 - distance / start, 0.0), 1.0)
 
 
-def staged(shares: tuple[float, ...], weights: tuple[float, ...]) -> float:
+def staged(
+    shares: tuple[Float64[Array, "*n"] | float, ...], weights: tuple[float, ...]
+) -> Float64[Array, "*n"]:
     """Return the weighted sum of the shares done of each stage.
 
     Args:
         shares: Share done of each stage, each in [0, 1].
         weights: Weight of each stage; they add up to at most 1.
     """
-    return float(np.dot(shares, weights))
+    table = np.empty((*np.broadcast_shapes(*map(np.shape, shares)), len(shares)))
+    for stage, share in enumerate(shares):
+        table[..., stage] = share
+    return np.vecdot(table, weights)

@@ -1,4 +1,4 @@
-"""The interface of a task and of the world it acts on; the tasks themselves are in `sim/tasks`.
+"""The interface of a task and of the worlds it acts on; the tasks themselves are in `sim/tasks`.
 
 A task plug-in is one file under `sim/tasks` that exports a frozen `Config(PluginConfig)` whose
 `build(robot)` returns a `Task`. World frame: robot base at the origin, x forward, y left, z up,
@@ -10,8 +10,77 @@ from typing import Any, Protocol, runtime_checkable
 
 import mujoco
 import numpy as np
+from jaxtyping import Bool, Float64, Int64
 
 from vla.contracts.specs import RobotSpec
+from vla.contracts.types import Array
+
+Rows = Bool[Array, " n"] | bool
+"""Which of n worlds: a mask, or True for all of them."""
+
+
+@runtime_checkable
+class Worlds(Protocol):
+    """What rules see of n worlds of one scene: arrays with a leading axis, whoever simulates.
+
+    Methods that write end in an underscore, do nothing in worlds that stand still, and are
+    followed by `refresh_` once all is written.
+    """
+
+    robot: RobotSpec
+    steps: Int64[Array, " n"]
+    """Control steps since each world's episode began."""
+    episode: Any
+    """The task's own state of all episodes: its dataclass, every field an array with a leading
+    axis n. Rules write to the arrays in place, in any row: those of worlds that stand still are
+    put back."""
+
+    @property
+    def tool_m(self) -> Float64[Array, "n 3"]:
+        """Where the robot's site "tool" is."""
+        ...
+
+    def body_pos_m(self, name: str) -> Float64[Array, "n 3"]:
+        """Return where a body is."""
+        ...
+
+    def geom_pos_m(self, name: str) -> Float64[Array, "n 3"]:
+        """Return where the centre of a geom is."""
+        ...
+
+    def joint_pos(self, name: str) -> Float64[Array, " n"]:
+        """Return the position of a hinge or slide joint, rad or m."""
+        ...
+
+    def body_speed_m_s(self, name: str) -> Float64[Array, " n"]:
+        """Return how fast a body moves whose free joint has its name."""
+        ...
+
+    def touching(self, geom: str) -> Int64[Array, " n"]:
+        """Return how many bodies of the arm touch a geom; two of them hold it."""
+        ...
+
+    def hold_(self, rows: Rows) -> None:
+        """Hold the arm exactly at home, at rest: a lock, to the bit."""
+        ...
+
+    def go_home_(self, rows: Rows) -> None:
+        """Set the whole physics state to its default with the arm at home, at rest, held there."""
+        ...
+
+    def place_(
+        self, body: str, rows: Rows, pos_m: Float64[Array, "n 3"], yaw_rad: Float64[Array, " n"]
+    ) -> None:
+        """Put a block or a mark at a position and yaw, at rest."""
+        ...
+
+    def paint_(self, geom: str, rows: Rows, rgb: Float64[Array, "n 3"]) -> None:
+        """Give a geom a colour in [0, 1]."""
+        ...
+
+    def refresh_(self) -> None:
+        """Bring poses up to date in those worlds that were written to since the last time."""
+        ...
 
 
 @runtime_checkable
@@ -24,13 +93,9 @@ class World(Protocol):
     data: mujoco.MjData
     rng: np.random.Generator
     """The only source of randomness of the episode."""
-    steps: int
-    """Control steps since the episode began."""
     time_limit: int
     """Control steps after which this episode is truncated: `Task.max_episode_steps` at
     `Task.reset`, which may lower it."""
-    episode: Any
-    """The task's own state of the episode, set by `Task.reset`."""
     instruction: str
     """Set by `Task.reset`: one of `Task.instructions`."""
     joint_qpos: np.ndarray
@@ -42,6 +107,32 @@ class World(Protocol):
     tool_site: int
     """Id of the robot's site "tool"."""
 
+    @property
+    def alone(self) -> Worlds:
+        """This world as rules see it: the only one of n = 1."""
+        ...
+
+    @property
+    def steps(self) -> int:
+        """Control steps since the episode began."""
+        ...
+
+    @property
+    def episode(self) -> Any:
+        """The task's own state of the episode, set by `Task.reset`.
+
+        What is read is a copy of the row in `alone.episode`, where rules change it.
+        """
+        ...
+
+    @episode.setter
+    def episode(self, drawn: Any) -> None: ...
+
+    @property
+    def progress(self) -> float:
+        """What `Task.progress` says of this world."""
+        ...
+
     def go_home_(self) -> None:
         """Set the whole physics state to its default with the arm at home, at rest, held there."""
         ...
@@ -49,7 +140,12 @@ class World(Protocol):
 
 @runtime_checkable
 class Task(Protocol):
-    """What there is to do: scene, layout, rules, success, and how an expert does it."""
+    """What there is to do: scene, layout, rules, success, and how an expert does it.
+
+    Rules are array code over n worlds, so that thousands cost hardly more than one. `reset` and
+    `script` are about one world: an episode is drawn from a generator of its own, and an expert is
+    a program with a place of its own in each world, which some backends keep on the host alone.
+    """
 
     robot: RobotSpec
     instructions: tuple[str, ...]
@@ -61,26 +157,29 @@ class Task(Protocol):
         ...
 
     def reset(self, world: World) -> None:
-        """Draw a layout with `world.rng`, write it to `world.data`, set episode and instruction."""
+        """Draw a layout with `world.rng`, write it to `world.data`, set episode and instruction.
+
+        What it writes to the model is named in `sim.engine.VARIED`.
+        """
         ...
 
-    def control(self, world: World, action: np.ndarray) -> np.ndarray:
+    def control(self, worlds: Worlds, action: Float64[Array, "n u"]) -> Float64[Array, "n u"]:
         """Return the position targets to apply; a task that locks the arm returns the home pose."""
         ...
 
-    def advance(self, world: World) -> None:
+    def advance(self, worlds: Worlds) -> None:
         """Move the task's own state machine on, once after the physics of each control step."""
         ...
 
-    def success(self, world: World) -> bool:
+    def success(self, worlds: Worlds) -> Bool[Array, " n"]:
         """True once the task is solved; ends the episode."""
         ...
 
-    def failure(self, world: World) -> bool:
+    def failure(self, worlds: Worlds) -> Bool[Array, " n"]:
         """True after an irrevocable mistake; ends the episode."""
         ...
 
-    def progress(self, world: World) -> float:
+    def progress(self, worlds: Worlds) -> Float64[Array, " n"]:
         """Staged oracle progress in [0, 1]; 1 exactly with success. Never shown to a policy."""
         ...
 

@@ -1,6 +1,7 @@
 """One simulated environment: physics, episode rules and randomness; no images (see sim.render)."""
 
 import copy
+import dataclasses
 from typing import Any
 
 import mujoco
@@ -8,6 +9,7 @@ import numpy as np
 
 from sim import randomize
 from sim.scene import Scene
+from sim.worlds import ArrayWorlds, Fields, row_of, stacked
 
 
 class MujocoWorld:
@@ -34,16 +36,14 @@ class MujocoWorld:
         self.model = copy.copy(scene.model)
         self.data = mujoco.MjData(self.model)
         self.rng = np.random.default_rng(0)
-        self.steps = 0
         self.time_limit = self.task.max_episode_steps
-        self.episode: Any = None
         self.instruction = ""
         self.index = -1
         self.succeeded = False
-        joints = [self.model.joint(name) for name in self.robot.names]
-        self.joint_qpos = np.array([j.qposadr[0] for j in joints])
-        self.joint_qvel = np.array([j.dofadr[0] for j in joints])
-        self.actuators = np.array([self.model.actuator(name).id for name in self.robot.names])
+        self.alone = ArrayWorlds(scene, _fields(self.model, self.data), _Alone(self))
+        self.joint_qpos = self.alone.joint_qpos
+        self.joint_qvel = self.alone.joint_qvel
+        self.actuators = self.alone.actuators
         self.tool_site = self.model.site("tool").id
         self._low = np.array(self.robot.low)
         self._high = np.array(self.robot.high)
@@ -61,7 +61,7 @@ class MujocoWorld:
             self.model.geom_rgba[:] = self.scene.model.geom_rgba
         self.rng = np.random.default_rng(layout)
         self.index = index
-        self.steps = 0
+        self.alone.steps[:] = 0
         self.succeeded = False
         self.time_limit = self.task.max_episode_steps
         self.go_home_()
@@ -82,7 +82,7 @@ class MujocoWorld:
             )
         self.rng = np.random.default_rng(np.random.SeedSequence([seed, index]).spawn(2)[1])
         self.index = index
-        self.steps = 0
+        self.alone.steps[:] = 0
         self.succeeded = False
         self.time_limit = self.task.max_episode_steps
         self.task.reset(self)
@@ -116,7 +116,7 @@ class MujocoWorld:
 
         The parts of a control step, whatever their number, end where the whole of it does.
         """
-        target = self.task.control(self, np.asarray(target, np.float64))
+        target = self.task.control(self.alone, np.asarray(target, np.float64)[None])[0]
         self.data.ctrl[self.actuators] = np.minimum(np.maximum(target, self._low), self._high)
         mujoco.mj_step(self.model, self.data, nstep=substeps)
         # mj_step leaves poses one substep behind the joint positions.
@@ -128,12 +128,31 @@ class MujocoWorld:
         Returns:
             What `step` does.
         """
-        self.steps += 1
-        self.task.advance(self)
-        self.succeeded = self.task.success(self)
-        terminated = self.succeeded or self.task.failure(self)
+        self.alone.steps += 1
+        self.task.advance(self.alone)
+        self.succeeded = bool(self.task.success(self.alone)[0])
+        terminated = self.succeeded or bool(self.task.failure(self.alone)[0])
         truncated = not terminated and self.steps >= self.time_limit
         return float(self.succeeded), terminated, truncated
+
+    @property
+    def steps(self) -> int:
+        """Control steps since the episode began."""
+        return int(self.alone.steps[0])
+
+    @property
+    def episode(self) -> Any:
+        """The task's own state of the episode: a copy of the row in `alone.episode`."""
+        return row_of(self.alone.episode, 0)
+
+    @episode.setter
+    def episode(self, drawn: Any) -> None:
+        self.alone.episode = stacked(drawn, 1)
+
+    @property
+    def progress(self) -> float:
+        """Oracle progress in [0, 1]."""
+        return float(self.task.progress(self.alone)[0])
 
     @property
     def proprio(self) -> np.ndarray:
@@ -144,6 +163,36 @@ class MujocoWorld:
     def time_s(self) -> float:
         """Seconds since the episode began, at control steps."""
         return self.steps / self.robot.control_hz
+
+
+class _Alone:
+    """Satisfies `sim.worlds.Keeper` for one world."""
+
+    def __init__(self, world: MujocoWorld) -> None:
+        self._world = world
+        self._anew = False
+
+    def contacts(self) -> tuple[np.ndarray, np.ndarray]:
+        pairs = self._world.data.contact.geom
+        return np.zeros(len(pairs), np.int64), pairs
+
+    def go_home_(self, rows: np.ndarray) -> None:
+        self._world.go_home_()
+        self._anew = True
+
+    def refresh_(self, rows: np.ndarray) -> None:
+        if self._anew:
+            mujoco.mj_forward(self._world.model, self._world.data)
+        else:
+            mujoco.mj_kinematics(self._world.model, self._world.data)
+        self._anew = False
+
+
+def _fields(model: mujoco.MjModel, data: mujoco.MjData) -> Fields:
+    """Return the memory of a model and its data as that of n = 1 worlds."""
+    names = [field.name for field in dataclasses.fields(Fields)]
+    owner = {"geom_rgba": model}
+    return Fields(**{name: getattr(owner.get(name, data), name)[None] for name in names})
 
 
 def _coupled_joints(model: mujoco.MjModel) -> list[tuple[int, int, np.ndarray]]:

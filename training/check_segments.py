@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from reward_models import segments
-from sim import behaviours, layout
+from sim import behaviours
 from sim.scene import compile_scene
 from sim.vec_env import load_robot, load_task
 from sim.world import MujocoWorld
@@ -72,8 +72,8 @@ def play(world: MujocoWorld, geom: str, seed: int) -> Demonstration:
         action = action if following is None or ended else following
         state.append(world.proprio)
         actions.append(np.asarray(action, np.float32))
-        held.append(len(layout.touching(world, geom)) >= 2)
-        progress.append(world.task.progress(world))
+        held.append(world.alone.touching(geom)[0] >= 2)
+        progress.append(world.progress)
         if not ended:
             world.step(actions[-1])
     return Demonstration(

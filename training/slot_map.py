@@ -88,7 +88,7 @@ def record(policy: VLAPolicy, task: PluginConfig, *, seed: int, episode: int) ->
     )  # fmt: skip
     schedule = getattr(world.episode, "schedule", None)
     return Trace(
-        episode=episode, instruction=world.instruction, success=world.task.success(world),
+        episode=episode, instruction=world.instruction, success=world.succeeded,
         now=np.array(now), images=np.stack(images), share=plan.share[0].cpu().numpy(),
         count=plan.count[0].cpu().numpy(),
         cue=(schedule.cue_start, schedule.cue_end) if schedule else None,

@@ -11,7 +11,7 @@ import math
 import mujoco
 import numpy as np
 
-from sim.task import World
+from sim.task import Rows, Worlds
 from vla.contracts.specs import RobotSpec
 
 MAX_CUE_START = 16
@@ -31,9 +31,9 @@ OFF_RGB = (0.45, 0.45, 0.45)
 SIDE_LAMP_HALF_M = 0.022
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Schedule:
-    """The times of one episode, in control steps since it began."""
+    """The times of one episode, in control steps since it began; of many, with a leading axis."""
 
     cue_start: int
     """The cue shows in observations from this step on."""
@@ -41,8 +41,8 @@ class Schedule:
     """The cue is gone from this step on (never, if it stays visible: then past any episode)."""
     go: int
     """The arm is free from this step on."""
-    flashes: tuple[tuple[int, int, int], ...]
-    """Distractor events: first step, step after the last, colour index."""
+    flashes: np.ndarray
+    """Distractor events: first step, step after the last, colour index; i64, shape (events, 3)."""
 
 
 def draw_schedule(
@@ -65,13 +65,13 @@ def draw_schedule(
     delay = 0 if high == 0 else round(math.exp(rng.uniform(math.log(low), math.log(high))))
     cue_end = cue_start + cue_steps
     go = decision_steps * math.ceil((cue_end + delay) / decision_steps)
-    flashes = []
+    flashes: np.ndarray = np.zeros((distractors, 3), np.int64)
     for event in range(distractors):
         first, last = go * event // distractors, go * (event + 1) // distractors
         length = min(distractor_steps, last - first)
         start = int(rng.integers(first, last - length + 1))
-        flashes.append((start, start + length, int(rng.integers(colours))))
-    return Schedule(cue_start, cue_end if delay else 10**9, go, tuple(flashes))
+        flashes[event] = start, start + length, rng.integers(colours)
+    return Schedule(cue_start, cue_end if delay else 10**9, go, flashes)
 
 
 def longest_go(cue_steps: int, delay_steps: tuple[int, int], decision_steps: int) -> int:
@@ -132,18 +132,25 @@ def add_lamp(scene: mujoco.MjSpec, name: str, xy_m: tuple[float, float], half_m:
     )
 
 
-def flash_(world: World, schedule: Schedule, palette: np.ndarray) -> None:
-    """Give the side lamp the colour of the distractor event of now; off at any other time."""
-    rgb = np.array(OFF_RGB)
-    for start, end, colour in schedule.flashes:
-        if start <= world.steps < end:
-            rgb = palette[colour]
-    light_(world, "side_lamp", rgb)
+def locked(worlds: Worlds, action: np.ndarray) -> np.ndarray:
+    """Return the actions f64 [n, u] to apply: home until go."""
+    before = worlds.steps < worlds.episode.schedule.go
+    return np.where(before[:, None], worlds.robot.home, action)
 
 
-def light_(world: World, lamp: str, rgb: np.ndarray) -> None:
-    """Give a lamp a colour, shape (3,) in [0, 1]."""
-    world.model.geom_rgba[world.model.geom(lamp).id, :3] = rgb
+def own(choices: np.ndarray, cue: np.ndarray) -> np.ndarray:
+    """Return of choices [n, K, ...] the one that each world's cue i64 [n] names."""
+    return choices[np.arange(len(cue)), cue]
+
+
+def flash_(worlds: Worlds, rows: Rows, palette: np.ndarray) -> None:
+    """Give side lamps the colour of the distractor event of now; off at any other time."""
+    flashes = worlds.episode.schedule.flashes
+    rgb = np.tile(OFF_RGB, (len(worlds.steps), 1))
+    for start, end, colour in flashes.transpose(1, 2, 0):
+        lit = (start <= worlds.steps) & (worlds.steps < end)
+        rgb = np.where(lit[:, None], palette[colour], rgb)
+    worlds.paint_("side_lamp", rows, rgb)
 
 
 def arc(
@@ -155,14 +162,6 @@ def arc(
     points = radius_m * np.stack([np.cos(angle), np.sin(angle), np.zeros(count)], axis=1)
     points[:, :2] += rng.uniform(-jitter_m, jitter_m, size=(count, 2))
     return points
-
-
-def hold_(world: World) -> None:
-    """Hold the arm exactly at home, at rest: the lock, to the bit."""
-    home = world.robot.home
-    world.data.qpos[world.joint_qpos] = home
-    world.data.qvel[world.joint_qvel] = 0.0
-    world.data.ctrl[world.actuators] = home
 
 
 def palette_array(count: int) -> np.ndarray:

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import mujoco
 import numpy as np
 
-from sim import layout, rewards
+from sim import rewards
 from sim.expert import Motion
-from sim.task import World
+from sim.task import Rows, World, Worlds
 from sim.tasks import _lock
 from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
@@ -73,7 +73,7 @@ class Config(PluginConfig):
         return CueColour(self, robot)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
 class Episode:
     """What happens in one episode."""
 
@@ -83,8 +83,8 @@ class Episode:
     """When cue, distractors and go come."""
     buttons_m: np.ndarray
     """Where each colour's button will stand at go, shape (K, 3)."""
-    touched: tuple[int, ...] = ()
-    """Colours of the buttons touched first; a single one in practice."""
+    touched: np.ndarray
+    """Which buttons were touched first, bool, shape (K,): a single one in practice."""
     start_distance_m: float = 1.0
     """Distance of the tool from the right button at go."""
 
@@ -137,46 +137,45 @@ class CueColour:
         spacing_m = min(SPACING_M, WIDEST_RAD * radius_m / (config.choices - 1))
         buttons = _lock.arc(rng, radius_m, config.choices, spacing_m, JITTER_M)
         buttons[:, 2] = BUTTON_HALF_HEIGHT_M
-        world.episode = Episode(cue, schedule, buttons)
+        nothing = np.zeros(config.choices, np.bool_)
+        world.episode = Episode(cue, schedule, buttons, nothing)
         world.instruction = INSTRUCTIONS[int(rng.integers(len(INSTRUCTIONS)))]
         world.time_limit = schedule.go + config.act_steps
-        self._light(world)
+        self._light(world.alone, True)
 
-    def control(self, world: World, action: np.ndarray) -> np.ndarray:
+    def control(self, worlds: Worlds, action: np.ndarray) -> np.ndarray:
         """Hold the arm at home until go."""
-        if world.steps < world.episode.schedule.go:
-            return np.array(self.robot.home)
-        return action
+        return _lock.locked(worlds, action)
 
-    def advance(self, world: World) -> None:
+    def advance(self, worlds: Worlds) -> None:
         """Keep the lock, light the lamps, show the buttons at go, then watch for a touch."""
-        episode = world.episode
-        if world.steps < episode.schedule.go:
-            _lock.hold_(world)
-        elif world.steps == episode.schedule.go:
-            self._go(world)
-        elif not episode.touched:
-            episode.touched = self._touched(world)
-        if world.steps <= episode.schedule.go:
-            self._light(world)
-            mujoco.mj_kinematics(world.model, world.data)
+        episode, go = worlds.episode, worlds.episode.schedule.go
+        watched = (worlds.steps > go) & ~episode.touched.any(1)
+        if watched.any():
+            episode.touched[watched] = self._touched(worlds)[watched]
+        until_go, at_go = worlds.steps <= go, worlds.steps == go
+        if until_go.any():
+            worlds.hold_(until_go)
+            self._light(worlds, until_go)
+            self._go(worlds, at_go)
+            worlds.refresh_()
+            episode.start_distance_m[at_go] = self._distance_m(worlds)[at_go]
 
-    def success(self, world: World) -> bool:
+    def success(self, worlds: Worlds) -> np.ndarray:
         """True if the first button touched has the cue's colour."""
-        return world.episode.touched == (world.episode.cue,)
+        touched = worlds.episode.touched
+        return _lock.own(touched, worlds.episode.cue) & (touched.sum(1) == 1)
 
-    def failure(self, world: World) -> bool:
+    def failure(self, worlds: Worlds) -> np.ndarray:
         """True if any other button was touched first, or with it."""
-        return bool(world.episode.touched) and not self.success(world)
+        return worlds.episode.touched.any(1) & ~self.success(worlds)
 
-    def progress(self, world: World) -> float:
+    def progress(self, worlds: Worlds) -> np.ndarray:
         """0 until go, then the share of the way to the right button, below 0.95 until success."""
-        episode = world.episode
-        if self.success(world):
-            return 1.0
-        if world.steps < episode.schedule.go or self.failure(world):
-            return 0.0
-        return 0.95 * rewards.share_done(self._distance_m(world), episode.start_distance_m)
+        episode = worlds.episode
+        way = rewards.share_done(self._distance_m(worlds), episode.start_distance_m)
+        nothing = (worlds.steps < episode.schedule.go) | self.failure(worlds)
+        return np.where(self.success(worlds), 1.0, np.where(nothing, 0.0, 0.95 * way))
 
     def script(self, world: World, variant: str) -> Iterator[np.ndarray]:
         """Wait for go, then press the right button; the variants press wrong or not at all."""
@@ -202,31 +201,31 @@ class CueColour:
         else:
             yield from motion.press(button)
 
-    def _go(self, world: World) -> None:
+    def _go(self, worlds: Worlds, rows: Rows) -> None:
         """Set everything to a state in which only the layout differs between episodes."""
-        world.go_home_()
-        for k, spot in enumerate(world.episode.buttons_m):
-            layout.place_mark_(world, f"button{k}", spot)
-        mujoco.mj_forward(world.model, world.data)
-        world.episode.start_distance_m = self._distance_m(world)
+        worlds.go_home_(rows)
+        level = np.zeros(len(worlds.steps))
+        for k in range(self.config.choices):
+            worlds.place_(f"button{k}", rows, worlds.episode.buttons_m[:, k], level)
 
-    def _light(self, world: World) -> None:
-        episode = world.episode
-        lit = episode.schedule.cue_start <= world.steps < episode.schedule.cue_end
-        rgb = self._palette[episode.cue] if lit else np.array(_lock.OFF_RGB)
-        _lock.light_(world, "lamp", rgb)
-        _lock.flash_(world, episode.schedule, self._palette)
+    def _light(self, worlds: Worlds, rows: Rows) -> None:
+        episode, schedule = worlds.episode, worlds.episode.schedule
+        lit = (schedule.cue_start <= worlds.steps) & (worlds.steps < schedule.cue_end)
+        rgb = np.where(lit[:, None], self._palette[episode.cue], _lock.OFF_RGB)
+        worlds.paint_("lamp", rows, rgb)
+        _lock.flash_(worlds, rows, self._palette)
 
-    def _touched(self, world: World) -> tuple[int, ...]:
-        """Return the colours of the buttons that the arm touches now."""
-        touched = {k for k in range(self.config.choices) if layout.touching(world, f"button{k}")}
-        offset = world.data.site_xpos[world.tool_site] - world.episode.buttons_m
-        inside = (np.linalg.norm(offset[:, :2], axis=1) < BUTTON_RADIUS_M) & (
-            np.abs(offset[:, 2]) < BUTTON_HALF_HEIGHT_M
+    def _touched(self, worlds: Worlds) -> np.ndarray:
+        """Return which buttons the arm touches now, bool [n, K]."""
+        names = [f"button{k}" for k in range(self.config.choices)]
+        touched = np.stack([worlds.touching(name) > 0 for name in names], axis=1)
+        offset = worlds.tool_m[:, None] - worlds.episode.buttons_m
+        inside = (rewards.length(offset[:, :, :2]) < BUTTON_RADIUS_M) & (
+            np.abs(offset[:, :, 2]) < BUTTON_HALF_HEIGHT_M
         )
-        return tuple(sorted(touched | set(np.flatnonzero(inside).tolist())))
+        return touched | inside
 
-    def _distance_m(self, world: World) -> float:
-        episode = world.episode
-        top = episode.buttons_m[episode.cue] + (0.0, 0.0, BUTTON_HALF_HEIGHT_M)
-        return float(np.linalg.norm(world.data.site_xpos[world.tool_site] - top))
+    def _distance_m(self, worlds: Worlds) -> np.ndarray:
+        """Return the distance of the tool from the right button, f64 [n]."""
+        top = _lock.own(worlds.episode.buttons_m, worlds.episode.cue)
+        return rewards.length(worlds.tool_m - (top + (0.0, 0.0, BUTTON_HALF_HEIGHT_M)))

@@ -8,7 +8,7 @@ import numpy as np
 
 from sim import layout, rewards
 from sim.expert import Motion
-from sim.task import World
+from sim.task import World, Worlds
 from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
 
@@ -49,7 +49,7 @@ class Config(PluginConfig):
         return Drawer(self, robot)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
 class Episode:
     """What happens in one episode."""
 
@@ -112,39 +112,39 @@ class Drawer:
         model.body_pos[cabinet] = away * (radius + HANDLE_OUT_M + HALF_M[0])
         model.body_quat[cabinet] = layout.yaw_quat(angle)
         mujoco.mj_forward(model, world.data)
-        world.episode = Episode(out=-away, reach_m=1.0)
-        world.episode.reach_m = self._reach_m(world)
+        reach_m = float(self._reach_m(world.alone)[0])
+        world.episode = Episode(out=-away, reach_m=reach_m)
         world.instruction = str(rng.choice(WORDINGS))
 
-    def control(self, world: World, action: np.ndarray) -> np.ndarray:
+    def control(self, worlds: Worlds, action: np.ndarray) -> np.ndarray:
         """Apply the action as it is."""
         return action
 
-    def advance(self, world: World) -> None:
+    def advance(self, worlds: Worlds) -> None:
         """Nothing changes but by physics."""
 
-    def success(self, world: World) -> bool:
+    def success(self, worlds: Worlds) -> np.ndarray:
         """True while the drawer is far enough out."""
-        return self._out_m(world) >= self.config.open_m
+        return worlds.joint_pos("drawer") >= self.config.open_m
 
-    def failure(self, world: World) -> bool:
+    def failure(self, worlds: Worlds) -> np.ndarray:
         """Nothing is irrevocable."""
-        return False
+        return np.zeros(len(worlds.steps), np.bool_)
 
-    def progress(self, world: World) -> float:
+    def progress(self, worlds: Worlds) -> np.ndarray:
         """0.25 for coming to the handle, 0.1 for holding it, 0.6 for pulling; 1 with success."""
-        if self.success(world):
-            return 1.0
-        near = rewards.share_done(self._reach_m(world), world.episode.reach_m)
-        held = float(len(layout.touching(world, "handle")) >= 2)
-        pulled = rewards.share_done(self.config.open_m - self._out_m(world), self.config.open_m)
-        return rewards.staged((near, held, pulled), (0.25, 0.1, 0.6))
+        near = rewards.share_done(self._reach_m(worlds), worlds.episode.reach_m)
+        held = worlds.touching("handle") >= 2
+        left = self.config.open_m - worlds.joint_pos("drawer")
+        pulled = rewards.share_done(left, self.config.open_m)
+        part = rewards.staged((near, held, pulled), (0.25, 0.1, 0.6))
+        return np.where(self.success(worlds), 1.0, part)
 
     def script(self, world: World, variant: str) -> Iterator[np.ndarray]:
         """Take the handle and pull; or lose it, stop short, close again, or never take it."""
         motion = Motion(world)
         motion.opening = self._wide
-        handle = self._handle_m(world)
+        handle = world.alone.geom_pos_m("handle")[0].copy()
         out = world.episode.out
         yaw = float(np.arctan2(-out[1], -out[0]))
         if variant == "hover":
@@ -172,15 +172,8 @@ class Drawer:
             yield from motion.grip(self._wide)
         yield from motion.wait(4)
 
-    def _handle_m(self, world: World) -> np.ndarray:
-        return world.data.geom_xpos[world.model.geom("handle").id].copy()
-
-    def _reach_m(self, world: World) -> float:
-        tool = world.data.site_xpos[world.tool_site]
-        return float(np.linalg.norm(tool - self._handle_m(world)))
-
-    def _out_m(self, world: World) -> float:
-        return float(world.data.qpos[world.model.joint("drawer").qposadr[0]])
+    def _reach_m(self, worlds: Worlds) -> np.ndarray:
+        return rewards.length(worlds.tool_m - worlds.geom_pos_m("handle"))
 
 
 def _add_box(

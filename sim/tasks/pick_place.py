@@ -8,7 +8,7 @@ import numpy as np
 
 from sim import layout, rewards
 from sim.expert import Motion, grasp_yaw
-from sim.task import World
+from sim.task import World, Worlds
 from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
 
@@ -51,7 +51,7 @@ class Config(PluginConfig):
         return PickPlace(self, robot)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
 class Episode:
     """What happens in one episode."""
 
@@ -94,12 +94,12 @@ class PickPlace:
         count = 1 + self.config.distractors
         places = layout.draw_apart(rng, self.robot, 1 + count, APART_M)
         tray = np.array([*places[0], 0.0])
-        layout.place_mark_(world, "tray", tray)
-        layout.place_mark_(world, "rim", tray)
+        layout.place_(world, "tray", tray)
+        layout.place_(world, "rim", tray)
         colours = [str(c) for c in rng.permutation(list(layout.COLOURS))[:count]]
         turns = rng.uniform(-self.config.yaw_rad, self.config.yaw_rad, size=count)
         for name, xy, turn, colour in zip(CUBES, places[1:], turns, colours, strict=False):
-            layout.place_block_(world, name, np.array([*xy, HALF_M]), turn)
+            layout.place_(world, name, np.array([*xy, HALF_M]), turn)
             layout.paint_(world, name, colour)
         mujoco.mj_forward(world.model, world.data)
         tool = world.data.site_xpos[world.tool_site]
@@ -110,43 +110,41 @@ class PickPlace:
         )
         world.instruction = str(rng.choice(WORDINGS)).format(colours[0])
 
-    def control(self, world: World, action: np.ndarray) -> np.ndarray:
+    def control(self, worlds: Worlds, action: np.ndarray) -> np.ndarray:
         """Apply the action as it is."""
         return action
 
-    def advance(self, world: World) -> None:
+    def advance(self, worlds: Worlds) -> None:
         """Nothing changes but by physics."""
 
-    def success(self, world: World) -> bool:
+    def success(self, worlds: Worlds) -> np.ndarray:
         """True once the cube rests on the tray, touched by nothing of the arm."""
         return (
-            self._on_tray(world)
-            and bool(layout.block_pos_m(world, CUBES[0])[2] < HALF_M + 0.004)
-            and layout.block_speed_m_s(world, CUBES[0]) < 0.03
-            and not layout.touching(world, CUBES[0])
+            self._on_tray(worlds)
+            & (worlds.body_pos_m(CUBES[0])[:, 2] < HALF_M + 0.004)
+            & (worlds.body_speed_m_s(CUBES[0]) < 0.03)
+            & (worlds.touching(CUBES[0]) == 0)
         )
 
-    def failure(self, world: World) -> bool:
+    def failure(self, worlds: Worlds) -> np.ndarray:
         """True if the cube is off the table."""
-        return bool(layout.block_pos_m(world, CUBES[0])[2] < -0.02)
+        return worlds.body_pos_m(CUBES[0])[:, 2] < -0.02
 
-    def progress(self, world: World) -> float:
+    def progress(self, worlds: Worlds) -> np.ndarray:
         """Reach, grasp, lift, transport, place, release; below 1 until success."""
-        if self.success(world):
-            return 1.0
-        episode = world.episode
-        cube = layout.block_pos_m(world, CUBES[0])
-        height = float(np.clip((cube[2] - HALF_M) / LIFT_M, 0.0, 1.0))
-        if len(layout.touching(world, CUBES[0])) >= 2:
-            if self._on_tray(world):
-                return rewards.staged((1.0, 1.0, 1.0, 1.0, 1.0 - height), STAGES)
-            left = self._carry_m(world) - TRAY_HALF_M
-            way = rewards.share_done(left, episode.carry_m - TRAY_HALF_M)
-            return rewards.staged((1.0, 1.0, height, way * height, 0.0), STAGES)
-        if self._on_tray(world):
-            return sum(STAGES) + 0.05 * (1.0 - height)
-        tool = world.data.site_xpos[world.tool_site]
-        return STAGES[0] * rewards.share_done(float(np.linalg.norm(tool - cube)), episode.reach_m)
+        episode = worlds.episode
+        cube = worlds.body_pos_m(CUBES[0])
+        height = np.clip((cube[:, 2] - HALF_M) / LIFT_M, 0.0, 1.0)
+        on_tray = self._on_tray(worlds)
+        left = rewards.length((cube - episode.tray_m)[:, :2]) - TRAY_HALF_M
+        way = rewards.share_done(left, episode.carry_m - TRAY_HALF_M)
+        lifted, there = np.where(on_tray, 1.0, (height, way * height))
+        down = np.where(on_tray, 1.0 - height, 0.0)
+        held = rewards.staged((1.0, 1.0, lifted, there, down), STAGES)
+        near = rewards.share_done(rewards.length(worlds.tool_m - cube), episode.reach_m)
+        free = np.where(on_tray, sum(STAGES) + 0.05 * (1.0 - height), STAGES[0] * near)
+        part = np.where(worlds.touching(CUBES[0]) >= 2, held, free)
+        return np.where(self.success(worlds), 1.0, part)
 
     def script(self, world: World, variant: str) -> Iterator[np.ndarray]:
         """Pick, carry, place, release; the variants go wrong at the point their name says."""
@@ -220,10 +218,6 @@ class PickPlace:
         for _ in range(15):
             yield motion.toward(above)
 
-    def _carry_m(self, world: World) -> float:
-        offset = layout.block_pos_m(world, CUBES[0]) - world.episode.tray_m
-        return float(np.linalg.norm(offset[:2]))
-
-    def _on_tray(self, world: World) -> bool:
-        offset = layout.block_pos_m(world, CUBES[0]) - world.episode.tray_m
-        return bool(np.abs(offset[:2]).max() < TRAY_HALF_M)
+    def _on_tray(self, worlds: Worlds) -> np.ndarray:
+        offset = worlds.body_pos_m(CUBES[0]) - worlds.episode.tray_m
+        return np.abs(offset[:, :2]).max(1) < TRAY_HALF_M

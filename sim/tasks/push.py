@@ -8,7 +8,7 @@ import numpy as np
 
 from sim import layout, rewards
 from sim.expert import Motion, grasp_yaw
-from sim.task import World
+from sim.task import World, Worlds
 from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
 
@@ -55,7 +55,7 @@ class Config(PluginConfig):
         return Push(self, robot)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
 class Episode:
     """What happens in one episode."""
 
@@ -95,48 +95,46 @@ class Push:
         angle = np.arctan2(xy[1], xy[0]) + rng.uniform(-1, 1) * self.config.angle_rad
         way = np.array([np.cos(angle), np.sin(angle)])
         disc = xy + rng.uniform(*self.config.distance_m) * way
-        layout.place_block_(world, "block", np.array([*xy, HALF_M]), angle)
-        layout.place_mark_(world, "disc", np.array([*disc, 0.0]))
+        layout.place_(world, "block", np.array([*xy, HALF_M]), angle)
+        layout.place_(world, "disc", np.array([*disc, 0.0]))
         colour = str(rng.choice(list(layout.COLOURS)))
         layout.paint_(world, "block", colour)
         mujoco.mj_forward(world.model, world.data)
         world.episode = Episode(
             disc_m=np.array([*disc, 0.0]),
-            reach_m=self._reach_m(world),
+            reach_m=float(self._reach_m(world.alone)[0]),
             push_m=float(np.linalg.norm(disc - xy)),
         )
         world.instruction = str(rng.choice(WORDINGS)).format(colour)
 
-    def control(self, world: World, action: np.ndarray) -> np.ndarray:
+    def control(self, worlds: Worlds, action: np.ndarray) -> np.ndarray:
         """Apply the action as it is."""
         return action
 
-    def advance(self, world: World) -> None:
+    def advance(self, worlds: Worlds) -> None:
         """Nothing changes but by physics."""
 
-    def success(self, world: World) -> bool:
+    def success(self, worlds: Worlds) -> np.ndarray:
         """True once the block rests on the table at the centre of the disc."""
         return (
-            self._left_m(world) <= self.config.tolerance_m
-            and bool(layout.block_pos_m(world, "block")[2] < HALF_M + 0.004)
-            and layout.block_speed_m_s(world, "block") < 0.03
+            (self._left_m(worlds) <= self.config.tolerance_m)
+            & (worlds.body_pos_m("block")[:, 2] < HALF_M + 0.004)
+            & (worlds.body_speed_m_s("block") < 0.03)
         )
 
-    def failure(self, world: World) -> bool:
+    def failure(self, worlds: Worlds) -> np.ndarray:
         """True if the block is off the table."""
-        return bool(layout.block_pos_m(world, "block")[2] < -0.02)
+        return worlds.body_pos_m("block")[:, 2] < -0.02
 
-    def progress(self, world: World) -> float:
+    def progress(self, worlds: Worlds) -> np.ndarray:
         """0.25 for coming to the block, 0.7 for the way pushed; 1 with success."""
-        if self.success(world):
-            return 1.0
-        episode = world.episode
-        near = rewards.share_done(
-            max(self._reach_m(world) - TOUCH_M, 0.0), episode.reach_m - TOUCH_M
-        )
-        left = max(self._left_m(world) - self.config.tolerance_m, 0.0)
+        episode = worlds.episode
+        away = np.maximum(self._reach_m(worlds) - TOUCH_M, 0.0)
+        near = rewards.share_done(away, episode.reach_m - TOUCH_M)
+        left = np.maximum(self._left_m(worlds) - self.config.tolerance_m, 0.0)
         pushed = rewards.share_done(left, episode.push_m - self.config.tolerance_m)
-        return rewards.staged((near, pushed), (0.25, 0.7))
+        part = rewards.staged((near, pushed), (0.25, 0.7))
+        return np.where(self.success(worlds), 1.0, part)
 
     def script(self, world: World, variant: str) -> Iterator[np.ndarray]:
         """Come down behind the block and push; or too short, too far and back, or not at all."""
@@ -203,10 +201,9 @@ class Push:
         for _ in range(15):
             yield motion.toward(above)
 
-    def _reach_m(self, world: World) -> float:
-        tool = world.data.site_xpos[world.tool_site]
-        return float(np.linalg.norm(tool - layout.block_pos_m(world, "block")))
+    def _reach_m(self, worlds: Worlds) -> np.ndarray:
+        return rewards.length(worlds.tool_m - worlds.body_pos_m("block"))
 
-    def _left_m(self, world: World) -> float:
-        offset = layout.block_pos_m(world, "block") - world.episode.disc_m
-        return float(np.linalg.norm(offset[:2]))
+    def _left_m(self, worlds: Worlds) -> np.ndarray:
+        offset = worlds.body_pos_m("block") - worlds.episode.disc_m
+        return rewards.length(offset[:, :2])

@@ -12,7 +12,7 @@ import numpy as np
 
 from sim import layout, rewards
 from sim.expert import Motion, grasp_yaw
-from sim.task import World
+from sim.task import Rows, World, Worlds
 from sim.tasks import _lock
 from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
@@ -78,7 +78,7 @@ class Config(PluginConfig):
         return PutBack(self, robot)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
 class Episode:
     """What happens in one episode."""
 
@@ -148,65 +148,61 @@ class PutBack:
         world.episode = Episode(cue, schedule, places, centre, yaw_rad)
         world.instruction = INSTRUCTIONS[int(rng.integers(len(INSTRUCTIONS)))]
         world.time_limit = schedule.go + config.act_steps
-        self._furnish(world)
-        self._show(world)
+        self._furnish(world.alone, True)
+        self._show(world.alone, True)
 
-    def control(self, world: World, action: np.ndarray) -> np.ndarray:
+    def control(self, worlds: Worlds, action: np.ndarray) -> np.ndarray:
         """Hold the arm at home until go."""
-        if world.steps < world.episode.schedule.go:
-            return np.array(self.robot.home)
-        return action
+        return _lock.locked(worlds, action)
 
-    def advance(self, world: World) -> None:
+    def advance(self, worlds: Worlds) -> None:
         """Keep the lock and carry the block until go, then watch where it is set down."""
-        episode = world.episode
-        if world.steps < episode.schedule.go:
-            _lock.hold_(world)
-            self._show(world)
-            mujoco.mj_kinematics(world.model, world.data)
-        elif world.steps == episode.schedule.go:
-            self._go(world)
-        elif episode.chosen < 0:
-            episode.chosen = self._set_down(world)
+        episode, go = worlds.episode, worlds.episode.schedule.go
+        watched = (worlds.steps > go) & (episode.chosen < 0)
+        if watched.any():
+            episode.chosen[watched] = self._set_down(worlds)[watched]
+        before_go, at_go = worlds.steps < go, worlds.steps == go
+        if (before_go | at_go).any():
+            worlds.hold_(before_go)
+            self._show(worlds, before_go)
+            self._go(worlds, at_go)
+            worlds.refresh_()
+            away = rewards.length(worlds.tool_m - episode.centre_m)
+            episode.reach_m[at_go] = away[at_go]
 
-    def success(self, world: World) -> bool:
+    def success(self, worlds: Worlds) -> np.ndarray:
         """True once the block lies on its own place, untouched, and was on no other before."""
-        episode = world.episode
+        cue = worlds.episode.cue
         return (
-            episode.chosen == episode.cue
-            and self._set_down(world) == episode.cue
-            and layout.block_speed_m_s(world, "block") < 0.03
-            and not layout.touching(world, "block")
+            (worlds.episode.chosen == cue)
+            & (self._set_down(worlds) == cue)
+            & (worlds.body_speed_m_s("block") < 0.03)
+            & (worlds.touching("block") == 0)
         )
 
-    def failure(self, world: World) -> bool:
+    def failure(self, worlds: Worlds) -> np.ndarray:
         """True if the block was set down on another place, or is off the table."""
-        chosen = world.episode.chosen
-        off = layout.block_pos_m(world, "block")[2] < -0.02
-        return bool(off) or chosen not in (-1, world.episode.cue)
+        chosen = worlds.episode.chosen
+        off = worlds.body_pos_m("block")[:, 2] < -0.02
+        return off | ((chosen >= 0) & (chosen != worlds.episode.cue))
 
-    def progress(self, world: World) -> float:
+    def progress(self, worlds: Worlds) -> np.ndarray:
         """0 until go, then reach, grasp, lift, transport, place, release; below 1 until success."""
-        episode = world.episode
-        if self.success(world):
-            return 1.0
-        if world.steps < episode.schedule.go or self.failure(world):
-            return 0.0
-        block = layout.block_pos_m(world, "block")
-        place = episode.places_m[episode.cue]
-        height = float(np.clip((block[2] - HALF_M) / LIFT_M, 0.0, 1.0))
-        left = float(np.linalg.norm(block[:2] - place[:2]))
-        if len(layout.touching(world, "block")) >= 2:
-            if left < PLACE_RADIUS_M:
-                return rewards.staged((1.0, 1.0, 1.0, 1.0, 1.0 - height), STAGES)
-            start = float(np.linalg.norm(episode.centre_m[:2] - place[:2]))
-            way = rewards.share_done(left - PLACE_RADIUS_M, start - PLACE_RADIUS_M)
-            return rewards.staged((1.0, 1.0, height, way * height, 0.0), STAGES)
-        if left < PLACE_RADIUS_M:
-            return sum(STAGES) + 0.05 * (1.0 - height)
-        tool = world.data.site_xpos[world.tool_site]
-        distance = float(np.linalg.norm(tool - block))
-        return STAGES[0] * rewards.share_done(distance, episode.reach_m)
+        episode = worlds.episode
+        block, place = worlds.body_pos_m("block"), _lock.own(episode.places_m, episode.cue)
+        height = np.clip((block[:, 2] - HALF_M) / LIFT_M, 0.0, 1.0)
+        left = rewards.length((block - place)[:, :2])
+        start = rewards.length((episode.centre_m - place)[:, :2])
+        way = rewards.share_done(left - PLACE_RADIUS_M, start - PLACE_RADIUS_M)
+        there = left < PLACE_RADIUS_M
+        lifted, carried = np.where(there, 1.0, (height, way * height))
+        down = np.where(there, 1.0 - height, 0.0)
+        held = rewards.staged((1.0, 1.0, lifted, carried, down), STAGES)
+        near = rewards.share_done(rewards.length(worlds.tool_m - block), episode.reach_m)
+        free = np.where(there, sum(STAGES) + 0.05 * (1.0 - height), STAGES[0] * near)
+        part = np.where(worlds.touching("block") >= 2, held, free)
+        nothing = (worlds.steps < episode.schedule.go) | self.failure(worlds)
+        return np.where(self.success(worlds), 1.0, np.where(nothing, 0.0, part))
 
     def script(self, world: World, variant: str) -> Iterator[np.ndarray]:
         """Wait for go, take the block, put it back; the variants go wrong as their names say."""
@@ -241,41 +237,34 @@ class PutBack:
         yield from motion.move(goal + (0.0, 0.0, HALF_M + LIFT_M), tolerance_m=0.015)
         yield from motion.wait(2)
 
-    def _go(self, world: World) -> None:
+    def _go(self, worlds: Worlds, rows: Rows) -> None:
         """Set everything to a state that does not depend on the block's own place."""
-        world.go_home_()
-        self._furnish(world)
-        self._place_block(world, world.episode.centre_m)
-        _lock.flash_(world, world.episode.schedule, self._palette)
-        mujoco.mj_forward(world.model, world.data)
-        tool = world.data.site_xpos[world.tool_site]
-        world.episode.reach_m = float(np.linalg.norm(tool - world.episode.centre_m))
+        worlds.go_home_(rows)
+        self._furnish(worlds, rows)
+        worlds.place_("block", rows, worlds.episode.centre_m, worlds.episode.yaw_rad)
+        _lock.flash_(worlds, rows, self._palette)
 
-    def _furnish(self, world: World) -> None:
-        for k, place in enumerate(world.episode.places_m):
-            layout.place_mark_(world, f"rim{k}", place)
-            layout.place_mark_(world, f"place{k}", place)
+    def _furnish(self, worlds: Worlds, rows: Rows) -> None:
+        level = np.zeros(len(worlds.steps))
+        for k in range(self.config.choices):
+            for mark in (f"rim{k}", f"place{k}"):
+                worlds.place_(mark, rows, worlds.episode.places_m[:, k], level)
 
-    def _show(self, world: World) -> None:
+    def _show(self, worlds: Worlds, rows: Rows) -> None:
         """Put the block where the script of cue and delay has it now, exactly and at rest."""
-        episode, schedule = world.episode, world.episode.schedule
-        out = (world.steps - schedule.cue_start) / CARRY_STEPS
-        back = (world.steps - schedule.cue_end) / CARRY_STEPS + 1.0
-        share = float(np.clip(out, 0.0, 1.0) - np.clip(back, 0.0, 1.0))
-        place = episode.places_m[episode.cue] * (1.0, 1.0, 0.0) + (0.0, 0.0, HALF_M)
-        pos = episode.centre_m + share * (place - episode.centre_m)
-        pos[2] = HALF_M + CARRY_HEIGHT_M * 4.0 * share * (1.0 - share)
-        self._place_block(world, pos)
-        _lock.flash_(world, schedule, self._palette)
+        episode, schedule = worlds.episode, worlds.episode.schedule
+        out = (worlds.steps - schedule.cue_start) / CARRY_STEPS
+        back = (worlds.steps - schedule.cue_end) / CARRY_STEPS + 1.0
+        share = np.clip(out, 0.0, 1.0) - np.clip(back, 0.0, 1.0)
+        place = _lock.own(episode.places_m, episode.cue) * (1.0, 1.0, 0.0) + (0.0, 0.0, HALF_M)
+        pos_m = episode.centre_m + share[:, None] * (place - episode.centre_m)
+        pos_m[:, 2] = HALF_M + CARRY_HEIGHT_M * 4.0 * share * (1.0 - share)
+        worlds.place_("block", rows, pos_m, episode.yaw_rad)
+        _lock.flash_(worlds, rows, self._palette)
 
-    def _place_block(self, world: World, pos_m: np.ndarray) -> None:
-        layout.place_block_(world, "block", pos_m, world.episode.yaw_rad)
-
-    def _set_down(self, world: World) -> int:
-        """Return the place on which the block lies now, or -1."""
-        block = layout.block_pos_m(world, "block")
-        if block[2] > HALF_M + SET_DOWN_M:
-            return -1
-        away = np.linalg.norm(world.episode.places_m[:, :2] - block[:2], axis=1)
-        nearest = int(np.argmin(away))
-        return nearest if away[nearest] < PLACE_RADIUS_M else -1
+    def _set_down(self, worlds: Worlds) -> np.ndarray:
+        """Return the place on which each block lies now, or -1; i64 [n]."""
+        block = worlds.body_pos_m("block")
+        away = rewards.length((worlds.episode.places_m - block[:, None])[:, :, :2])
+        lies = (block[:, 2] <= HALF_M + SET_DOWN_M) & (away.min(1) < PLACE_RADIUS_M)
+        return np.where(lies, away.argmin(1), -1)

@@ -8,7 +8,7 @@ import numpy as np
 
 from sim import layout, rewards
 from sim.expert import Motion
-from sim.task import World
+from sim.task import World, Worlds
 from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
 
@@ -48,7 +48,7 @@ class Config(PluginConfig):
         return Reach(self, robot)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
 class Episode:
     """What happens in one episode."""
 
@@ -86,37 +86,37 @@ class Reach:
         balls = np.hstack([layout.draw_apart(rng, self.robot, count, APART_M), heights])
         colours = rng.permutation(list(layout.COLOURS))[:count]
         for name, pos, colour in zip(BALLS, balls, colours, strict=False):
-            layout.place_mark_(world, name, pos)
+            layout.place_(world, name, pos)
             layout.paint_(world, name, str(colour))
         mujoco.mj_forward(world.model, world.data)
         start = float(np.linalg.norm(world.data.site_xpos[world.tool_site] - balls[0]))
         world.episode = Episode(balls_m=balls, start_m=start)
         world.instruction = str(rng.choice(WORDINGS)).format(colours[0])
 
-    def control(self, world: World, action: np.ndarray) -> np.ndarray:
+    def control(self, worlds: Worlds, action: np.ndarray) -> np.ndarray:
         """Apply the action as it is."""
         return action
 
-    def advance(self, world: World) -> None:
+    def advance(self, worlds: Worlds) -> None:
         """Count the steps spent at the ball."""
-        inside = self._distance_m(world) <= self.config.tolerance_m
-        world.episode.held = world.episode.held + 1 if inside else 0
+        inside = self._distance_m(worlds) <= self.config.tolerance_m
+        held = worlds.episode.held
+        held[:] = np.where(inside, held + 1, 0)
 
-    def success(self, world: World) -> bool:
+    def success(self, worlds: Worlds) -> np.ndarray:
         """True once the tool has stayed at the ball."""
-        return world.episode.held >= HOLD_STEPS
+        return worlds.episode.held >= HOLD_STEPS
 
-    def failure(self, world: World) -> bool:
+    def failure(self, worlds: Worlds) -> np.ndarray:
         """Nothing is irrevocable."""
-        return False
+        return np.zeros(len(worlds.steps), np.bool_)
 
-    def progress(self, world: World) -> float:
+    def progress(self, worlds: Worlds) -> np.ndarray:
         """Distance up to 0.9, then the time held."""
-        episode = world.episode
-        if self.success(world):
-            return 1.0
-        way = rewards.share_done(self._distance_m(world), episode.start_m)
-        return rewards.staged((way, episode.held / HOLD_STEPS), (0.9, 0.1))
+        episode = worlds.episode
+        way = rewards.share_done(self._distance_m(worlds), episode.start_m)
+        part = rewards.staged((way, episode.held / HOLD_STEPS), (0.9, 0.1))
+        return np.where(self.success(worlds), 1.0, part)
 
     def script(self, world: World, variant: str) -> Iterator[np.ndarray]:
         """Go to the ball and stay; or beside it, past it, above it, away again, to the other."""
@@ -144,6 +144,5 @@ class Reach:
             yield from motion.move(ball - 0.08 * away + np.array([0.0, 0.0, 0.04]))
             yield from motion.wait(4)
 
-    def _distance_m(self, world: World) -> float:
-        ball = world.episode.balls_m[0]
-        return float(np.linalg.norm(world.data.site_xpos[world.tool_site] - ball))
+    def _distance_m(self, worlds: Worlds) -> np.ndarray:
+        return rewards.length(worlds.tool_m - worlds.episode.balls_m[:, 0])

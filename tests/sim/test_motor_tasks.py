@@ -65,7 +65,7 @@ def test_reach_names_the_colour_of_the_right_ball() -> None:
 def test_pick_place_succeeds_with_the_cube_at_rest_on_the_tray() -> None:
     world = _world(pick_place.Config())
     tray = world.episode.tray_m
-    layout.place_block_(world, "cube", tray + (0.0, 0.0, pick_place.HALF_M))
+    layout.place_(world, "cube", tray + (0.0, 0.0, pick_place.HALF_M))
     _hold(world, 5)
     assert world.task.success(world)
     assert world.task.progress(world) == 1.0
@@ -78,14 +78,14 @@ def test_pick_place_ends_at_the_edge_of_the_tray(offset_m: float, expected: bool
     # The tray reaches 0.05 m from its centre.
     world = _world(pick_place.Config())
     pos = world.episode.tray_m + (0.0, offset_m, pick_place.HALF_M)
-    layout.place_block_(world, "cube", pos)
+    layout.place_(world, "cube", pos)
     _hold(world, 5)
     assert world.task.success(world) is expected
 
 
 def test_pick_place_does_not_count_a_cube_in_the_air() -> None:
     world = _world(pick_place.Config())
-    layout.place_block_(world, "cube", world.episode.tray_m + (0.0, 0.0, 0.1))
+    layout.place_(world, "cube", world.episode.tray_m + (0.0, 0.0, 0.1))
     world.step(np.array(so101.SPEC.home))
     assert not world.task.success(world)
     assert world.task.progress(world) < 1.0
@@ -94,7 +94,7 @@ def test_pick_place_does_not_count_a_cube_in_the_air() -> None:
 def test_pick_place_fails_when_the_cube_is_off_the_table() -> None:
     world = _world(pick_place.Config())
     assert not world.task.failure(world)
-    layout.place_block_(world, "cube", np.array([0.2, 0.9, -0.1]))
+    layout.place_(world, "cube", np.array([0.2, 0.9, -0.1]))
     _, terminated, _ = world.step(np.array(so101.SPEC.home))
     assert world.task.failure(world)
     assert terminated
@@ -113,11 +113,11 @@ def test_pick_place_keeps_cube_tray_and_distractor_apart() -> None:
 def test_push_succeeds_at_the_disc_only() -> None:
     world = _world(push.Config())
     disc = world.episode.disc_m
-    layout.place_block_(world, "block", disc + (0.02, 0.0, push.HALF_M))
+    layout.place_(world, "block", disc + (0.02, 0.0, push.HALF_M))
     _hold(world, 5)
     assert world.task.success(world)
     # 0.03 m is more than the tolerance of 0.025 m.
-    layout.place_block_(world, "block", disc + (0.03, 0.0, push.HALF_M))
+    layout.place_(world, "block", disc + (0.03, 0.0, push.HALF_M))
     _hold(world, 5)
     assert not world.task.success(world)
 
@@ -129,7 +129,7 @@ def test_push_progress_is_the_share_of_the_way_pushed() -> None:
     unit = way / np.linalg.norm(way)
     # Half of what is left after the tolerance of 0.025 m: 0.7 * 0.5, plus at most 0.25 for reach.
     half = 0.025 + 0.5 * (world.episode.push_m - 0.025)
-    layout.place_block_(world, "block", np.array([*(disc[:2] - half * unit), push.HALF_M]))
+    layout.place_(world, "block", np.array([*(disc[:2] - half * unit), push.HALF_M]))
     world.step(np.array(so101.SPEC.home))
     assert 0.34 < world.task.progress(world) < 0.61
 
