@@ -1,57 +1,15 @@
 """Steps a set of environments and writes what they show into arrays, which may be shared memory."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from sim.relay import Relay
 from sim.render import Camera, shared_renderer, shoot_
+from sim.report import Buffers
 from sim.scene import Scene
 from sim.world import MujocoWorld
-
-LONGEST_CHUNK = 256
-"""Actions that one step may execute."""
-
-Buffers = dict[str, np.ndarray]
-Layout = dict[str, tuple[tuple[int, ...], type]]
-
-
-def layout(scene: Scene, num_envs: int) -> Layout:
-    """Return name -> (shape, dtype) of the arrays through which environments report.
-
-    Names that begin with "final_" are valid in rows whose episode ended in the last step.
-    """
-    observation: Layout = {
-        "images": ((num_envs, *scene.image_shape), np.uint8),
-        "proprio": ((num_envs, len(scene.robot.channels)), np.float32),
-        "instruction": ((num_envs,), np.int32),
-        "time_s": ((num_envs,), np.float64),
-    }
-    return {
-        **observation,
-        **{f"final_{name}": field for name, field in observation.items()},
-        "reward": ((num_envs,), np.float32),
-        "terminated": ((num_envs,), np.bool_),
-        "truncated": ((num_envs,), np.bool_),
-        "success": ((num_envs,), np.bool_),
-        "progress": ((num_envs,), np.float32),
-        "steps": ((num_envs,), np.int32),
-        "episode": ((num_envs,), np.int64),
-        "actions": ((num_envs, LONGEST_CHUNK, len(scene.robot.channels)), np.float32),
-    }
-
-
-def allocate(fields: Layout, take: Callable[[int], memoryview] | None = None) -> Buffers:
-    """Return zeroed arrays for a layout, each in its own memory or in that of `take(bytes)`."""
-    buffers: Buffers = {}
-    for name, (shape, dtype) in fields.items():
-        if take is None:
-            buffers[name] = np.zeros(shape, dtype)
-        else:
-            size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-            buffers[name] = np.frombuffer(take(size), dtype).reshape(shape)
-    return buffers
 
 
 class Lanes:

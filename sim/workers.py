@@ -13,7 +13,8 @@ from multiprocessing.shared_memory import SharedMemory
 
 import numpy as np
 
-from sim.lanes import Buffers, Lanes, Layout, allocate, layout
+from sim.lanes import Lanes
+from sim.report import Buffers, Layout, allocate, layout
 from sim.scene import compile_scene
 from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec

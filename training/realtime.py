@@ -23,7 +23,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from sim import vec_env
-from sim.lanes import LONGEST_CHUNK
+from sim.report import LONGEST_CHUNK
 from training import files, host
 from vla import arguments, checkpoint, opening, pages, statistics, svg
 from vla.contracts import config as configs

@@ -5,11 +5,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from sim import workers
-from sim.lanes import LONGEST_CHUNK, Lanes, allocate, layout
-from sim.scene import Scene, compile_scene
+from sim import report, workers
+from sim.lanes import Lanes
+from sim.scene import compile_scene
 from vla.contracts.config import PluginConfig, type_name
-from vla.contracts.specs import EnvSpec, RobotSpec
+from vla.contracts.specs import RobotSpec
 from vla.contracts.types import EnvStep, Observation
 
 
@@ -31,8 +31,7 @@ class Config(PluginConfig):
         Raises:
             ValueError: a number is out of range, or the robot's model does not fit its RobotSpec.
         """
-        if num_envs < 1:
-            raise ValueError(f"num_envs: got {num_envs}, expected at least 1")
+        report.check_num_envs(num_envs)
         if not 1 <= self.workers <= num_envs:
             raise ValueError(
                 f"workers: got {self.workers}, expected 1 to {num_envs}, the number of environments"
@@ -47,11 +46,11 @@ class MujocoVecEnv:
         """Start the environments; call `reset` or `begin` before the first step."""
         scene = compile_scene(task, robot)
         self.num_envs = num_envs
-        self.spec = _env_spec(scene, type_name(task))
+        self.spec = report.env_spec(scene, type_name(task))
         self._instructions = np.array(scene.task.instructions, dtype=object)
         self._lanes: Lanes | workers.Pool
         if config.workers == 1:
-            self._buffers = allocate(layout(scene, num_envs))
+            self._buffers = report.allocate(report.layout(scene, num_envs))
             self._lanes = Lanes(
                 scene, self._buffers, range(num_envs), num_envs, vary=config.randomize
             )
@@ -67,11 +66,10 @@ class MujocoVecEnv:
 
     def reset(self, seed: int) -> Observation:
         """Start episodes 0 to E-1 of a seed (>= 0)."""
-        if seed < 0:
-            raise ValueError(f"seed: got {seed}, expected 0 or more")
+        report.check_seed(seed)
         self._lanes.reset(seed)
         self._started[:] = True
-        return self._observation("")
+        return self._observation()
 
     def begin(self, rows: np.ndarray, seed: np.ndarray, index: np.ndarray) -> Observation:
         """Start other episodes in some rows at once; what they were at is dropped.
@@ -87,15 +85,10 @@ class MujocoVecEnv:
         Raises:
             ValueError: a number is out of range.
         """
-        rows, seed, index = (np.asarray(values, np.int64) for values in (rows, seed, index))
-        if np.any((rows < 0) | (rows >= self.num_envs) | (seed < 0) | (index < 0)):
-            raise ValueError(
-                f"begin: got rows {rows}, seeds {seed} and indices {index}, expected rows below "
-                f"{self.num_envs} and nothing below 0"
-            )
+        rows, seed, index = report.checked_start(self.num_envs, rows, seed, index)
         self._lanes.begin(rows, seed, index)
         self._started[rows] = True
-        return self._observation("")
+        return self._observation()
 
     def step(self, action: np.ndarray) -> EnvStep:
         """Apply one action (position targets, float32, shape (e, u)) for one control step."""
@@ -120,25 +113,11 @@ class MujocoVecEnv:
         Raises:
             ValueError: a shape is wrong or a value is not finite.
         """
-        channels = len(self.spec.robot.channels)
-        got = np.shape(actions)
-        fits = len(got) == 3 and 1 <= got[1] <= LONGEST_CHUNK
-        if not fits or got[0] != self.num_envs or got[2] != channels:
-            raise ValueError(
-                f"actions: got shape {got}, expected ({self.num_envs}, h, {channels}) with h from "
-                f"1 to {LONGEST_CHUNK}"
-            )
-        for name, marks in (("helped", helped), ("idle", idle)):
-            if marks is not None and np.shape(marks) != got[:1]:
-                raise ValueError(
-                    f"{name}: got shape {np.shape(marks)}, expected ({self.num_envs},)"
-                )
-        if not (self._started if idle is None else self._started | idle).all():
-            raise ValueError("step before reset: call reset(seed) first")
-        if not np.isfinite(actions).all():
-            raise ValueError("actions: got NaN or infinity, expected finite position targets")
-        self._lanes.step(np.asarray(actions, np.float32), helped, idle)
-        return self._env_step(got[1])
+        actions = report.checked_actions(
+            actions, helped, idle, started=self._started, channels=len(self.spec.robot.channels)
+        )
+        self._lanes.step(actions, helped, idle)
+        return self._env_step(actions.shape[1])
 
     def close(self) -> None:
         """End worker processes, if any; the environments cannot be used afterwards."""
@@ -146,43 +125,15 @@ class MujocoVecEnv:
         if isinstance(self._lanes, workers.Pool):
             self._lanes.close()
 
-    def _observation(self, prefix: str) -> Observation:
-        buffers = self._buffers
-        images = buffers[prefix + "images"]
-        return Observation(
-            images=images.copy(),
-            image_ok=np.ones(images.shape[:2], np.bool_),
-            proprio=buffers[prefix + "proprio"].copy(),
-            task=tuple(self._instructions[buffers[prefix + "instruction"]]),
-            time_s=buffers[prefix + "time_s"].copy(),
-        )
+    def _observation(self) -> Observation:
+        images = self._buffers["images"].copy()
+        return report.observation(self._buffers, images, self._instructions)
 
     def _env_step(self, length: int) -> EnvStep:
         buffers = self._buffers
-        obs = self._observation("")
+        images = final_images = buffers["images"].copy()
         ended = buffers["terminated"] | buffers["truncated"]
-        final_obs = obs
         if ended.any():
-            for name in ("images", "proprio", "instruction", "time_s"):
-                buffers["final_" + name][~ended] = buffers[name][~ended]
-            final_obs = self._observation("final_")
-        return EnvStep(
-            obs=obs,
-            reward=buffers["reward"].copy(),
-            terminated=buffers["terminated"].copy(),
-            truncated=buffers["truncated"].copy(),
-            final_obs=final_obs,
-            info={
-                **{k: buffers[k].copy() for k in ("success", "progress", "steps", "episode")},
-                "actions": buffers["actions"][:, :length].copy(),
-            },
-        )
-
-
-def _env_spec(scene: Scene, task: str) -> EnvSpec:
-    return EnvSpec(
-        task=task,
-        robot=scene.robot,
-        instructions=scene.task.instructions,
-        max_episode_steps=scene.task.max_episode_steps,
-    )
+            final_images = images.copy()
+            final_images[ended] = buffers["final_images"][ended]
+        return report.env_step(buffers, images, final_images, self._instructions, length)

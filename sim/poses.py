@@ -1,0 +1,53 @@
+"""Kinematics and collision on the host, one world after the other, for engines that leave both to
+their caller.
+"""
+
+import copy
+
+import mujoco
+import numpy as np
+
+from sim.scene import Scene
+from sim.worlds import Fields
+
+
+class HostPoses:
+    """One scratch `MjData` that is each world of n in turn."""
+
+    def __init__(self, scene: Scene, fields: Fields, placed: dict[str, np.ndarray]) -> None:
+        """Bind to the arrays of n worlds.
+
+        Args:
+            scene: Their scene.
+            fields: Their arrays: state is read, poses are written.
+            placed: Name of a field of the model that moves bodies -> what it is in each world,
+                n rows of the model's own shape.
+        """
+        self._model = copy.copy(scene.model)
+        self._data = mujoco.MjData(self._model)
+        self._fields = fields
+        self._placed = placed
+
+    def fill_(self, rows: np.ndarray) -> None:
+        """Write the poses of some worlds, i64 [n], from their joint positions."""
+        for row in rows.tolist():
+            self._become(row)
+            for name in ("xpos", "geom_xpos", "site_xpos"):
+                getattr(self._fields, name)[row] = getattr(self._data, name)
+
+    def contacts(self, rows: np.ndarray) -> np.ndarray:
+        """Return world, geom and geom of every pair that touches in some worlds, i32 [c, 3]."""
+        found = [np.empty((0, 3), np.int32)]
+        for row in rows.tolist():
+            self._become(row)
+            mujoco.mj_collision(self._model, self._data)
+            pairs = self._data.contact.geom
+            found.append(np.insert(pairs, 0, row, axis=1))
+        return np.concatenate(found)
+
+    def _become(self, row: int) -> None:
+        for name, values in self._placed.items():
+            getattr(self._model, name)[:] = values[row]
+        for name in ("qpos", "mocap_pos", "mocap_quat"):
+            getattr(self._data, name)[:] = getattr(self._fields, name)[row]
+        mujoco.mj_kinematics(self._model, self._data)
