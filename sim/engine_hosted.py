@@ -8,12 +8,15 @@ from typing import Any, Protocol
 import mujoco
 import numpy as np
 
+from sim.batch import BatchVecEnv
 from sim.bridge.client import HostError, Process
 from sim.describe_scene import describe_scene
 from sim.engine import Reading, State
 from sim.render import shared_renderer
 from sim.scene import Scene
 from sim.world import MujocoWorld
+from vla.contracts.config import PluginConfig
+from vla.contracts.specs import RobotSpec
 
 HOSTS = Path(__file__).parent / "hosts"
 LOOKS = ("geom_rgba", "cam_pos", "cam_quat", "light_dir", "light_diffuse")
@@ -165,3 +168,24 @@ def start(
     engine = HostedEngine(scene, num_worlds, process)
     engine._folder = folder  # noqa: SLF001
     return engine
+
+
+def check_numbers(num_envs: int, workers: int) -> None:
+    """Raise ValueError unless there are environments, and one process for all of them."""
+    if num_envs < 1:
+        raise ValueError(f"num_envs: got {num_envs}, expected at least 1")
+    if workers != 1:
+        raise ValueError(
+            f"workers: got {workers}, expected 1: one process of the simulator holds all worlds"
+        )
+
+
+def take_over(
+    task: PluginConfig, robot: RobotSpec, num_envs: int, engine: HostedEngine, randomize: bool
+) -> BatchVecEnv:
+    """Return environments on an engine; it is closed if that fails."""
+    try:
+        return BatchVecEnv(task, robot, num_envs, engine, randomize=randomize)
+    except BaseException:
+        engine.close()
+        raise

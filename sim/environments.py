@@ -21,6 +21,7 @@ from typing import Any
 from vla.contracts import config, registry
 
 SUITES = "sim.suites"
+BACKENDS = "sim.backends"
 NOTE = "mneme.json"
 ADD = "vla env add {}"
 
@@ -72,13 +73,17 @@ def root() -> Path:
 
 
 def described(suite: str) -> Environment:
-    """Return how the environment of a suite is made.
+    """Return how the environment of a suite, or of a backend with an interpreter of its own, is made.
 
     Raises:
         ValueError: there is no such suite; the message offers the nearest names.
     """
     # Package indexes write gym-aloha for what Python calls gym_aloha.
     known = suite.replace("-", "_")
+    if known in registry.names(BACKENDS):
+        module = registry.load(BACKENDS, known)
+        if hasattr(module, "ENVIRONMENT"):
+            return module.ENVIRONMENT
     return registry.load(SUITES, registry.check(SUITES, known)).ENVIRONMENT
 
 
