@@ -21,8 +21,7 @@ LOOKS = frozenset(("geom_rgba", "cam_pos", "cam_quat"))
 
 
 def open_host(options: Dict[str, Any]) -> EngineHost:
-    """Return the host of a scene; `options` are `sim.describe_scene`'s, and "device" and "draws".
-    """
+    """Return the host of a scene: `options` are `sim.describe_scene`'s, "device" and "draws"."""
     wp.config.quiet = True
     return EngineHost(options, Newton(options))
 
@@ -93,9 +92,7 @@ class Newton:
         values = array.numpy().copy()
         return values.reshape(self._worlds, -1, *values.shape[1:])
 
-    def write(
-        self, rows: np.ndarray, arrays: Dict[str, np.ndarray], varied: Sequence[str]
-    ) -> None:
+    def write(self, rows: np.ndarray, arrays: Dict[str, np.ndarray], varied: Sequence[str]) -> None:
         """Put worlds where rows of the arrays say, and give them fields of the model."""
         for joint, q, qd in self._joints:
             self._write_joint(joint, q, qd, rows, arrays)
@@ -129,9 +126,7 @@ class Newton:
         self._q[rows, q + 3 : q + 7] = to_xyzw(root[:, 3:7])
         self._qd[rows, qd : qd + 6] = root[:, 7:]
 
-    def _vary(
-        self, rows: np.ndarray, arrays: Dict[str, np.ndarray], varied: Sequence[str]
-    ) -> None:
+    def _vary(self, rows: np.ndarray, arrays: Dict[str, np.ndarray], varied: Sequence[str]) -> None:
         model, flags = self._model, newton.ModelFlags
         for i, at in self._standing.items():
             if "body_pos" in varied:
@@ -152,7 +147,9 @@ class Newton:
             model.body_mass.assign(self._mass.reshape(-1))
             model.body_inv_mass.assign(_inverse(self._mass.reshape(-1)))
             model.body_inertia.assign(self._inertia.reshape(-1, 3, 3))
-            inverse = [np.linalg.inv(i) if np.any(i) else i for i in self._inertia.reshape(-1, 3, 3)]
+            inverse = [
+                np.linalg.inv(i) if np.any(i) else i for i in self._inertia.reshape(-1, 3, 3)
+            ]
             model.body_inv_inertia.assign(np.array(inverse, np.float32))
             self._solver.notify_model_changed(flags.BODY_INERTIAL_PROPERTIES)
 
@@ -225,9 +222,7 @@ class Eyes:
             enable_shadows=False, direction=wp.vec3f(*(light / np.linalg.norm(light)).tolist())
         )
         fovs = [float(np.radians(camera["fovy_deg"])) for camera in options["cameras"]]
-        self._rays = self._sensor.utils.compute_camera_rays_pinhole(
-            width, height, camera_fovs=fovs
-        )
+        self._rays = self._sensor.utils.compute_camera_rays_pinhole(width, height, camera_fovs=fovs)
         self._colour = self._sensor.utils.create_color_image_output(width, height, count)
         labels = _by_name(model.body_label[: len(model.body_label) // self._worlds])
         # The camera's body, or -1 for one that stands in the world.
@@ -240,9 +235,7 @@ class Eyes:
                         if g["name"] in shapes}  # fmt: skip
         self._rgb = model.shape_color.numpy().copy().reshape(self._worlds, -1, 3)
 
-    def vary(
-        self, rows: np.ndarray, arrays: Dict[str, np.ndarray], varied: Sequence[str]
-    ) -> None:
+    def vary(self, rows: np.ndarray, arrays: Dict[str, np.ndarray], varied: Sequence[str]) -> None:
         """Give worlds colours and poses of cameras of their own."""
         if "geom_rgba" in varied:
             for i, at in self._shapes.items():
