@@ -2,7 +2,7 @@
 
 An engine's own part is a class, here called a simulator, with
 
-    varies                                 names of the fields of a model that worlds have of their own
+    varies                                 fields of a model that worlds have of their own
     draws                                  whether it has cameras
     write(rows, arrays, varied)            put some worlds where rows of the arrays say
     step(arrays, substeps, active)         hold position targets

@@ -10,18 +10,8 @@ import os
 from typing import Any, Dict, List, Sequence
 
 import numpy as np
-from _engine import (
-    EngineHost,
-    drives,
-    free_to_root,
-    joint_targets,
-    root_to_free,
-    scalar_joints,
-    times,
-    to_wxyz,
-    to_xyzw,
-)
-from _parts import arm, bodies, volume_m3
+from _engine import EngineHost, drives, times, to_wxyz, to_xyzw
+from _parts import Standing, arm, volume_m3
 from isaacgym import gymapi, gymtorch  # before torch, or it refuses to load
 
 import torch  # isort: skip
@@ -30,8 +20,8 @@ SPACING_M = 5.0
 """Half the width of an environment."""
 ARM_BITS, FIXED_BITS, ALL_BITS = 1, 2, 0x7FFFFFFF
 """Two things touch unless their filters share a bit."""
-FORWARD = np.array([0.5, 0.5, -0.5, -0.5])
-"""From a camera that looks along x with z up, as here, to one along -z with y up (wxyz)."""
+FORWARD = np.array([0.5, -0.5, 0.5, 0.5])
+"""Turns a camera that looks along its -z with y up (wxyz) into one along x with z up, as here."""
 _opened: List[bool] = []
 
 
@@ -58,7 +48,7 @@ class IsaacGym:
         self._worlds = options["worlds"]
         self.draws = bool(options["draws"])
         self._gpu = options["device"] != "cpu"
-        self._arm, self._bodies = arm(options), bodies(options)
+        self._arm = arm(options)
         self._gym = gymapi.acquire_gym()
         number = int(options["device"].split(":")[1]) if ":" in options["device"] else 0
         # Without a graphics device there are no pictures, even off screen.
@@ -98,17 +88,8 @@ class IsaacGym:
         options.disable_gravity = True
         options.default_dof_drive_mode = int(gymapi.DOF_MODE_POS)
         robot = gym.load_asset(sim, folder, file, options)
-        names = list(gym.get_asset_dof_names(robot))
-        missing = {joint["name"] for joint in scalar_joints(self._options)} ^ set(names)
-        if missing:
-            raise ValueError(
-                "isaac_gym: joints {} are in the scene or in what it imported, not in both".format(
-                    sorted(missing)
-                )
-            )
-        # Joints in its order, with the addresses of ours.
-        known = {joint["name"]: joint for joint in scalar_joints(self._options)}
-        self._joints = [known[name] for name in names]
+        self._standing = Standing(self._options, list(gym.get_asset_dof_names(robot)))
+        self._bodies = self._standing.bodies
         assets = [self._asset(body) for body in self._bodies]
         per_row = int(np.ceil(np.sqrt(self._worlds)))
         for i in range(self._worlds):
@@ -145,7 +126,7 @@ class IsaacGym:
         handles = [gym.create_actor(env, robot, pose, "arm", i, ARM_BITS, 0)]
         properties = gym.get_asset_dof_properties(robot)
         driven = drives(self._options)
-        for k, joint in enumerate(self._joints):
+        for k, joint in enumerate(self._standing.joints):
             drive = driven.get(joint["name"], {})
             properties["driveMode"][k] = gymapi.DOF_MODE_POS
             properties["stiffness"][k] = drive.get("stiffness", 0.0)
@@ -201,88 +182,71 @@ class IsaacGym:
     # --- where things stand ---------------------------------------------------------------------
 
     def _take_tensors(self) -> None:
-        gym, sim, e = self._gym, self._sim, self._worlds
+        gym, sim = self._gym, self._sim
         self._dof_tensor = gymtorch.wrap_tensor(gym.acquire_dof_state_tensor(sim))
         self._root_tensor = gymtorch.wrap_tensor(gym.acquire_actor_root_state_tensor(sim))
-        gym.refresh_dof_state_tensor(sim)
-        gym.refresh_actor_root_state_tensor(sim)
         self._device = self._dof_tensor.device
-        self._dofs = self._dof_tensor.cpu().numpy().reshape(e, -1, 2).copy()
-        self._roots = self._root_tensor.cpu().numpy().reshape(e, -1, 13).copy()
-        self._targets = self._dofs[..., 0].copy()
-        self._dirty = np.zeros(e, bool)
-        self._overran = np.zeros(e, bool)
+        gym.refresh_actor_root_state_tensor(sim)
         self._indices = np.array(
             [[gym.get_actor_index(env, actor, gymapi.DOMAIN_SIM) for actor in actors]
              for env, actors in zip(self._envs, self._actors)], np.int32,
         )  # fmt: skip
-        # Actor 0 is the arm, which does not move as a whole.
-        self._movable = [k for k, b in enumerate(self._bodies, 1) if b["kind"] != "fixed"]
+        self._overran = np.zeros(self._worlds, bool)
 
     def write(self, rows: np.ndarray, arrays: Dict[str, np.ndarray], varied: Sequence[str]) -> None:
         """Take note of where worlds are to stand, and paint them."""
-        qpos, qvel = arrays["qpos"], arrays["qvel"]
-        for k, joint in enumerate(self._joints):
-            self._dofs[rows, k, 0] = qpos[rows, joint["qpos"]]
-            self._dofs[rows, k, 1] = qvel[rows, joint["dof"]]
-        for k, body in enumerate(self._bodies, 1):
-            if body["kind"] == "free":
-                a, d = body["qpos"], body["dof"]
-                root = free_to_root(qpos[rows, a : a + 7], qvel[rows, d : d + 6])
-                self._roots[rows, k] = root
-                self._roots[rows, k, 3:7] = to_xyzw(root[:, 3:7])
-            elif body["kind"] == "mark":
-                self._roots[rows, k, :3] = arrays["mocap_pos"][rows, body["mark"]]
-                self._roots[rows, k, 3:7] = to_xyzw(arrays["mocap_quat"][rows, body["mark"]])
-                self._roots[rows, k, 7:] = 0.0
-        self._dirty[rows] = True
-        if "geom_rgba" in varied:
-            for row in rows:
-                self._paint(row, arrays["varied_geom_rgba"][row])
-
-    def _paint(self, row: int, rgba: np.ndarray) -> None:
-        for k, body in enumerate(self._bodies, 1):
-            colour = gymapi.Vec3(*(float(part) for part in rgba[body["geom"], :3]))
-            self._gym.set_rigid_body_color(
-                self._envs[row], self._actors[row][k], 0, gymapi.MESH_VISUAL, colour
-            )
+        self._standing.write(rows, arrays)
+        if "geom_rgba" not in varied:
+            return
+        for row in rows:
+            # Actor 0 is the arm, which keeps its colours.
+            for k, body in enumerate(self._bodies, 1):
+                rgb = arrays["varied_geom_rgba"][row, body["geom"], :3]
+                self._gym.set_rigid_body_color(
+                    self._envs[row], self._actors[row][k], 0, gymapi.MESH_VISUAL,
+                    gymapi.Vec3(*(float(part) for part in rgb)),
+                )  # fmt: skip
 
     def _flush(self) -> None:
         """Hand over what was written since physics went on last, in one call per tensor."""
-        if not self._dirty.any():
+        standing, gym, sim = self._standing, self._gym, self._sim
+        if not standing.dirty.any():
             return
-        gym, sim = self._gym, self._sim
-        self._dof_tensor.copy_(self._tensor(self._dofs.reshape(-1, 2)))
-        arms = self._tensor(self._indices[self._dirty, 0])
+        joints = np.stack([standing.position, standing.velocity], axis=-1)
+        self._dof_tensor.copy_(self._tensor(joints.reshape(-1, 2).astype(np.float32)))
+        arms = self._tensor(self._indices[standing.dirty, 0])
         gym.set_dof_state_tensor_indexed(
             sim, gymtorch.unwrap_tensor(self._dof_tensor), gymtorch.unwrap_tensor(arms), len(arms)
         )
-        moved = self._tensor(self._indices[self._dirty][:, self._movable].reshape(-1))
+        moved = self._indices[standing.dirty][:, [k + 1 for k in standing.movable]].reshape(-1)
         if len(moved):
-            self._root_tensor.copy_(self._tensor(self._roots.reshape(-1, 13)))
+            roots = self._root_tensor.cpu().numpy().reshape(self._worlds, -1, 13).copy()
+            roots[:, 1:] = standing.root
+            roots[:, 1:, 3:7] = to_xyzw(standing.root[..., 3:7])
+            self._root_tensor.copy_(self._tensor(roots.reshape(-1, 13)))
+            which = self._tensor(moved)
             gym.set_actor_root_state_tensor_indexed(
-                sim, gymtorch.unwrap_tensor(self._root_tensor), gymtorch.unwrap_tensor(moved),
+                sim, gymtorch.unwrap_tensor(self._root_tensor), gymtorch.unwrap_tensor(which),
                 len(moved),
             )  # fmt: skip
-        self._dirty[:] = False
+        standing.dirty[:] = False
 
     def step(self, arrays: Dict[str, np.ndarray], substeps: int, active: np.ndarray) -> None:
         """Hold position targets for some steps; worlds that are not active are put back after."""
-        targets = joint_targets(self._options, arrays["ctrl"])
-        for k, joint in enumerate(self._joints):
-            if joint["name"] in targets:
-                self._targets[:, k] = targets[joint["name"]]
+        standing, gym, sim = self._standing, self._gym, self._sim
+        standing.aim(arrays["ctrl"])
         self._flush()
-        held = self._tensor(self._targets.reshape(-1))
-        self._gym.set_dof_position_target_tensor(self._sim, gymtorch.unwrap_tensor(held))
+        held = self._tensor(standing.target.reshape(-1).astype(np.float32))
+        gym.set_dof_position_target_tensor(sim, gymtorch.unwrap_tensor(held))
         for _ in range(substeps):
             self._simulate()
-        self._gym.refresh_dof_state_tensor(self._sim)
-        self._gym.refresh_actor_root_state_tensor(self._sim)
-        dofs = self._dof_tensor.cpu().numpy().reshape(self._dofs.shape)
-        roots = self._root_tensor.cpu().numpy().reshape(self._roots.shape)
-        self._dofs[active], self._roots[active] = dofs[active], roots[active]
-        self._dirty |= ~active
+        gym.refresh_dof_state_tensor(sim)
+        gym.refresh_actor_root_state_tensor(sim)
+        joints = self._dof_tensor.cpu().numpy().reshape(self._worlds, -1, 2)
+        roots = self._root_tensor.cpu().numpy().reshape(self._worlds, -1, 13)[:, 1:]
+        roots = roots.astype(np.float64)
+        roots[..., 3:7] = to_wxyz(roots[..., 3:7])
+        standing.take(active, joints[..., 0], joints[..., 1], roots)
 
     def _simulate(self) -> None:
         self._gym.simulate(self._sim)
@@ -292,15 +256,7 @@ class IsaacGym:
 
     def read_(self, qpos: np.ndarray, qvel: np.ndarray) -> None:
         """Write where all worlds stand into arrays of MuJoCo's layout."""
-        for k, joint in enumerate(self._joints):
-            qpos[:, joint["qpos"]] = self._dofs[:, k, 0]
-            qvel[:, joint["dof"]] = self._dofs[:, k, 1]
-        for k, body in enumerate(self._bodies, 1):
-            if body["kind"] == "free":
-                root = self._roots[:, k].astype(np.float64)
-                root[:, 3:7] = to_wxyz(root[:, 3:7])
-                a, d = body["qpos"], body["dof"]
-                qpos[:, a : a + 7], qvel[:, d : d + 6] = root_to_free(root)
+        self._standing.read_(qpos, qvel)
 
     def overran(self) -> np.ndarray:
         """Return which worlds ran out of room: PhysX tells nobody, so none."""
@@ -309,11 +265,11 @@ class IsaacGym:
     def render_(self, rows: np.ndarray, images: np.ndarray) -> None:
         """Write pictures of some worlds."""
         gym, sim = self._gym, self._sim
-        if self._dirty.any():
+        if self._standing.dirty.any():
             # What was written shows only after physics: one step of it, undone before the next.
             self._flush()
             self._simulate()
-            self._dirty[:] = True
+            self._standing.dirty[:] = True
         gym.fetch_results(sim, True)
         gym.step_graphics(sim)
         gym.render_all_camera_sensors(sim)
