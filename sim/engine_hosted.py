@@ -13,7 +13,7 @@ from sim.bridge.client import HostError, Process
 from sim.describe_scene import describe_scene
 from sim.engine import Reading, State
 from sim.render import shared_renderer
-from sim.scene import Scene
+from sim.scene import Scene, compile_scene
 from sim.world import MujocoWorld
 from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
@@ -170,22 +170,45 @@ def start(
     return engine
 
 
-def check_numbers(num_envs: int, workers: int) -> None:
-    """Raise ValueError unless there are environments, and one process for all of them."""
+def build(
+    task: PluginConfig, robot: RobotSpec, num_envs: int, host: str, settings: PluginConfig,
+    options: dict[str, Any],
+) -> BatchVecEnv:  # fmt: skip
+    """Return environments of a task on a simulator in its own interpreter.
+
+    Args:
+        task: The task's configuration.
+        robot: The arm.
+        num_envs: Number of environments.
+        host: Name of a file in `sim/hosts`, and of the backend.
+        settings: Of the backend: `workers`, `randomize`, `python`, `open_s` and `call_s` of it.
+        options: Of the host, beside the description of the scene.
+
+    Raises:
+        ValueError: a number is out of range, there is no such interpreter, or the simulator cannot
+            hold the scene.
+    """
     if num_envs < 1:
         raise ValueError(f"num_envs: got {num_envs}, expected at least 1")
-    if workers != 1:
+    if settings.workers != 1:
         raise ValueError(
-            f"workers: got {workers}, expected 1: one process of the simulator holds all worlds"
+            f"workers: got {settings.workers}, expected 1: one process of the simulator holds all "
+            "worlds"
         )
-
-
-def take_over(
-    task: PluginConfig, robot: RobotSpec, num_envs: int, engine: HostedEngine, randomize: bool
-) -> BatchVecEnv:
-    """Return environments on an engine; it is closed if that fails."""
+    for name in ("open_s", "call_s"):
+        if not getattr(settings, name) > 0.0:  # NaN is not
+            raise ValueError(f"backend.{name}: got {getattr(settings, name)}, expected above 0")
+    if not Path(settings.python).is_file():
+        raise ValueError(
+            f"backend.python: got {settings.python!r}, expected the interpreter in which {host} is "
+            f"installed; give its path: --backend.python PATH (see docs/simulators.md)"
+        )
+    engine = start(
+        compile_scene(task, robot), num_envs, host, Path(settings.python), options,
+        open_s=settings.open_s, call_s=settings.call_s,
+    )  # fmt: skip
     try:
-        return BatchVecEnv(task, robot, num_envs, engine, randomize=randomize)
+        return BatchVecEnv(task, robot, num_envs, engine, randomize=settings.randomize)
     except BaseException:
         engine.close()
         raise

@@ -73,7 +73,7 @@ def root() -> Path:
 
 
 def described(suite: str) -> Environment:
-    """Return how the environment of a suite, or of a backend with an interpreter of its own, is made.
+    """Return how the environment of a suite, or of a backend that needs one, is made.
 
     Raises:
         ValueError: there is no such suite; the message offers the nearest names.

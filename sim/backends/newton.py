@@ -1,13 +1,11 @@
 """Our tasks on Newton, NVIDIA's engine under Isaac Lab 3, in its own interpreter; CPU or GPU."""
 
 import dataclasses
-from pathlib import Path
 from typing import ClassVar, Literal
 
 from sim import engine_hosted, environments
 from sim.batch import BatchVecEnv
 from sim.environments import Environment
-from sim.scene import compile_scene
 from vla.contracts.config import PluginConfig, check_least
 from vla.contracts.specs import RobotSpec
 
@@ -59,12 +57,11 @@ class Config(PluginConfig):
                 cannot play the task.
         """
         check_least(self, contacts=1, constraints=1)
-        engine_hosted.check_numbers(num_envs, self.workers)
-        python = Path(self.python) if self.python else environments.interpreter("newton")
-        engine = engine_hosted.start(
-            compile_scene(task, robot), num_envs, "newton", python,
+        settings = self
+        if not self.python:
+            settings = dataclasses.replace(self, python=str(environments.interpreter("newton")))
+        return engine_hosted.build(
+            task, robot, num_envs, "newton", settings,
             {"device": self.device, "draws": self.pictures == "engine", "nconmax": self.contacts,
              "njmax": self.constraints},
-            open_s=self.open_s, call_s=self.call_s,
         )  # fmt: skip
-        return engine_hosted.take_over(task, robot, num_envs, engine, self.randomize)

@@ -6,6 +6,7 @@ go: its importer knows no such constraint. Everything there is xyzw and in the f
 environment.
 """
 
+import importlib
 import os
 from typing import Any, Dict, List, Sequence
 
@@ -14,7 +15,8 @@ from _engine import EngineHost, drives, times, to_wxyz, to_xyzw
 from _parts import Standing, arm, volume_m3
 from isaacgym import gymapi, gymtorch  # before torch, or it refuses to load
 
-import torch  # isort: skip
+# That of its own interpreter: nothing of ours depends on it.
+torch = importlib.import_module("torch")
 
 SPACING_M = 5.0
 """Half the width of an environment."""

@@ -6,6 +6,7 @@ things are written (`write_..._to_sim`, then `write_..._to_sim_index`). Nothing 
 be imported before its app runs.
 """
 
+import importlib
 import sys
 from typing import Any, Dict, List, Sequence
 
@@ -336,8 +337,8 @@ class IsaacLab:
         return self._tensor(np.asarray(values, np.float32))
 
     def _tensor(self, values: np.ndarray) -> Any:
-        import torch
-
+        # That of its own interpreter: nothing of ours depends on it.
+        torch = importlib.import_module("torch")
         return torch.from_numpy(np.ascontiguousarray(values)).to(self._options["device"])
 
     def close(self) -> None:

@@ -259,7 +259,7 @@ class Eyes:
                 quat = times(carrier, quat)
             poses[view] = np.concatenate([pos, to_xyzw(quat)], axis=1)
         self._model.bvh_refit_shapes(state)
-        transforms = wp.array(poses, dtype=wp.transformf, device=self._model.device)
+        transforms: Any = wp.array(poses, dtype=wp.transformf, device=self._model.device)
         self._sensor.update(state, transforms, self._rays, color_image=self._colour)
         packed = np.ascontiguousarray(self._colour.numpy())
         return packed.view(np.uint8).reshape(*packed.shape, 4)[..., :3]

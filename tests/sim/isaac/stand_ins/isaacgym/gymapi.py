@@ -143,7 +143,12 @@ class Gym:
         file = f"{rootpath}/{filename}"
         # Not the order of the file: whoever relies on it is wrong.
         names = sim.stage.joint_names(file)[::-1]
-        return {"file": file, "dofs": names, "options": options, "bodies": sim.stage.body_names(file)}
+        return {
+            "file": file,
+            "dofs": names,
+            "options": options,
+            "bodies": sim.stage.body_names(file),
+        }
 
     def create_box(self, sim: Any, width: float, height: float, depth: float, options: Any) -> Any:
         size = (width / 2, height / 2, depth / 2)
@@ -165,7 +170,7 @@ class Gym:
         return sim.envs[-1]
 
     def create_actor(
-        self, env: Any, asset: Any, pose: Any, name: str, group: int, filter: int, segmentation: int  # noqa: A002, E501
+        self, env: Any, asset: Any, pose: Any, name: str, group: int, filter: int, segmentation: int  # noqa: A002
     ) -> int:  # fmt: skip
         if group != env.index:
             raise ValueError(f"create_actor: group {group} of environment {env.index} meets others")
@@ -258,7 +263,11 @@ class Gym:
 
         stage, first = sim.stage, sim.envs[0]
         arm = first.actors[0]
-        stage.arm_file, stage.arm_bits, stage.arm_friction = arm.asset["file"], arm.bits, arm.friction  # noqa: E501
+        stage.arm_file, stage.arm_bits, stage.arm_friction = (
+            arm.asset["file"],
+            arm.bits,
+            arm.friction,
+        )
         stage.arm_weightless = arm.asset["options"].disable_gravity
         if not arm.asset["options"].fix_base_link:
             raise RuntimeError("the arm is not fixed: it falls")
@@ -372,7 +381,9 @@ def _floats(tensor: Any, count: int) -> Any:
     import torch
 
     if tensor.held.dtype != torch.float32 or tensor.held.numel() != count:
-        raise TypeError(f"tensor: got {tensor.held.dtype} [{tensor.held.numel()}], expected float32 [{count}]")  # noqa: E501
+        raise TypeError(
+            f"tensor: got {tensor.held.dtype} [{tensor.held.numel()}], expected float32 [{count}]"
+        )
     return tensor.held
 
 

@@ -30,9 +30,7 @@ ArticulationRootPropertiesCfg = configuration(
 )
 MassPropertiesCfg = configuration("MassPropertiesCfg", "mass")
 PreviewSurfaceCfg = configuration("PreviewSurfaceCfg", "diffuse_color")
-RigidBodyMaterialCfg = configuration(
-    "RigidBodyMaterialCfg", "static_friction", "dynamic_friction"
-)
+RigidBodyMaterialCfg = configuration("RigidBodyMaterialCfg", "static_friction", "dynamic_friction")
 DomeLightCfg = configuration("DomeLightCfg", "intensity")
 _FILE = ("asset_path", "self_collision", "rigid_props", "articulation_props")
 MjcfFileCfg = configuration("MjcfFileCfg", *_FILE, *(() if THIRD else ("fix_base",)))
