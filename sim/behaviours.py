@@ -96,7 +96,7 @@ def act_stream(
 def _freeze(world: World, task: Task, rng: np.random.Generator) -> Iterator[np.ndarray]:
     stop_at = rng.uniform(0.1, 0.6)
     for action in task.script(world, "expert"):
-        if world.progress >= stop_at:
+        if world.progress() >= stop_at:
             break
         yield action
     hold = world.data.qpos[world.joint_qpos].copy()

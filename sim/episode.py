@@ -68,7 +68,7 @@ def record_episode(
         proprio.append(world.proprio)
         actions.append(np.asarray(action, np.float32))
         success.append(world.succeeded)
-        progress.append(world.progress)
+        progress.append(world.progress())
     return EpisodeRecord(
         images=np.stack(frames),
         proprio=np.stack(proprio),

@@ -107,6 +107,6 @@ class MnemeEnv(gymnasium.Env[dict[str, Any], np.ndarray]):
     def _info(self) -> dict[str, Any]:
         return {
             "is_success": self._world.succeeded,
-            "progress": self._world.progress,
+            "progress": self._world.progress(),
             "task": self._world.instruction,
         }

@@ -85,7 +85,7 @@ class Lanes:
             buffers["terminated"][row] = terminated
             buffers["truncated"][row] = truncated
             buffers["success"][row] = world.succeeded
-            buffers["progress"][row] = world.progress
+            buffers["progress"][row] = world.progress()
             buffers["steps"][row] = steps
             buffers["episode"][row] = world.index
         if ended:

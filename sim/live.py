@@ -104,7 +104,7 @@ class Live:
             "instruction": world.instruction,
             "steps": world.steps,
             "success": bool(world.succeeded),
-            "progress": world.progress,
+            "progress": world.progress(),
             "terminated": bool(self.terminated),
             "truncated": bool(self.truncated),
             "running": self.running,

@@ -32,10 +32,10 @@ def staged(
     """Return the weighted sum of the shares done of each stage.
 
     Args:
-        shares: Share done of each stage, each in [0, 1].
+        shares: Share done of each stage, each in [0, 1]: arrays of one shape, or numbers.
         weights: Weight of each stage; they add up to at most 1.
     """
-    table = np.empty((*np.broadcast_shapes(*map(np.shape, shares)), len(shares)))
+    table = np.empty((*max(map(np.shape, shares), key=len), len(shares)))
     for stage, share in enumerate(shares):
         table[..., stage] = share
     return np.vecdot(table, weights)

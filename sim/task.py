@@ -128,9 +128,8 @@ class World(Protocol):
     @episode.setter
     def episode(self, drawn: Any) -> None: ...
 
-    @property
     def progress(self) -> float:
-        """What `Task.progress` says of this world."""
+        """Return what `Task.progress` says of this world."""
         ...
 
     def go_home_(self) -> None:

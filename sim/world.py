@@ -143,15 +143,14 @@ class MujocoWorld:
     @property
     def episode(self) -> Any:
         """The task's own state of the episode: a copy of the row in `alone.episode`."""
-        return row_of(self.alone.episode, 0)
+        return None if self.alone.episode is None else row_of(self.alone.episode, 0)
 
     @episode.setter
     def episode(self, drawn: Any) -> None:
         self.alone.episode = stacked(drawn, 1)
 
-    @property
     def progress(self) -> float:
-        """Oracle progress in [0, 1]."""
+        """Return oracle progress in [0, 1]."""
         return float(self.task.progress(self.alone)[0])
 
     @property

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -35,6 +35,7 @@ class Fields:
     """f32 [n, ngeom, 4]."""
 
 
+@runtime_checkable
 class Keeper(Protocol):
     """Who simulates the worlds whose arrays these are."""
 
@@ -105,12 +106,13 @@ class ArrayWorlds:
         """Return how many bodies of the arm touch a geom, i64 [n]; two of them hold it."""
         world, pairs = self._keeper.contacts()
         pair, side = np.nonzero(pairs == self._find("geom", geom).id)
-        if not len(pair):
-            return np.zeros(len(self.steps), np.int64)
         body = self._arm_body[pairs[pair, 1 - side]]
-        touched = np.zeros((len(self.steps), self._model.nbody + 1), np.bool_)
-        touched[world[pair], body] = True  # what is not of the arm falls into the last column
-        return touched[:, :-1].sum(1)
+        arm = body >= 0
+        if not arm.any():
+            return np.zeros(len(self.steps), np.int64)
+        touched = np.zeros((len(self.steps), self._model.nbody), np.bool_)
+        touched[world[pair[arm]], body[arm]] = True
+        return touched.sum(1)
 
     def hold_(self, rows: Rows) -> None:
         """Hold the arm exactly at home, at rest: a lock, to the bit."""
@@ -144,16 +146,17 @@ class ArrayWorlds:
 
     def paint_(self, geom: str, rows: Rows, rgb: np.ndarray) -> None:
         """Give a geom a colour f64 [n, 3] in [0, 1]."""
-        at, rgba = np.flatnonzero(rows & self.moving), self.fields.geom_rgba
-        place, wanted = self._find("geom", geom).id, rgb[at].astype(np.float32)
-        changed = (rgba[at, place, :3] != wanted).any(1)
-        self._written[at[changed]] = True
-        self.painted |= bool(changed.any())
-        rgba[at, place, :3] = wanted
+        there = self.fields.geom_rgba[:, self._find("geom", geom).id, :3]
+        wanted = rgb.astype(np.float32)
+        changed = (there != wanted).any(1) & rows & self.moving
+        if changed.any():
+            there[changed] = wanted[changed]
+            self._written |= changed
+            self.painted = True
 
     def refresh_(self) -> None:
         """Bring poses up to date in those worlds that were written to since the last time."""
-        rows = np.flatnonzero(self._written)
+        rows = self._written.nonzero()[0]
         if len(rows):
             self._written[:] = False
             self._keeper.refresh_(rows)
@@ -162,7 +165,7 @@ class ArrayWorlds:
         """Return the indices of the worlds to write to, and note that they are written to."""
         here = rows & self.moving
         self._written |= here
-        return np.flatnonzero(here)
+        return here.nonzero()[0]
 
     def _find(self, kind: str, name: str) -> Any:
         found = self._found.get((kind, name))

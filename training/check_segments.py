@@ -73,7 +73,7 @@ def play(world: MujocoWorld, geom: str, seed: int) -> Demonstration:
         state.append(world.proprio)
         actions.append(np.asarray(action, np.float32))
         held.append(world.alone.touching(geom)[0] >= 2)
-        progress.append(world.progress)
+        progress.append(world.progress())
         if not ended:
             world.step(actions[-1])
     return Demonstration(

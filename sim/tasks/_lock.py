@@ -13,6 +13,7 @@ import numpy as np
 
 from sim.task import Rows, Worlds
 from vla.contracts.specs import RobotSpec
+from vla.contracts.types import Array
 
 MAX_CUE_START = 16
 PALETTE = {
@@ -35,11 +36,11 @@ SIDE_LAMP_HALF_M = 0.022
 class Schedule:
     """The times of one episode, in control steps since it began; of many, with a leading axis."""
 
-    cue_start: int
+    cue_start: Array
     """The cue shows in observations from this step on."""
-    cue_end: int
+    cue_end: Array
     """The cue is gone from this step on (never, if it stays visible: then past any episode)."""
-    go: int
+    go: Array
     """The arm is free from this step on."""
     flashes: np.ndarray
     """Distractor events: first step, step after the last, colour index; i64, shape (events, 3)."""
@@ -146,7 +147,7 @@ def own(choices: np.ndarray, cue: np.ndarray) -> np.ndarray:
 def flash_(worlds: Worlds, rows: Rows, palette: np.ndarray) -> None:
     """Give side lamps the colour of the distractor event of now; off at any other time."""
     flashes = worlds.episode.schedule.flashes
-    rgb = np.tile(OFF_RGB, (len(worlds.steps), 1))
+    rgb: np.ndarray = np.full((len(worlds.steps), 3), OFF_RGB)
     for start, end, colour in flashes.transpose(1, 2, 0):
         lit = (start <= worlds.steps) & (worlds.steps < end)
         rgb = np.where(lit[:, None], palette[colour], rgb)

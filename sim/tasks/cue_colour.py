@@ -16,6 +16,7 @@ from sim.task import Rows, World, Worlds
 from sim.tasks import _lock
 from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
+from vla.contracts.types import Array
 
 INSTRUCTIONS = (
     "press the button that has the colour the lamp showed",
@@ -75,9 +76,9 @@ class Config(PluginConfig):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Episode:
-    """What happens in one episode."""
+    """What happens in one episode; in many, with a leading axis on every field."""
 
-    cue: int
+    cue: Array
     """Index of the lamp's colour."""
     schedule: _lock.Schedule
     """When cue, distractors and go come."""
@@ -85,7 +86,7 @@ class Episode:
     """Where each colour's button will stand at go, shape (K, 3)."""
     touched: np.ndarray
     """Which buttons were touched first, bool, shape (K,): a single one in practice."""
-    start_distance_m: float = 1.0
+    start_distance_m: Array = 1.0
     """Distance of the tool from the right button at go."""
 
 
@@ -157,24 +158,29 @@ class CueColour:
         if until_go.any():
             worlds.hold_(until_go)
             self._light(worlds, until_go)
-            self._go(worlds, at_go)
+            if at_go.any():
+                self._go(worlds, at_go)
             worlds.refresh_()
-            episode.start_distance_m[at_go] = self._distance_m(worlds)[at_go]
 
     def success(self, worlds: Worlds) -> np.ndarray:
         """True if the first button touched has the cue's colour."""
         touched = worlds.episode.touched
+        if not touched.any():
+            return np.zeros(len(touched), np.bool_)
         return _lock.own(touched, worlds.episode.cue) & (touched.sum(1) == 1)
 
     def failure(self, worlds: Worlds) -> np.ndarray:
         """True if any other button was touched first, or with it."""
-        return worlds.episode.touched.any(1) & ~self.success(worlds)
+        decided = worlds.episode.touched.any(1)
+        return decided & ~self.success(worlds) if decided.any() else decided
 
     def progress(self, worlds: Worlds) -> np.ndarray:
         """0 until go, then the share of the way to the right button, below 0.95 until success."""
         episode = worlds.episode
-        way = rewards.share_done(self._distance_m(worlds), episode.start_distance_m)
         nothing = (worlds.steps < episode.schedule.go) | self.failure(worlds)
+        if nothing.all():
+            return np.zeros(len(nothing))
+        way = rewards.share_done(self._distance_m(worlds), episode.start_distance_m)
         return np.where(self.success(worlds), 1.0, np.where(nothing, 0.0, 0.95 * way))
 
     def script(self, world: World, variant: str) -> Iterator[np.ndarray]:
@@ -201,12 +207,14 @@ class CueColour:
         else:
             yield from motion.press(button)
 
-    def _go(self, worlds: Worlds, rows: Rows) -> None:
+    def _go(self, worlds: Worlds, rows: np.ndarray) -> None:
         """Set everything to a state in which only the layout differs between episodes."""
         worlds.go_home_(rows)
         level = np.zeros(len(worlds.steps))
         for k in range(self.config.choices):
             worlds.place_(f"button{k}", rows, worlds.episode.buttons_m[:, k], level)
+        worlds.refresh_()
+        worlds.episode.start_distance_m[rows] = self._distance_m(worlds)[rows]
 
     def _light(self, worlds: Worlds, rows: Rows) -> None:
         episode, schedule = worlds.episode, worlds.episode.schedule

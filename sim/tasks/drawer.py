@@ -11,6 +11,7 @@ from sim.expert import Motion
 from sim.task import World, Worlds
 from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
+from vla.contracts.types import Array
 
 WORDINGS = (
     "open the drawer",
@@ -51,11 +52,11 @@ class Config(PluginConfig):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Episode:
-    """What happens in one episode."""
+    """What happens in one episode; in many, with a leading axis on every field."""
 
     out: np.ndarray
     """Unit vector in which the drawer opens, shape (3,)."""
-    reach_m: float
+    reach_m: Array
     """Distance of the tool from the handle at the start."""
 
 
@@ -134,7 +135,7 @@ class Drawer:
     def progress(self, worlds: Worlds) -> np.ndarray:
         """0.25 for coming to the handle, 0.1 for holding it, 0.6 for pulling; 1 with success."""
         near = rewards.share_done(self._reach_m(worlds), worlds.episode.reach_m)
-        held = worlds.touching("handle") >= 2
+        held = (worlds.touching("handle") >= 2).astype(np.float64)
         left = self.config.open_m - worlds.joint_pos("drawer")
         pulled = rewards.share_done(left, self.config.open_m)
         part = rewards.staged((near, held, pulled), (0.25, 0.1, 0.6))

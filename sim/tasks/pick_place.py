@@ -11,6 +11,7 @@ from sim.expert import Motion, grasp_yaw
 from sim.task import World, Worlds
 from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
+from vla.contracts.types import Array
 
 WORDINGS = (
     "put the {} cube on the tray",
@@ -53,13 +54,13 @@ class Config(PluginConfig):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Episode:
-    """What happens in one episode."""
+    """What happens in one episode; in many, with a leading axis on every field."""
 
     tray_m: np.ndarray
     """Centre of the tray on the table, shape (3,)."""
-    reach_m: float
+    reach_m: Array
     """Distance of the tool from the cube at the start."""
-    carry_m: float
+    carry_m: Array
     """Horizontal distance of the cube from the tray at the start."""
 
 
@@ -119,8 +120,11 @@ class PickPlace:
 
     def success(self, worlds: Worlds) -> np.ndarray:
         """True once the cube rests on the tray, touched by nothing of the arm."""
+        on_tray = self._on_tray(worlds)
+        if not on_tray.any():
+            return on_tray
         return (
-            self._on_tray(worlds)
+            on_tray
             & (worlds.body_pos_m(CUBES[0])[:, 2] < HALF_M + 0.004)
             & (worlds.body_speed_m_s(CUBES[0]) < 0.03)
             & (worlds.touching(CUBES[0]) == 0)
@@ -135,16 +139,17 @@ class PickPlace:
         episode = worlds.episode
         cube = worlds.body_pos_m(CUBES[0])
         height = np.clip((cube[:, 2] - HALF_M) / LIFT_M, 0.0, 1.0)
-        on_tray = self._on_tray(worlds)
-        left = rewards.length((cube - episode.tray_m)[:, :2]) - TRAY_HALF_M
-        way = rewards.share_done(left, episode.carry_m - TRAY_HALF_M)
-        lifted, there = np.where(on_tray, 1.0, (height, way * height))
-        down = np.where(on_tray, 1.0 - height, 0.0)
-        held = rewards.staged((1.0, 1.0, lifted, there, down), STAGES)
+        on_tray, held = self._on_tray(worlds), worlds.touching(CUBES[0]) >= 2
         near = rewards.share_done(rewards.length(worlds.tool_m - cube), episode.reach_m)
-        free = np.where(on_tray, sum(STAGES) + 0.05 * (1.0 - height), STAGES[0] * near)
-        part = np.where(worlds.touching(CUBES[0]) >= 2, held, free)
-        return np.where(self.success(worlds), 1.0, part)
+        part = np.where(on_tray, sum(STAGES) + 0.05 * (1.0 - height), STAGES[0] * near)
+        if held.any():
+            left = rewards.length((cube - episode.tray_m)[:, :2]) - TRAY_HALF_M
+            way = rewards.share_done(left, episode.carry_m - TRAY_HALF_M)
+            lifted, there = np.where(on_tray, 1.0, (height, way * height))
+            down = np.where(on_tray, 1.0 - height, 0.0)
+            part[held] = rewards.staged((1.0, 1.0, lifted, there, down), STAGES)[held]
+        part[self.success(worlds)] = 1.0
+        return part
 
     def script(self, world: World, variant: str) -> Iterator[np.ndarray]:
         """Pick, carry, place, release; the variants go wrong at the point their name says."""

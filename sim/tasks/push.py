@@ -11,6 +11,7 @@ from sim.expert import Motion, grasp_yaw
 from sim.task import World, Worlds
 from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
+from vla.contracts.types import Array
 
 WORDINGS = (
     "push the {} block into the circle",
@@ -57,13 +58,13 @@ class Config(PluginConfig):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Episode:
-    """What happens in one episode."""
+    """What happens in one episode; in many, with a leading axis on every field."""
 
     disc_m: np.ndarray
     """Centre of the disc on the table, shape (3,)."""
-    reach_m: float
+    reach_m: Array
     """Distance of the tool from the block at the start."""
-    push_m: float
+    push_m: Array
     """Distance of the block from the disc at the start."""
 
 

@@ -16,6 +16,7 @@ from sim.task import Rows, World, Worlds
 from sim.tasks import _lock
 from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
+from vla.contracts.types import Array
 
 INSTRUCTIONS = (
     "put the block back where it came from",
@@ -80,9 +81,9 @@ class Config(PluginConfig):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Episode:
-    """What happens in one episode."""
+    """What happens in one episode; in many, with a leading axis on every field."""
 
-    cue: int
+    cue: Array
     """Index of the block's own place."""
     schedule: _lock.Schedule
     """When the block is shown at its place, when distractors and go come."""
@@ -90,11 +91,11 @@ class Episode:
     """Centres of the places on the table, shape (K, 3)."""
     centre_m: np.ndarray
     """Where the block stands but while it is shown, shape (3,)."""
-    yaw_rad: float
+    yaw_rad: Array
     """Rotation of the block."""
-    chosen: int = -1
+    chosen: Array = -1
     """Index of the first place on which the block was set down after go; -1 before."""
-    reach_m: float = 1.0
+    reach_m: Array = 1.0
     """Distance of the tool from the block at go."""
 
 
@@ -165,16 +166,18 @@ class PutBack:
         if (before_go | at_go).any():
             worlds.hold_(before_go)
             self._show(worlds, before_go)
-            self._go(worlds, at_go)
+            if at_go.any():
+                self._go(worlds, at_go)
             worlds.refresh_()
-            away = rewards.length(worlds.tool_m - episode.centre_m)
-            episode.reach_m[at_go] = away[at_go]
 
     def success(self, worlds: Worlds) -> np.ndarray:
         """True once the block lies on its own place, untouched, and was on no other before."""
         cue = worlds.episode.cue
+        chosen = worlds.episode.chosen == cue
+        if not chosen.any():
+            return chosen
         return (
-            (worlds.episode.chosen == cue)
+            chosen
             & (self._set_down(worlds) == cue)
             & (worlds.body_speed_m_s("block") < 0.03)
             & (worlds.touching("block") == 0)
@@ -189,20 +192,24 @@ class PutBack:
     def progress(self, worlds: Worlds) -> np.ndarray:
         """0 until go, then reach, grasp, lift, transport, place, release; below 1 until success."""
         episode = worlds.episode
+        nothing = (worlds.steps < episode.schedule.go) | self.failure(worlds)
+        if nothing.all():
+            return np.zeros(len(nothing))
         block, place = worlds.body_pos_m("block"), _lock.own(episode.places_m, episode.cue)
         height = np.clip((block[:, 2] - HALF_M) / LIFT_M, 0.0, 1.0)
         left = rewards.length((block - place)[:, :2])
-        start = rewards.length((episode.centre_m - place)[:, :2])
-        way = rewards.share_done(left - PLACE_RADIUS_M, start - PLACE_RADIUS_M)
-        there = left < PLACE_RADIUS_M
-        lifted, carried = np.where(there, 1.0, (height, way * height))
-        down = np.where(there, 1.0 - height, 0.0)
-        held = rewards.staged((1.0, 1.0, lifted, carried, down), STAGES)
+        there, held = left < PLACE_RADIUS_M, worlds.touching("block") >= 2
         near = rewards.share_done(rewards.length(worlds.tool_m - block), episode.reach_m)
-        free = np.where(there, sum(STAGES) + 0.05 * (1.0 - height), STAGES[0] * near)
-        part = np.where(worlds.touching("block") >= 2, held, free)
-        nothing = (worlds.steps < episode.schedule.go) | self.failure(worlds)
-        return np.where(self.success(worlds), 1.0, np.where(nothing, 0.0, part))
+        part = np.where(there, sum(STAGES) + 0.05 * (1.0 - height), STAGES[0] * near)
+        if held.any():
+            start = rewards.length((episode.centre_m - place)[:, :2])
+            way = rewards.share_done(left - PLACE_RADIUS_M, start - PLACE_RADIUS_M)
+            lifted, carried = np.where(there, 1.0, (height, way * height))
+            down = np.where(there, 1.0 - height, 0.0)
+            part[held] = rewards.staged((1.0, 1.0, lifted, carried, down), STAGES)[held]
+        part[nothing] = 0.0
+        part[self.success(worlds)] = 1.0
+        return part
 
     def script(self, world: World, variant: str) -> Iterator[np.ndarray]:
         """Wait for go, take the block, put it back; the variants go wrong as their names say."""
@@ -237,12 +244,15 @@ class PutBack:
         yield from motion.move(goal + (0.0, 0.0, HALF_M + LIFT_M), tolerance_m=0.015)
         yield from motion.wait(2)
 
-    def _go(self, worlds: Worlds, rows: Rows) -> None:
+    def _go(self, worlds: Worlds, rows: np.ndarray) -> None:
         """Set everything to a state that does not depend on the block's own place."""
         worlds.go_home_(rows)
         self._furnish(worlds, rows)
-        worlds.place_("block", rows, worlds.episode.centre_m, worlds.episode.yaw_rad)
+        centre_m = worlds.episode.centre_m
+        worlds.place_("block", rows, centre_m, worlds.episode.yaw_rad)
         _lock.flash_(worlds, rows, self._palette)
+        worlds.refresh_()
+        worlds.episode.reach_m[rows] = rewards.length(worlds.tool_m - centre_m)[rows]
 
     def _furnish(self, worlds: Worlds, rows: Rows) -> None:
         level = np.zeros(len(worlds.steps))

@@ -11,6 +11,7 @@ from sim.expert import Motion
 from sim.task import World, Worlds
 from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
+from vla.contracts.types import Array
 
 WORDINGS = (
     "reach the {} ball",
@@ -50,13 +51,13 @@ class Config(PluginConfig):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Episode:
-    """What happens in one episode."""
+    """What happens in one episode; in many, with a leading axis on every field."""
 
     balls_m: np.ndarray
     """Where the balls are, the right one first, shape (balls, 3)."""
-    start_m: float
+    start_m: Array
     """Distance of the tool from the right ball at the start."""
-    held: int = 0
+    held: Array = 0
     """Control steps for which the tool has been at the ball."""
 
 

@@ -1,21 +1,12 @@
 """The smallest engine: plain MuJoCo, one model and one data per world; a reference for tests."""
 
-import copy
-
 import mujoco
 import numpy as np
 
 from sim.engine import VARIED, Geometry, Reading, State
 from sim.render import shared_renderer
 from sim.scene import Scene
-
-
-class HostWorld:
-    """What `sim.render.Renderer` draws."""
-
-    def __init__(self, scene: Scene) -> None:
-        self.model = copy.copy(scene.model)
-        self.data = mujoco.MjData(self.model)
+from sim.world import MujocoWorld
 
 
 class HostEngine:
@@ -32,7 +23,8 @@ class HostEngine:
         """Make worlds; `gives` says whether geometry and contacts come with a reading."""
         self.num_worlds = num_worlds
         self.varies = varies
-        self.worlds = [HostWorld(scene) for _ in range(num_worlds)]
+        self.worlds = [MujocoWorld(scene) for _ in range(num_worlds)]
+        """Only their models and data are used."""
         self.gives = gives
         self.closed = False
         self.writes: list[list[int]] = []
@@ -85,7 +77,7 @@ class HostEngine:
 
     def render(self, rows: np.ndarray) -> np.ndarray:
         images = np.zeros((len(rows), *self._image_shape), np.uint8)
-        self._renderer.draw_([self.worlds[row] for row in rows], images)
+        self._renderer.draw_([self.worlds[row] for row in rows], list(images))
         self.drawn += len(rows)
         return images
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from sim import leak_audit
+from sim.task import Rows, Worlds
 from sim.tasks import _lock, cue_colour, put_back
 from vla.contracts.config import PluginConfig
 
@@ -40,12 +41,12 @@ def test_with_another_cue_the_rest_of_an_episode_is_the_same_to_the_bit(
 def test_a_lamp_that_glows_faintly_after_the_cue_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     light = cue_colour.CueColour._light
 
-    def glow(self: cue_colour.CueColour, world: object) -> None:
-        light(self, world)
-        if world.steps >= world.episode.schedule.cue_end:
-            off = np.array(_lock.OFF_RGB)
-            tint = self._palette[world.episode.cue] - off
-            _lock.light_(world, "lamp", off + 0.03 * tint)
+    def glow(self: cue_colour.CueColour, worlds: Worlds, rows: Rows) -> None:
+        light(self, worlds, rows)
+        after = worlds.steps >= worlds.episode.schedule.cue_end
+        off = np.array(_lock.OFF_RGB)
+        tint = self._palette[worlds.episode.cue] - off
+        worlds.paint_("lamp", after, off + 0.03 * tint)
 
     monkeypatch.setattr(cue_colour.CueColour, "_light", glow)
     config = cue_colour.Config(delay_steps=QUICK)

@@ -26,13 +26,17 @@ def _hold(world: MujocoWorld, steps: int) -> None:
 
 
 def test_share_done_counts_the_way_behind() -> None:
-    assert rewards.share_done(0.3, 0.4) == pytest.approx(0.25)
-    assert rewards.share_done(0.5, 0.4) == 0.0
-    assert rewards.share_done(0.0, 0.4) == 1.0
+    done = rewards.share_done(np.array([0.3, 0.5, 0.0]), 0.4)
+    np.testing.assert_allclose(done, [0.25, 0.0, 1.0])
 
 
 def test_staged_adds_up_weighted_shares() -> None:
-    assert rewards.staged((1.0, 0.5, 0.0), (0.25, 0.5, 0.2)) == pytest.approx(0.5)
+    both = rewards.staged((1.0, np.array([0.5, 1.0]), np.zeros(2)), (0.25, 0.5, 0.2))
+    np.testing.assert_allclose(both, [0.5, 0.75])
+
+
+def test_length_is_that_of_each_vector() -> None:
+    np.testing.assert_allclose(rewards.length(np.array([[3.0, 4.0], [0.0, 0.5]])), [5.0, 0.5])
 
 
 def test_reach_needs_the_tool_at_the_ball_for_three_steps() -> None:
@@ -43,13 +47,13 @@ def test_reach_needs_the_tool_at_the_ball_for_three_steps() -> None:
     outcomes = []
     for _ in range(3):
         world.step(pose)
-        outcomes.append(world.task.success(world))
+        outcomes.append(world.succeeded)
     assert outcomes == [False, False, True]
 
 
 def test_reach_forgets_the_time_held_when_the_tool_leaves() -> None:
     world = _world(reach.Config())
-    world.episode.held = 2
+    world.alone.episode.held[:] = 2
     world.step(np.array(so101.SPEC.home))
     assert world.episode.held == 0
 
@@ -67,8 +71,8 @@ def test_pick_place_succeeds_with_the_cube_at_rest_on_the_tray() -> None:
     tray = world.episode.tray_m
     layout.place_(world, "cube", tray + (0.0, 0.0, pick_place.HALF_M))
     _hold(world, 5)
-    assert world.task.success(world)
-    assert world.task.progress(world) == 1.0
+    assert world.succeeded
+    assert world.progress() == 1.0
 
 
 @pytest.mark.parametrize(
@@ -80,23 +84,23 @@ def test_pick_place_ends_at_the_edge_of_the_tray(offset_m: float, expected: bool
     pos = world.episode.tray_m + (0.0, offset_m, pick_place.HALF_M)
     layout.place_(world, "cube", pos)
     _hold(world, 5)
-    assert world.task.success(world) is expected
+    assert world.succeeded is expected
 
 
 def test_pick_place_does_not_count_a_cube_in_the_air() -> None:
     world = _world(pick_place.Config())
     layout.place_(world, "cube", world.episode.tray_m + (0.0, 0.0, 0.1))
     world.step(np.array(so101.SPEC.home))
-    assert not world.task.success(world)
-    assert world.task.progress(world) < 1.0
+    assert not world.succeeded
+    assert world.progress() < 1.0
 
 
 def test_pick_place_fails_when_the_cube_is_off_the_table() -> None:
     world = _world(pick_place.Config())
-    assert not world.task.failure(world)
+    assert not world.task.failure(world.alone)[0]
     layout.place_(world, "cube", np.array([0.2, 0.9, -0.1]))
     _, terminated, _ = world.step(np.array(so101.SPEC.home))
-    assert world.task.failure(world)
+    assert world.task.failure(world.alone)[0]
     assert terminated
 
 
@@ -115,11 +119,11 @@ def test_push_succeeds_at_the_disc_only() -> None:
     disc = world.episode.disc_m
     layout.place_(world, "block", disc + (0.02, 0.0, push.HALF_M))
     _hold(world, 5)
-    assert world.task.success(world)
+    assert world.succeeded
     # 0.03 m is more than the tolerance of 0.025 m.
     layout.place_(world, "block", disc + (0.03, 0.0, push.HALF_M))
     _hold(world, 5)
-    assert not world.task.success(world)
+    assert not world.succeeded
 
 
 def test_push_progress_is_the_share_of_the_way_pushed() -> None:
@@ -131,7 +135,7 @@ def test_push_progress_is_the_share_of_the_way_pushed() -> None:
     half = 0.025 + 0.5 * (world.episode.push_m - 0.025)
     layout.place_(world, "block", np.array([*(disc[:2] - half * unit), push.HALF_M]))
     world.step(np.array(so101.SPEC.home))
-    assert 0.34 < world.task.progress(world) < 0.61
+    assert 0.34 < world.progress() < 0.61
 
 
 def test_drawer_is_open_from_6_cm_on() -> None:
@@ -140,8 +144,8 @@ def test_drawer_is_open_from_6_cm_on() -> None:
     for out_m, expected in ((0.05, False), (0.07, True)):
         world.data.qpos[slide] = out_m
         world.step(np.array(so101.SPEC.home))
-        assert world.task.success(world) is expected
-        assert (world.task.progress(world) == 1.0) is expected
+        assert world.succeeded is expected
+        assert (world.progress() == 1.0) is expected
 
 
 def test_drawer_opens_towards_the_arm() -> None:

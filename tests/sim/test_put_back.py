@@ -22,7 +22,7 @@ def test_swapping_the_place_changes_nothing_from_the_blank_on_to_the_bit():
     def play(cue):
         world = make()
         world.reset(4, 2)
-        world.episode.cue = cue
+        world.alone.episode.cue[:] = cue
         camera = Camera(shared_renderer(world.scene), world)
         schedule = world.episode.schedule
         shown, blank = [], []

@@ -20,7 +20,7 @@ def _film(cue: int, path: Path) -> tuple[np.ndarray, int]:
     world = MujocoWorld(compile_scene(config, load_robot(None)))
     camera = Camera(shared_renderer(world.scene), world)
     world.reset(0, 0)
-    world.episode.cue = cue
+    world.alone.episode.cue[:] = cue
     frames = []
     for action in random_actions(world, 0, 0):
         frames.append(camera.shoot()[0].copy())
