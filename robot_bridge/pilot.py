@@ -70,6 +70,11 @@ class Pilot:
     """
 
     def __init__(self, policy: ArmPolicy, realtime: RealtimeConfig, seed: int) -> None:
+        if any(channel.unit == "1" for channel in policy.robot.channels):
+            raise ValueError(
+                f"robot: the policy drives {policy.robot.name}, whose commands mean something to "
+                "its simulator alone; expected an arm of radians and metres"
+            )
         self.policy, self.seed = policy, seed
         self.hz = policy.robot.control_hz
         _, chunk, _ = policy.noise_shape

@@ -44,6 +44,7 @@ class MnemeEnv(gymnasium.Env[dict[str, Any], np.ndarray]):
         self._camera = Camera(shared_renderer(scene), self._world)
         self._seed: int | None = None
         self._index = 0
+        self.instructions = scene.task.instructions
         self._max_episode_steps = scene.task.max_episode_steps  # LeRobot reads this name
         low = np.array(scene.robot.low, np.float32)
         high = np.array(scene.robot.high, np.float32)

@@ -31,12 +31,16 @@ KEPT = (
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "DISPLAY",
     "WAYLAND_DISPLAY", "XAUTHORITY", "LD_LIBRARY_PATH", "MUJOCO_GL", "PYOPENGL_PLATFORM",
     "WARP_CACHE_PATH", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS",
-    "GOMP_SPINCOUNT", "ACCEPT_EULA", "PRIVACY_CONSENT", "ISAAC_PATH", "CARB_APP_PATH", "EXP_PATH",
+    "LP_NUM_THREADS", "GOMP_SPINCOUNT", "ACCEPT_EULA", "PRIVACY_CONSENT", "ISAAC_PATH",
+    "CARB_APP_PATH", "EXP_PATH",
 )  # fmt: skip
 """Variables that a worker has from us, with those that begin with one of `KEPT_PREFIXES`."""
 KEPT_PREFIXES = ("LC_", "XDG_", "CUDA_", "NVIDIA_", "EGL_", "VK_", "MESA_", "LIBGL_", "OMNI_")
-GIVEN = {"MUJOCO_GL": "egl", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-"""Variables that a worker has where we have none: offline, no window, one thread for each."""
+GIVEN = {
+    "MUJOCO_GL": "egl", "OMP_NUM_THREADS": "1", "LP_NUM_THREADS": "0", "HF_HUB_OFFLINE": "1",
+}  # fmt: skip
+"""Variables that a worker has where we have none: offline, no window, one thread for each; and
+Mesa's own threads slow small pictures down."""
 
 
 class Child:
@@ -50,6 +54,7 @@ class Child:
         self.polite = True
         """Whether it is asked to close before it is killed."""
         self._tail = b""
+        self.inbox = worker.Inbox(sock)
         self.poller = select.poll()
         self.poller.register(sock, select.POLLIN)
         self.poller.register(log, select.POLLIN)
@@ -132,7 +137,7 @@ def start(python: Path, environ: Mapping[str, str] | None) -> Child:
         )
         child = Child(process, ours, log_read, life_write)
         child.beats = np.frombuffer(mmap.mmap(page, worker.CONTROL_BYTES), np.uint64, 1)
-        worker.send_files(ours, [page, life_read])
+        worker.send_files(ours, worker.encode({"kind": "hello"}), [page, life_read])
         return child
     except OSError as error:
         ours.close()

@@ -10,7 +10,7 @@ import os
 import subprocess
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +175,9 @@ class Process:
         self._pending = None
         self._end()
 
-    def _send(self, kind: str, doing: str, content: dict[str, Any]) -> None:
+    def _send(
+        self, kind: str, doing: str, content: dict[str, Any], files: Sequence[int] = ()
+    ) -> None:
         if self.closed:
             raise WorkerDied(f"{self._where(doing)}: it is closed; start a new one")
         assert self._pending is None, "send before the answer to the last was received"
@@ -184,7 +186,10 @@ class Process:
         self._pending = (number, doing)
         self._child.polite = False  # a worker that is at work cannot listen
         try:
-            self._child.sock.sendall(message)
+            if files:
+                worker.send_files(self._child.sock, message, files)
+            else:
+                self._child.sock.sendall(message)
         except OSError as error:
             raise self._died(doing) from error
         except BaseException:
@@ -205,42 +210,26 @@ class Process:
         size = worker.total_bytes(fields)
         file = anonymous_memory(size)
         try:
-            self._send("bind", "opening", {})
-            worker.send_files(self._child.sock, [file])
+            self._send("bind", "opening", {}, [file])
             self.receive()
             self.arrays.update(worker.map_arrays(mmap.mmap(file, size), fields))
-        except BrokenPipeError as error:
-            raise self._died("opening") from error
         finally:
             os.close(file)
 
     def _read(self, doing: str) -> bytes:
         """Return the body of the next message, watching that the worker is well."""
         watch = _Watch(self._child, self._limit_s, self._silent_s)
-        got = bytearray()
-        wanted, is_header = worker.HEADER_BYTES, True
-        while True:
-            if not watch.wait():
-                if self._child.process.poll() is not None:
-                    raise self._died(doing)
-                if watch.why:
-                    raise self._hung(doing, watch.why)
-                continue
-            try:
-                part = self._child.sock.recv(wanted - len(got))
-            except OSError:
-                part = b""
-            if not part:
+        while (body := self._child.inbox.take()) is None:
+            if watch.wait():
+                try:
+                    self._child.inbox.fill()
+                except (EOFError, OSError) as error:
+                    raise self._died(doing) from error
+            elif self._child.process.poll() is not None:
                 raise self._died(doing)
-            got += part
-            if len(got) < wanted:
-                continue
-            if not is_header:
-                return bytes(got)
-            wanted, is_header = worker.body_length(bytes(got)), False
-            got.clear()
-            if not wanted:
-                return b""
+            elif watch.why:
+                raise self._hung(doing, watch.why)
+        return body
 
     def _where(self, doing: str) -> str:
         return f"simulator {self._name!r} ({self._python}), {doing}"

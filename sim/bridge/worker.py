@@ -36,6 +36,8 @@ CONTROL_BYTES = 4096
 BEAT_S = 0.2
 _HEADER = struct.Struct(">I")
 HEADER_BYTES = _HEADER.size
+_PART_BYTES = 1 << 14
+_FILE_SPACE = socket.CMSG_SPACE(8 * array.array("i").itemsize)
 
 Fields = Dict[str, Tuple[Tuple[int, ...], str]]
 
@@ -80,60 +82,58 @@ def decode(body: bytes) -> Dict[str, Any]:
     return message
 
 
-def body_length(header: bytes) -> int:
-    """Return the length of the body that follows a header of four bytes.
+class Inbox:
+    """What came over a socket: bytes that become messages, and files that came with them."""
 
-    Raises:
-        ProtocolError: it is longer than `MOST_BYTES`.
-    """
-    (length,) = _HEADER.unpack(header)
-    if length > MOST_BYTES:
-        raise ProtocolError(f"a message of {length} bytes, expected at most {MOST_BYTES}")
-    return int(length)
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._bytes = b""
+        self._files: List[int] = []
 
+    def take(self) -> Optional[bytes]:
+        """Return the body of the next message; None if it has not come as a whole.
 
-def read_exactly(sock: socket.socket, count: int) -> bytes:
-    """Return `count` bytes of a socket.
+        Raises:
+            ProtocolError: it is longer than `MOST_BYTES`.
+        """
+        if len(self._bytes) < HEADER_BYTES:
+            return None
+        (length,) = _HEADER.unpack_from(self._bytes)
+        if length > MOST_BYTES:
+            raise ProtocolError(f"a message of {length} bytes, expected at most {MOST_BYTES}")
+        end = HEADER_BYTES + length
+        if len(self._bytes) < end:
+            return None
+        body, self._bytes = self._bytes[HEADER_BYTES:end], self._bytes[end:]
+        return body
 
-    Raises:
-        EOFError: the other side is gone.
-    """
-    parts: List[bytes] = []
-    while count:
-        part = sock.recv(min(count, 1 << 16))
+    def fill(self) -> None:
+        """Wait until something comes.
+
+        Raises:
+            EOFError: the other side is gone.
+        """
+        part, extra, _, _ = self._sock.recvmsg(_PART_BYTES, _FILE_SPACE)
+        for level, kind, data in extra:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                files = array.array("i")
+                files.frombytes(data[: len(data) - len(data) % files.itemsize])
+                self._files += files
         if not part:
             raise EOFError("the other side closed the socket")
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
+        self._bytes += part
+
+    def files(self) -> List[int]:
+        """Return the open files that came since they were asked for last; they are the caller's."""
+        files, self._files = self._files, []
+        return files
 
 
-def send_files(sock: socket.socket, files: Sequence[int]) -> None:
-    """Send open files, with one byte that carries them."""
+def send_files(sock: socket.socket, message: bytes, files: Sequence[int]) -> None:
+    """Send a short message and open files with it."""
     packed = array.array("i", files)
-    sock.sendmsg([b"F"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed.tobytes())])
-
-
-def receive_files(sock: socket.socket, count: int) -> List[int]:
-    """Return the descriptors of `count` open files that were sent.
-
-    Raises:
-        EOFError: the other side is gone.
-        ProtocolError: it sent something else.
-    """
-    size = array.array("i").itemsize
-    byte, extra, _, _ = sock.recvmsg(1, socket.CMSG_SPACE(count * size))
-    if not byte:
-        raise EOFError("the other side closed the socket")
-    files = array.array("i")
-    for level, kind, data in extra:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            files.frombytes(data[: len(data) - len(data) % size])
-    if len(files) != count:
-        for file in files:
-            os.close(file)
-        raise ProtocolError(f"{len(files)} files, expected {count}")
-    return list(files)
+    sent = sock.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed.tobytes())])
+    sock.sendall(message[sent:])
 
 
 # --- arrays in memory that both sides hold ------------------------------------------------------
@@ -169,8 +169,8 @@ def total_bytes(fields: Fields) -> int:
     return max(1, sum(_aligned(_bytes(field)) for field in fields.values()))
 
 
-def map_arrays(memory: mmap.mmap, fields: Fields) -> Dict[str, np.ndarray]:
-    """Return the arrays of a layout, one after the other in memory, each at a multiple of 64."""
+def map_arrays(memory: Any, fields: Fields) -> Dict[str, np.ndarray]:
+    """Return the arrays of a layout, one after the other in a buffer, each at a multiple of 64."""
     arrays, offset = {}, 0
     for name, (shape, kind) in fields.items():
         count = int(np.prod(shape, dtype=np.int64))
@@ -245,31 +245,39 @@ def load_host(file: Path, options: Dict[str, Any]) -> Any:
 class Server:
     """Serves one host to the process at the other end of a socket."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
+    def __init__(self, sock: socket.socket, inbox: Inbox) -> None:
+        self._sock, self._inbox = sock, inbox
         self._host: Any = None
         self._fields: Fields = {}
         self._last = 0
         self._ended = False
 
     def serve(self) -> None:
-        """Answer until told to close, or until nobody is at the other end."""
+        """Answer until told to close.
+
+        Raises:
+            EOFError: nobody is at the other end.
+            ProtocolError: what came is no message.
+        """
         while not self._ended:
-            body = read_exactly(self._sock, body_length(read_exactly(self._sock, HEADER_BYTES)))
-            number: Any = None
-            try:
-                message = decode(body)
-                number = message.get("id")
-                if not isinstance(number, int) or number <= self._last:
-                    raise ValueError(f"id: got {number!r}, expected more than {self._last}")
-                self._last = number
-                reply = encode({"id": number, "result": self._answer(message)})
-            except (EOFError, ProtocolError):
-                raise
-            # A simulator may raise anything, SystemExit too, and its host lives on.
-            except BaseException as error:  # noqa: BLE001
-                reply = encode({"id": number, "error": describe(error)})
-            self._sock.sendall(reply)
+            body = self._inbox.take()
+            if body is None:
+                self._inbox.fill()
+            else:
+                self._sock.sendall(self._reply(body))
+
+    def _reply(self, body: bytes) -> bytes:
+        number: Any = None
+        try:
+            message = decode(body)
+            number = message.get("id")
+            if not isinstance(number, int) or number <= self._last:
+                raise ValueError(f"id: got {number!r}, expected more than {self._last}")
+            self._last = number
+            return encode({"id": number, "result": self._answer(message)})
+        # A simulator may raise anything, SystemExit too, and its host lives on.
+        except BaseException as error:  # noqa: BLE001
+            return encode({"id": number, "error": describe(error)})
 
     def _answer(self, message: Dict[str, Any]) -> Any:
         kind = message.get("kind")
@@ -288,14 +296,15 @@ class Server:
         return self._host.call(message.get("command"), message.get("arguments") or {})
 
     def _bind(self) -> None:
-        (file,) = receive_files(self._sock, 1)
+        files = self._inbox.files()
         size = total_bytes(self._fields)
         try:
-            if os.fstat(file).st_size < size:
-                raise ValueError(f"bind: got {os.fstat(file).st_size} bytes, expected {size}")
-            self._host.bind(map_arrays(mmap.mmap(file, size), self._fields))
+            if len(files) != 1 or os.fstat(files[0]).st_size < size:
+                raise ValueError(f"bind: got {len(files)} files, expected one of {size} bytes")
+            self._host.bind(map_arrays(mmap.mmap(files[0], size), self._fields))
         finally:
-            os.close(file)
+            for file in files:
+                os.close(file)
 
     def close(self) -> None:
         """Close the host, once."""
@@ -361,11 +370,14 @@ def main(argv: Sequence[str]) -> None:
     try:
         sock = socket.socket(fileno=int(argv[1]))
         os.set_inheritable(sock.fileno(), False)
-        control, lifeline = receive_files(sock, 2)
+        inbox = Inbox(sock)
+        while inbox.take() is None:  # a greeting, with two files
+            inbox.fill()
+        control, lifeline = inbox.files()
         die_with(lifeline)
         page = mmap.mmap(control, CONTROL_BYTES)
         threading.Thread(target=watch, args=(page, lifeline, parent), daemon=True).start()
-        server = Server(sock)
+        server = Server(sock, inbox)
         server.serve()
         code = 0
     except (EOFError, OSError):

@@ -1,0 +1,363 @@
+"""`python -m sim.bridge.study`: kills workers and parents at random moments; what is left?
+
+After each, a step must have failed with a clear error, the next reset must play on as if nothing
+had been, and no process, no open file and no shared memory may be left. Pictures are drawn in the
+half of the cases that run one of our tasks; the others run a point whose host misbehaves when told.
+"""
+
+import dataclasses
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from sim import hosts
+from sim.backends.process import HostedVecEnv
+from sim.bridge.client import BridgeError, Process
+from sim.suites import gymnasium_env
+from vla import arguments
+from vla.contracts.config import check_least
+from vla.contracts.specs import CameraSpec, Channel, Gripper, RobotSpec
+from vla.contracts.types import Observation
+
+MARK = "MNEME_BRIDGE_STUDY"
+"""Variable by which the processes of one case are found."""
+POINT = Path(hosts.__path__[0]) / "_unruly.py"
+ROOT = Path(hosts.__path__[0]).parents[1]
+TASK = "sim.gym_plugin:mneme/Reach-v0"
+PHASES = ("opening", "resetting", "stepping", "rendering")
+CHUNK = 8
+FAULTS = ("raise", "exit", "quit", "crash", "hang", "hold", "chatter", "helper")
+HARMLESS = ("chatter",)
+"""Faults after which a simulator goes on."""
+SILENT_S, CALL_S = 1.0, 3.0
+PATIENCE_S = 20.0
+"""How long a case may take until its error."""
+GONE_S = 5.0
+"""How long processes may be found after their end."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudyArgs:
+    """Kill simulators and those who drive them."""
+
+    kills: int = 100
+    """How many."""
+    seed: int = 0
+    """Of the moments."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range."""
+        check_least(self, kills=1, seed=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Case:
+    """What goes wrong."""
+
+    what: str
+    """"kill worker", "stop worker", "kill parent", "interrupt parent", "stop both" or "fault"."""
+    when: str
+    """One of `PHASES`, or the fault."""
+    pictures: bool = False
+    """Whether it is one of our tasks, which draws, or the point."""
+    workers: int = 1
+    """How many play."""
+
+
+@dataclasses.dataclass
+class Tally:
+    """What came of one kind of case."""
+
+    runs: int = 0
+    clear: int = 0
+    """Of those whose parent lived: how many saw a clear error."""
+    restarted: int = 0
+    """How many of those played on after a reset, with what they had seen before."""
+    left: int = 0
+    """Processes, open files and shared memory left behind."""
+    wrong: list[str] = dataclasses.field(default_factory=list)
+    """What was not as it should be, in words."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the study; 1 if anything was left behind or any error was not clear."""
+    words = sys.argv[1:] if argv is None else argv
+    args = arguments.read(StudyArgs, words, "python -m sim.bridge.study")
+    tallies = study(args.kills, args.seed)
+    table = Table("what", "when", "runs", "clear error", "restarted", "left behind")
+    for (what, when), tally in tallies.items():
+        lives = "parent" not in what and what != "stop both"
+        clear, restarted = (str(n) if lives else "" for n in (tally.clear, tally.restarted))
+        table.add_row(what, when, str(tally.runs), clear, restarted, str(tally.left))
+    Console(highlight=False).print(table)
+    wrong = [line for tally in tallies.values() for line in tally.wrong]
+    for line in wrong:
+        print(line, file=sys.stderr)
+    runs, left = sum(t.runs for t in tallies.values()), sum(t.left for t in tallies.values())
+    print(f"{runs} kills, {len(wrong)} of them wrong, {left} things left behind")
+    return int(bool(wrong))
+
+
+def cases() -> list[Case]:
+    """Return every kind of case once."""
+    found = [
+        Case(what=what, when=phase, pictures=pictures, workers=1 + pictures)
+        for pictures in (False, True)
+        for phase in PHASES
+        for what in ("kill worker", "kill parent")
+    ]
+    found += [Case(what="fault", when=fault) for fault in FAULTS]
+    found += [Case(what="stop worker", when=phase) for phase in ("opening", "stepping")]
+    found += [Case(what="stop both", when=phase) for phase in ("resetting", "stepping")]
+    found += [Case(what="interrupt parent", when="stepping"), Case(what="kill parent", when="hold")]
+    return found
+
+
+def study(kills: int, seed: int, kinds: list[Case] | None = None) -> dict[Any, Tally]:
+    """Play cases in turn, each at a moment drawn from the seed.
+
+    Args:
+        kills: How many.
+        seed: Of the moments.
+        kinds: Which cases; all if None.
+
+    Returns:
+        What came of each (what, when).
+    """
+    kinds = kinds or cases()
+    rng = np.random.default_rng(seed)
+    tallies: dict[Any, Tally] = {}
+    before = left_over("")
+    for number in track(range(kills), "kills", transient=True):
+        case, mark = kinds[number % len(kinds)], secrets.token_hex(8)
+        tally = tallies.setdefault((case.what, case.when), Tally())
+        tally.runs += 1
+        try:
+            if case.what in ("kill parent", "interrupt parent", "stop both"):
+                end_parent(case, mark, rng)
+            else:
+                end_worker(case, mark, rng, tally)
+        except AssertionError as error:
+            tally.wrong.append(f"case {number}, {case}: {error}")
+        left = wait_until_gone(mark, before)
+        tally.left += len(left)
+        tally.wrong += [f"case {number}, {case}: left {thing}" for thing in left]
+    return tallies
+
+
+# --- a worker dies --------------------------------------------------------------------------------
+
+
+def end_worker(case: Case, mark: str, rng: np.random.Generator, tally: Tally) -> None:
+    """Let a worker die while we use it, and go on after it."""
+    fault = {"fault": case.when, "at": int(rng.integers(2, 20))} if case.what == "fault" else {}
+    if fault and rng.random() < 0.25:
+        fault["at"] = "open"
+    delay_s = float(rng.uniform(0.0, 1.5 if case.pictures else 0.3))
+    number = signal.SIGSTOP if case.what == "stop worker" else signal.SIGKILL
+    saboteur = threading.Thread(target=send, args=(mark, number, delay_s, int(rng.integers(99))))
+    early = case.when == "opening"
+    if early:
+        saboteur.start()
+    env: HostedVecEnv | None = None
+    reference: Observation | None = None
+    error: BridgeError | None = None
+    try:
+        env = make(case, mark, fault)
+        reference = env.reset(5)
+        if case.what != "fault" and not early:
+            saboteur.start()
+        play(env, case.when, PATIENCE_S)
+    except BridgeError as caught:
+        error = caught
+    if saboteur.ident is not None:
+        saboteur.join()
+    if case.when in HARMLESS:
+        assert error is None, f"it went wrong: {error}"
+    else:
+        assert error is not None, "no error"
+        first = str(error).splitlines()[0]
+        assert "simulator" in first, f"not a clear error: {error}"
+        assert first.count(":") >= 2, f"not a clear error: {error}"
+    tally.clear += 1
+    if env is None:
+        env = make(case, mark, {})
+    again = env.reset(5)
+    if reference is not None:
+        assert np.array_equal(again.images, reference.images), "other pictures after the restart"
+    tally.restarted += 1
+    env.close()
+
+
+def play(env: HostedVecEnv, phase: str, seconds: float) -> None:
+    """Use environments in the way of a phase for some time, or until they fail."""
+    rng, end = np.random.default_rng(0), time.monotonic() + seconds
+    low, high = np.array(env.spec.robot.low), np.array(env.spec.robot.high)
+    steps = 0
+    while time.monotonic() < end:
+        if phase == "resetting":
+            env.reset(steps)
+        length = 1 if phase == "rendering" else CHUNK
+        if phase != "resetting":
+            shape = (env.num_envs, length, len(low))
+            env.step_chunk(rng.uniform(low, high, shape).astype(np.float32))
+        steps += 1
+        if phase in HARMLESS and steps > CHUNK:
+            return
+
+
+# --- a parent dies --------------------------------------------------------------------------------
+
+
+def end_parent(case: Case, mark: str, rng: np.random.Generator) -> None:
+    """Let a process die that uses workers."""
+    told = repr((dataclasses.asdict(case), mark))
+    code = f"from sim.bridge import study; study.parent(*{told})"
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), MARK: mark}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        env=environ, start_new_session=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        words = process.stdout.readline()  # "opening"
+        if case.when != "opening":
+            words = process.stdout.readline()
+        assert words, "the parent died of itself"
+        time.sleep(float(rng.uniform(0.0, 1.5 if case.pictures else 0.3)))
+        if case.what == "stop both":
+            send(mark, signal.SIGSTOP, 0.0, 0, but=process.pid)
+        process.send_signal(signal.SIGINT if case.what == "interrupt parent" else signal.SIGKILL)
+        process.wait(PATIENCE_S)
+
+
+def parent(case: dict[str, Any], mark: str) -> None:
+    """Be the process that dies: use workers until then, and say what is going on."""
+    what = Case(**case)
+    print("opening", flush=True)
+    fault = {"fault": "hold", "at": 2} if what.when == "hold" else {}
+    env = make(what, mark, fault, silent_s=60.0, call_s=60.0)
+    env.reset(5)
+    print("playing", flush=True)
+    play(env, what.when, 60.0)
+
+
+# --- what it is done with, and what is left -------------------------------------------------------
+
+
+def make(
+    case: Case, mark: str, fault: dict[str, Any], silent_s: float = SILENT_S, call_s: float = CALL_S
+) -> HostedVecEnv:
+    """Return two environments in processes that carry the mark."""
+    task = gymnasium_env.Config(name=TASK, path=str(ROOT))
+    options = task.options() if case.pictures else fault
+    host = task.host() if case.pictures else POINT
+
+    def start(rows: range) -> Process:
+        return Process(
+            Path(sys.executable),
+            host,
+            {"rows": [rows.start, rows.stop], "num_envs": 2, "randomize": True, **options},
+            open_s=10.0 if case.pictures else CALL_S,
+            call_s=10.0 if case.pictures else call_s,
+            silent_s=10.0 if case.pictures else silent_s,
+            environ={MARK: mark},
+        )
+
+    robot = task.arm() if case.pictures else point()
+    return HostedVecEnv("study", robot, 2, start, case.workers)
+
+
+def point() -> RobotSpec:
+    """Return the arm of the point that `sim/hosts/_unruly.py` plays."""
+    channels = tuple(
+        Channel(
+            name=name, unit="1", low=-1.0, high=1.0, velocity=20.0, acceleration=400.0,
+            jerk=16000.0, source="a study's",
+        )
+        for name in ("x", "y")
+    )  # fmt: skip
+    cameras = tuple(
+        CameraSpec(
+            name=name, body="world", pos_m=(0.0,) * 3, target_m=(0.0,) * 3, fovy_deg=45.0,
+            width_px=16, height_px=16,
+        )
+        for name in ("front", "wrist")
+    )  # fmt: skip
+    return RobotSpec(
+        name="point", channels=channels, gripper=Gripper(channel="y", open=1.0, closed=-1.0),
+        home=(0.0, 0.0), cameras=cameras, control_hz=10.0, mjcf="",
+    )  # fmt: skip
+
+
+def send(mark: str, number: int, delay_s: float, which: int, but: int = 0) -> None:
+    """Send a signal to one of the workers of a mark, some time after there is one."""
+    end = time.monotonic() + PATIENCE_S
+    time.sleep(delay_s)
+    while time.monotonic() < end:
+        found = [pid for pid in marked(mark) if pid != but]
+        if found:
+            os.kill(found[which % len(found)], number)
+            return
+        time.sleep(0.01)
+
+
+def marked(mark: str) -> list[int]:
+    """Return the processes that carry a mark, none that has ended."""
+    found = []
+    for place in Path("/proc").iterdir():
+        if not place.name.isdigit() or int(place.name) == os.getpid():
+            continue
+        try:
+            if f"{MARK}={mark}".encode() in (place / "environ").read_bytes():
+                found.append(int(place.name))
+        except OSError:
+            continue  # it ended meanwhile, or is another user's
+    return found
+
+
+def left_over(mark: str) -> set[str]:
+    """Return what might leak: processes of a mark, our open files, and memory that nobody holds."""
+    here = Path("/proc/self/fd")
+    files = [os.readlink(file) for file in here.iterdir() if file.is_symlink()]
+    held = [f for f in files if "mneme-bridge" in f]
+    found = {f"memory {file} ({i})" for i, file in enumerate(held)}
+    kinds = ("socket:", "pipe:")
+    found |= {f"a {k} ({i})" for k in kinds for i, _ in enumerate(f for f in files if k in f)}
+    found |= {f"process {pid}" for pid in (marked(mark) if mark else [])}
+    names = {str(p) for p in Path("/dev/shm").iterdir()}
+    return found | {f"shared memory {name}" for name in names - _mapped(names)}
+
+
+def _mapped(names: set[str]) -> set[str]:
+    """Return which files some process has in its memory."""
+    found: set[str] = set()
+    for place in Path("/proc").glob("[0-9]*/maps"):
+        try:
+            text = place.read_text()
+        except OSError:
+            continue
+        found |= {name for name in names if name in text}
+    return found
+
+
+def wait_until_gone(mark: str, before: set[str]) -> set[str]:
+    """Return what is left that was not there before, once nothing more of it goes away."""
+    end = time.monotonic() + GONE_S
+    while (left := left_over(mark) - before) and time.monotonic() < end:
+        time.sleep(0.02)
+    return left
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,205 @@
+"""Any environment that is registered with Gymnasium, if it has pictures and takes a Box of actions.
+
+Options: `task` (the id), `kwargs` of `gymnasium.make`, `camera_px`, `proprio` (key, or ""),
+`instruction`, `control_hz` and `max_episode_steps` (0 where the environment says), `path` (a folder
+to import from, or "").
+"""
+
+import sys
+
+import gymnasium
+import numpy as np
+from _rows import Rows, episode_seed
+
+PROPRIO = ("agent_pos", "observation.state", "proprio", "state", "observation", "qpos")
+"""Keys under which environments give what the arm measures, the likeliest first."""
+SUCCESS = ("is_success", "success")
+
+
+class World:
+    """One environment; its pictures are brought to one size, and the arm's state to u numbers."""
+
+    def __init__(self, options):
+        self._options = options
+        self._env = env = _make(options)
+        self.channels, self.low, self.high = _actions(env, options["task"])
+        self.control_hz = options["control_hz"] or env.metadata.get("render_fps")
+        if not self.control_hz:
+            raise ValueError(
+                "%s: does not say how fast it runs (render_fps); give control_hz" % options["task"]
+            )
+        self.max_episode_steps = options["max_episode_steps"] or _limit(env)
+        if not self.max_episode_steps:
+            raise ValueError(
+                "%s: has no time limit of its own; give max_episode_steps" % options["task"]
+            )
+        self.has_expert = False
+        seen, info = env.reset(seed=0)
+        self._views = _views(env.observation_space)
+        if self._views is None and env.render_mode != "rgb_array":
+            raise ValueError(
+                "%s: neither its observation nor render() is a picture" % options["task"]
+            )
+        self.cameras = list(self._views) if self._views else ["camera"]
+        px = options["camera_px"]
+        self.image_shape = (len(self.cameras), px, px, 3)
+        self._proprio = _proprio_key(env.observation_space, options["proprio"])
+        told = (
+            [options["instruction"]] if options["instruction"] else _attribute(env, "instructions")
+        )
+        self.instructions = list(told or [info.get("task") or options["task"]])
+        self._set(seen, info)
+        self.time_limit = self.max_episode_steps
+
+    def reset(self, seed, index):
+        """Begin an episode; return its instruction."""
+        seen, info = self._env.reset(seed=episode_seed(seed, index))
+        self._steps, self.time_limit = 0, self.max_episode_steps
+        self._set(seen, info)
+        task = info.get("task")
+        return task if task in self.instructions else self.instructions[0]
+
+    def step(self, action):
+        """Apply one action; return whether the environment ended the episode without success."""
+        seen, _, terminated, truncated, info = self._env.step(action)
+        self._steps += 1
+        self._set(seen, info)
+        if truncated:
+            self.time_limit = self._steps
+        return bool(terminated) and not self._success
+
+    def success(self):
+        """Return what the environment said after the last step."""
+        return self._success
+
+    def progress(self):
+        """Return its progress in [0, 1], or just whether it succeeded."""
+        return max(float(self._info.get("progress", 0.0)), float(self._success))
+
+    def observe(self):
+        """Return pictures u8 [v, px, px, 3] and proprioception f32 [u]."""
+        pictures = self._views
+        if pictures is None:
+            shown = [self._env.render()]
+        else:
+            shown = [_at(self._seen, path) for path in pictures.values()]
+        images = np.stack([shrink(picture, self.image_shape[1]) for picture in shown])
+        proprio = np.zeros(len(self.channels), np.float32)
+        if self._proprio is not None:
+            values = np.ravel(_at(self._seen, self._proprio))[: len(proprio)]
+            proprio[: len(values)] = values
+        return images, proprio
+
+    def close(self):
+        """Close the environment."""
+        self._env.close()
+
+    def _set(self, seen, info):
+        self._seen, self._info = seen, info
+        self._success = any(bool(info.get(key, False)) for key in SUCCESS)
+
+
+def shrink(picture, px):
+    """Return a picture u8 [h, w, 3] as [px, px, 3]: areas are averaged; a small one is repeated."""
+    picture = np.asarray(picture)
+    if picture.shape == (px, px, 3):
+        return picture
+    for axis in (0, 1):
+        size = picture.shape[axis]
+        if size == px:
+            continue
+        starts = np.arange(px) * size // px
+        if size < px:
+            picture = np.take(picture, starts, axis)
+            continue
+        counts = np.diff(np.append(starts, size))
+        sums = np.add.reduceat(picture.astype(np.float32), starts, axis)
+        picture = sums / counts.reshape((-1, 1, 1) if axis == 0 else (1, -1, 1))
+    return np.rint(picture).astype(np.uint8)
+
+
+def _make(options):
+    """Return the environment, told to draw if its observation has no pictures."""
+    if options["path"] and options["path"] not in sys.path:
+        sys.path.insert(0, options["path"])
+    kwargs = dict(options["kwargs"])
+    try:
+        env = gymnasium.make(options["task"], disable_env_checker=True, **kwargs)
+        modes = env.metadata.get("render_modes", [])
+        if "render_mode" not in kwargs and _views(env.observation_space) is None:
+            if "rgb_array" not in modes:
+                return env
+            env.close()
+            kwargs["render_mode"] = "rgb_array"
+            env = gymnasium.make(options["task"], disable_env_checker=True, **kwargs)
+        return env
+    except (gymnasium.error.Error, ImportError, TypeError) as error:
+        raise ValueError("%s: Gymnasium cannot make it: %s" % (options["task"], error)) from error
+
+
+def _actions(env, task):
+    space = env.action_space
+    if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
+        raise ValueError("%s: its actions are %s, expected a Box of one axis" % (task, space))
+    if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+        raise ValueError("%s: its actions are %s, expected finite limits" % (task, space))
+    names = ["a%d" % i for i in range(space.shape[0])]
+    return names, space.low.astype(float).tolist(), space.high.astype(float).tolist()
+
+
+def _limit(env):
+    return getattr(env.spec, "max_episode_steps", None) or _attribute(env, "_max_episode_steps")
+
+
+def _instructions(env, options, info):
+    if options["instruction"]:
+        return [options["instruction"]]
+    return list(_attribute(env, "instructions") or [info.get("task") or options["task"]])
+
+
+def _attribute(env, name):
+    return getattr(env.unwrapped, name, None)
+
+
+def _views(space):
+    """Return name -> path of each picture in an observation; None if it has none."""
+    if _is_picture(space):
+        return {"camera": []}
+    if not isinstance(space, gymnasium.spaces.Dict):
+        return None
+    views = {}
+    for key, inner in space.spaces.items():
+        if _is_picture(inner):
+            views[key] = [key]
+        elif isinstance(inner, gymnasium.spaces.Dict):
+            views.update({k: [key, k] for k, leaf in inner.spaces.items() if _is_picture(leaf)})
+    return views or None
+
+
+def _is_picture(space):
+    box = isinstance(space, gymnasium.spaces.Box)
+    return box and space.dtype == np.uint8 and len(space.shape) == 3 and space.shape[2] == 3
+
+
+def _proprio_key(space, wanted):
+    """Return the path of the arm's state in an observation; None if there is none."""
+    if not isinstance(space, gymnasium.spaces.Dict):
+        return None if _is_picture(space) or wanted else ()
+    vectors = [key for key, inner in space.spaces.items() if len(inner.shape or ()) == 1]
+    if wanted and wanted not in vectors:
+        raise ValueError("proprio: got %r, expected one of %s" % (wanted, ", ".join(vectors)))
+    for key in (wanted,) if wanted else PROPRIO + tuple(vectors):
+        if key in vectors:
+            return (key,)
+    return None
+
+
+def _at(seen, path):
+    for key in path:
+        seen = seen[key]
+    return seen
+
+
+def open_host(options):
+    """Return the host of some such environments."""
+    return Rows(World, options)
