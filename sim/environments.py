@@ -6,6 +6,7 @@ must hold stands in the suite's own file; whether the suite works in it, `sim.en
 """
 
 import contextlib
+import difflib
 import fcntl
 import json
 import os
@@ -16,7 +17,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Literal
 
 from vla.contracts import config, registry
 
@@ -35,7 +37,7 @@ class Environment:
     requirements: tuple[str, ...]
     """Everything, as exact pins or paths of wheels; pip is told to ask for nothing besides."""
     variables: tuple[tuple[str, str], ...] = ()
-    """Environment variables its simulator runs with, where the user has not set them."""
+    """Environment variables that its simulator needs, beside those every suite gets."""
     sample: str
     """The task that is tried to see whether all this works."""
 
@@ -72,24 +74,53 @@ def root() -> Path:
     return Path(os.environ.get("MNEME_ENVS") or Path(data) / "mneme-vla" / "envs").absolute()
 
 
-def described(suite: str) -> Environment:
-    """Return how the environment of a suite, or of a backend that needs one, is made.
+def suites() -> dict[str, ModuleType]:
+    """Return the files of all that has an environment of its own, by name: suites, and backends."""
+    places = [(folder, name) for folder in (SUITES, BACKENDS) for name in registry.names(folder)]
+    files = {name: registry.load(folder, name) for folder, name in places}
+    return {name: file for name, file in files.items() if hasattr(file, "ENVIRONMENT")}
+
+
+def check(suite: str) -> str:
+    """Return the name of a suite that has an environment; gym-aloha is gym_aloha.
 
     Raises:
         ValueError: there is no such suite; the message offers the nearest names.
     """
-    # Package indexes write gym-aloha for what Python calls gym_aloha.
-    known = suite.replace("-", "_")
-    if known in registry.names(BACKENDS):
-        module = registry.load(BACKENDS, known)
-        if hasattr(module, "ENVIRONMENT"):
-            return module.ENVIRONMENT
-    return registry.load(SUITES, registry.check(SUITES, known)).ENVIRONMENT
+    known, name = suites(), suite.replace("-", "_")
+    if name in known:
+        return name
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    raise ValueError(f"unknown suite {suite!r}: {hint}known names are {', '.join(known)}")
+
+
+def module(suite: str) -> ModuleType:
+    """Return the file of a suite: it has ENVIRONMENT, TASKS, HAS_EXPERT, PACKAGE and `Config`."""
+    return registry.load(BACKENDS if is_backend(suite) else SUITES, suite)
+
+
+def is_backend(suite: str) -> bool:
+    """Return whether it is no suite, but a simulator that plays our own tasks."""
+    return suite in registry.names(BACKENDS)
+
+
+def described(suite: str) -> Environment:
+    """Return how the environment of a suite is made."""
+    return module(suite).ENVIRONMENT
 
 
 def place(suite: str) -> Path:
     """Return the folder of the environment of a suite, made or not."""
-    return root() / suite.replace("-", "_")
+    return root() / suite
+
+
+def state(suite: str) -> Literal["no", "half", "old", "installed"]:
+    """Return whether the environment of a suite is there, whole, and in the versions of today."""
+    there = note(suite)
+    if there is None:
+        return "half" if place(suite).exists() else "no"
+    return "installed" if there.requirements == described(suite).requirements else "old"
 
 
 def note(suite: str) -> Note | None:
@@ -116,22 +147,13 @@ def interpreter(suite: str) -> Path:
     """Return the Python of a suite's environment.
 
     Raises:
-        ValueError: there is no such suite, or its environment is not made, or was made for another
-            version of this package.
+        ValueError: it is not made, or in other versions than those of today.
     """
-    known, there = described(suite), note(suite)
-    if there is None:
-        raise ValueError(f"{suite}: not installed; run `{ADD.format(suite)}`")
-    if there.requirements != known.requirements:
-        raise ValueError(f"{suite}: installed in older versions; run `{ADD.format(suite)}`")
+    found = state(suite)
+    if found != "installed":
+        what = "installed in older versions" if found == "old" else "not installed"
+        raise ValueError(f"{suite}: {what}; run `{ADD.format(suite)}`")
     return place(suite) / "bin" / "python"
-
-
-def variables(suite: str) -> dict[str, str]:
-    """Return the variables that a suite's simulator runs with; the user's own come first."""
-    given = {name: os.environ.get(name, value) for name, value in described(suite).variables}
-    # Numeric libraries of the environment must not take those of ours, nor all cores each.
-    return {"OMP_NUM_THREADS": "1", "PYTHONNOUSERSITE": "1", **given}
 
 
 def make(suite: str, python: str | None, say: Callable[[str], None]) -> Note:
@@ -152,7 +174,12 @@ def make(suite: str, python: str | None, say: Callable[[str], None]) -> Note:
     known, folder = described(suite), place(suite)
     with _alone(suite):
         there = note(suite)
-        if there is not None and there.requirements == known.requirements:
+        if there is not None and state(suite) == "installed":
+            if python is not None and _version(python) != there.python:
+                raise ValueError(
+                    f"--python: got {python}, but {suite} is installed with Python {there.python}; "
+                    f"run `vla env remove {suite}` first"
+                )
             return there
         chosen, version = _find_python(suite, known, python)
         shutil.rmtree(folder, ignore_errors=True)
@@ -176,7 +203,6 @@ def make(suite: str, python: str | None, say: Callable[[str], None]) -> Note:
 
 def remove(suite: str) -> bool:
     """Take an environment away, whole or half; return whether anything was there."""
-    described(suite)
     with _alone(suite):
         # Without its note it is not whole, should we be killed in between.
         (place(suite) / NOTE).unlink(missing_ok=True)
@@ -282,7 +308,7 @@ def _running(command: list[str]) -> Iterator[subprocess.Popen[str]]:
 def _alone(suite: str) -> Iterator[None]:
     """Keep others from making or removing the same environment meanwhile."""
     root().mkdir(parents=True, exist_ok=True)
-    with (root() / f".{suite.replace('-', '_')}.lock").open("w") as lock:
+    with (root() / f".{suite}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -293,9 +319,4 @@ def _alone(suite: str) -> Iterator[None]:
 
 
 def _log(suite: str) -> Path:
-    return root() / f"{suite.replace('-', '_')}.log"
-
-
-def all_suites() -> dict[str, Any]:
-    """Return every suite's module by name; importing them is quick."""
-    return {name: registry.load(SUITES, name) for name in registry.names(SUITES)}
+    return root() / f"{suite}.log"

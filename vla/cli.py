@@ -12,6 +12,9 @@ from vla.interrupted import Interrupted
 VERBS: dict[str, tuple[str, str]] = {
     "doctor": ("vla.doctor:main", "what works on this machine, and how to mend what does not"),
     "tasks": ("sim.catalogue:main", "list the tasks and what each one asks for"),
+    "env add": ("sim.env_command:add", "install a suite of tasks in an environment of its own"),
+    "env list": ("sim.env_command:list_", "list suites: installed, working, what to type"),
+    "env remove": ("sim.env_command:remove", "take the environment of a suite away"),
     "demos": ("training.demos:main", "record demonstrations of a task as a LeRobot data set"),
     "train": ("training.train:main", "train a policy from demonstrations by a recipe"),
     "train rl": ("training.rl.train:main", "lift a cloned policy by practice in simulation"),

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 from sim import engine_hosted, environments
 from sim.batch import BatchVecEnv
 from sim.environments import Environment
+from vla.contracts import registry
 from vla.contracts.config import PluginConfig, check_least
 from vla.contracts.specs import RobotSpec
 
@@ -18,6 +19,10 @@ ENVIRONMENT = Environment(
     ),
     sample="reach",
 )  # fmt: skip
+
+PACKAGE = "newton"
+TASKS = registry.names("sim.tasks")
+HAS_EXPERT = True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,8 @@
 The suite's own camera in the gripper looks into its shell, and its head camera sees no table.
 """
 
+from typing import Any
+
 import gymnasium
 import gymnasium_robotics
 import numpy as np
@@ -31,7 +33,8 @@ class World:
         gymnasium.register_envs(gymnasium_robotics)
         self.instructions = [options["instruction"]]
         # Past the wrappers: the time limit is ours, and what they check we know.
-        self._env = gymnasium.make(options["task"], max_episode_steps=1000).unwrapped
+        env: Any = gymnasium.make(options["task"], max_episode_steps=1000).unwrapped
+        self._env = env
         slides = options["task"].startswith("FetchSlide")
         self._drawing = Drawing(
             self._env.model, FAR if slides else NEAR, (96, 96), hidden=(("robot0:mocap",),) * 2

@@ -4,9 +4,14 @@ An action moves the hand by up to a centimetre along each axis, 80 times a secon
 is the hand's position in metres and its opening in [0, 1].
 """
 
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 from sim.environments import Environment
 from sim.suites._arm import arm, channels
-from vla.contracts.specs import Gripper
+from sim.suites._installed import InstalledConfig
+from vla.contracts.specs import Gripper, RobotSpec
 
 ENVIRONMENT = Environment(
     pythons=("3.11", "3.12"),
@@ -16,7 +21,6 @@ ENVIRONMENT = Environment(
         "metaworld==3.1.1", "mujoco==3.3.0", "numpy==2.4.6", "packaging==26.3", "pillow==13.0.0",
         "pyopengl==3.1.10", "scipy==1.17.1", "typing-extensions==4.16.0", "zipp==4.1.2",
     ),
-    variables=(("MUJOCO_GL", "egl"),),
     sample="push-v3",
 )  # fmt: skip
 
@@ -75,6 +79,7 @@ TASKS = {
 """Task -> what to do, in words."""
 
 HAS_EXPERT = True
+PACKAGE = "metaworld"
 CONTROL_HZ = 80.0
 
 ARM = arm(
@@ -84,3 +89,23 @@ ARM = arm(
     Gripper(channel="grip", open=-1.0, closed=1.0),
     {"corner": 45.0, "gripper": 90.0},
 )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(InstalledConfig):
+    """A task of MetaWorld."""
+
+    name: str = "push-v3"
+    """Which of the 50."""
+    draw: bool = True
+    """Whether pictures are drawn; black ones cost nothing."""
+
+    tasks: ClassVar[Mapping[str, str]] = TASKS
+
+    def options(self) -> dict[str, Any]:
+        """Return the task, what to do in words, and whether to draw."""
+        return {**super().options(), "draw": self.draw}
+
+    def arm(self) -> RobotSpec:
+        """Return MetaWorld's Sawyer, moved by its hand."""
+        return ARM

@@ -78,7 +78,8 @@ class RobotSpec:
     control_hz: float
     """Rate at which actions are applied."""
     mjcf: str
-    """Model file, or "" where simulators bring their own: a name under `sim/assets` or an absolute path to a user's own MJCF. It has a
+    """Model file, or "" where simulators bring their own: a name under `sim/assets` or an absolute
+    path to a user's own MJCF. It has a
     site "tool" between the fingertips: z points out of the hand, y along the opening direction,
     and one position actuator per channel."""
     reach_m: tuple[float, float] = field(default=(0.12, 0.34))
