@@ -95,7 +95,10 @@ def examine(suite: str) -> Health:
 def _try(suite: str) -> Health:
     task = f"{suite}/{environments.described(suite).sample}"
     try:
-        env = vec_env.make(task, 1)
+        if environments.is_backend(suite):
+            env = vec_env.make(environments.described(suite).sample, 1, backend=suite)
+        else:
+            env = vec_env.make(task, 1)
         with contextlib.closing(env):
             seen = _play(env)
     except (BridgeError, ValueError) as error:

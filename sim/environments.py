@@ -23,6 +23,7 @@ from typing import Literal
 from vla.contracts import config, registry
 
 SUITES = "sim.suites"
+BACKENDS = "sim.backends"
 NOTE = "mneme.json"
 ADD = "vla env add {}"
 
@@ -74,8 +75,9 @@ def root() -> Path:
 
 
 def suites() -> dict[str, ModuleType]:
-    """Return the files of all suites that have an environment of their own, by name."""
-    files = {name: registry.load(SUITES, name) for name in registry.names(SUITES)}
+    """Return the files of all that has an environment of its own, by name: suites, and backends."""
+    places = [(folder, name) for folder in (SUITES, BACKENDS) for name in registry.names(folder)]
+    files = {name: registry.load(folder, name) for folder, name in places}
     return {name: file for name, file in files.items() if hasattr(file, "ENVIRONMENT")}
 
 
@@ -95,7 +97,12 @@ def check(suite: str) -> str:
 
 def module(suite: str) -> ModuleType:
     """Return the file of a suite: it has ENVIRONMENT, TASKS, HAS_EXPERT, PACKAGE and `Config`."""
-    return registry.load(SUITES, suite)
+    return registry.load(BACKENDS if is_backend(suite) else SUITES, suite)
+
+
+def is_backend(suite: str) -> bool:
+    """Return whether it is no suite, but a simulator that plays our own tasks."""
+    return suite in registry.names(BACKENDS)
 
 
 def described(suite: str) -> Environment:
