@@ -27,7 +27,7 @@ PALETTE = {
     "black": (0.03, 0.03, 0.03),
 }
 """Well-separated colours (RGB in [0, 1]) in the order in which tasks use them."""
-OFF_RGB = (0.45, 0.45, 0.45)
+OFF_RGB = np.full(3, 0.45)
 """A lamp that is off."""
 SIDE_LAMP_HALF_M = 0.022
 
@@ -133,10 +133,10 @@ def add_lamp(scene: mujoco.MjSpec, name: str, xy_m: tuple[float, float], half_m:
     )
 
 
-def locked(worlds: Worlds, action: np.ndarray) -> np.ndarray:
-    """Return the actions f64 [n, u] to apply: home until go."""
-    before = worlds.steps < worlds.episode.schedule.go
-    return np.where(before[:, None], worlds.robot.home, action)
+def locked(worlds: Worlds, action: np.ndarray, home: np.ndarray) -> np.ndarray:
+    """Return the actions f64 [n, u] to apply: home, f64 [u], until go."""
+    free = worlds.steps >= worlds.episode.schedule.go
+    return np.where(free[:, None], action, home)
 
 
 def own(choices: np.ndarray, cue: np.ndarray) -> np.ndarray:
@@ -147,6 +147,8 @@ def own(choices: np.ndarray, cue: np.ndarray) -> np.ndarray:
 def flash_(worlds: Worlds, rows: Rows, palette: np.ndarray) -> None:
     """Give side lamps the colour of the distractor event of now; off at any other time."""
     flashes = worlds.episode.schedule.flashes
+    if not flashes.shape[1]:
+        return
     rgb: np.ndarray = np.full((len(worlds.steps), 3), OFF_RGB)
     for start, end, colour in flashes.transpose(1, 2, 0):
         lit = (start <= worlds.steps) & (worlds.steps < end)

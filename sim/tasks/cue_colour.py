@@ -102,6 +102,7 @@ class CueColour:
         self.max_episode_steps = config.act_steps + _lock.longest_go(
             config.cue_steps, config.delay_steps, config.decision_steps
         )
+        self._home = np.array(robot.home)
         self._palette = _lock.palette_array(config.choices)
 
     def build(self, scene: mujoco.MjSpec) -> None:
@@ -146,15 +147,15 @@ class CueColour:
 
     def control(self, worlds: Worlds, action: np.ndarray) -> np.ndarray:
         """Hold the arm at home until go."""
-        return _lock.locked(worlds, action)
+        return _lock.locked(worlds, action, self._home)
 
     def advance(self, worlds: Worlds) -> None:
         """Keep the lock, light the lamps, show the buttons at go, then watch for a touch."""
         episode, go = worlds.episode, worlds.episode.schedule.go
-        watched = (worlds.steps > go) & ~episode.touched.any(1)
-        if watched.any():
-            episode.touched[watched] = self._touched(worlds)[watched]
         until_go, at_go = worlds.steps <= go, worlds.steps == go
+        if not until_go.all():
+            watched = ~until_go & ~episode.touched.any(1)
+            episode.touched[watched] = self._touched(worlds)[watched]
         if until_go.any():
             worlds.hold_(until_go)
             self._light(worlds, until_go)

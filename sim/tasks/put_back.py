@@ -114,6 +114,7 @@ class PutBack:
         )
         hand = robot.gripper
         self._wide = hand.closed + 0.75 * (hand.open - hand.closed)
+        self._home = np.array(robot.home)
         self._palette = _lock.palette_array(4)
 
     def build(self, scene: mujoco.MjSpec) -> None:
@@ -154,16 +155,17 @@ class PutBack:
 
     def control(self, worlds: Worlds, action: np.ndarray) -> np.ndarray:
         """Hold the arm at home until go."""
-        return _lock.locked(worlds, action)
+        return _lock.locked(worlds, action, self._home)
 
     def advance(self, worlds: Worlds) -> None:
         """Keep the lock and carry the block until go, then watch where it is set down."""
         episode, go = worlds.episode, worlds.episode.schedule.go
-        watched = (worlds.steps > go) & (episode.chosen < 0)
-        if watched.any():
+        until_go, at_go = worlds.steps <= go, worlds.steps == go
+        if not until_go.all():
+            watched = ~until_go & (episode.chosen < 0)
             episode.chosen[watched] = self._set_down(worlds)[watched]
-        before_go, at_go = worlds.steps < go, worlds.steps == go
-        if (before_go | at_go).any():
+        if until_go.any():
+            before_go = until_go & ~at_go
             worlds.hold_(before_go)
             self._show(worlds, before_go)
             if at_go.any():

@@ -15,6 +15,8 @@ from vla.contracts import registry
 from vla.contracts.protocols import VecEnv
 from vla.contracts.types import Array, EnvStep, Observation
 
+pytestmark = pytest.mark.timeout(600)  # whoever comes first compiles
+
 ENVS = 4
 LONGEST = 256
 REFERENCE = "mujoco_cpu"

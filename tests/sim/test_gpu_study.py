@@ -10,6 +10,8 @@ from sim import gpu_study
 from sim.warp_start import find_device
 from vla import cli
 
+pytestmark = pytest.mark.timeout(600)  # whoever comes first compiles
+
 TARGET = "sim.gpu_study:main"
 
 

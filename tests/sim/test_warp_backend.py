@@ -12,6 +12,8 @@ from sim.batch import BatchVecEnv
 from sim.engine import State
 from sim.scene import compile_scene
 
+pytestmark = pytest.mark.timeout(600)  # whoever comes first compiles
+
 TASK = "pick_place"
 
 

@@ -10,12 +10,13 @@ pytest.importorskip("mujoco_warp")
 
 from sim.engine import VARIED, Engine, Geometry, State
 from sim.engine_warp import WarpEngine
-from sim.layout import place_block_
 from sim.render import Camera, shared_renderer
 from sim.scene import Scene, compile_scene
 from sim.vec_env import load_robot, load_task
 from sim.warp_start import find_device
 from sim.world import MujocoWorld
+
+pytestmark = pytest.mark.timeout(600)  # whoever comes first compiles
 
 WORLDS = 4
 CONTACTS, CONSTRAINTS = 12, 256
@@ -40,6 +41,14 @@ def begun(vary=True, first=0):
     for index, world in enumerate(worlds, start=first):
         world.reset(3, index)
     return worlds
+
+
+def put_cube_(world, pos_m):
+    """Put the cube at rest, upright, at a position."""
+    joint = world.model.joint("cube")
+    start, speed = joint.qposadr[0], joint.dofadr[0]
+    world.data.qpos[start : start + 7] = (*pos_m, 1.0, 0.0, 0.0, 0.0)
+    world.data.qvel[speed : speed + 6] = 0.0
 
 
 def state_of(worlds):
@@ -147,7 +156,7 @@ def test_friction_of_each_world_is_its_own():
     worlds = begun(vary=False)
     half_m = scene().model.geom("cube").size[2]
     for world in worlds:  # the same start, sliding over the table
-        place_block_(world, "cube", np.array([0.2, 0.1, half_m]))
+        put_cube_(world, np.array([0.2, 0.1, half_m]))
         world.data.qvel[world.model.joint("cube").dofadr[0]] = 0.4
     worlds[1].model.geom_friction[:, 0] *= 0.25
     engine = engine_at(worlds)
@@ -165,7 +174,7 @@ def test_masses_of_each_world_are_its_own():
     worlds = begun(vary=False)
     cube, joints = scene().model.body("cube").id, worlds[0].joint_qpos
     for world, gain in zip(worlds, (1, 2, 4, 8), strict=True):  # it falls on the hand
-        place_block_(world, "cube", world.data.geom("hand").xpos + (0.0, 0.0, 0.06))
+        put_cube_(world, world.data.geom("hand").xpos + (0.0, 0.0, 0.06))
         world.data.qvel[world.model.joint("cube").dofadr[0] + 2] = -0.5
         world.model.body_mass[cube] *= gain
         world.model.body_inertia[cube] *= gain
@@ -236,7 +245,7 @@ def falling(rows):
     """Return worlds of which some have their cube in the air; on the table it makes 4 contacts."""
     worlds = begun(vary=False)
     for row in rows:
-        place_block_(worlds[row], "cube", np.array([0.2, 0.1, 0.3]))
+        put_cube_(worlds[row], np.array([0.2, 0.1, 0.3]))
         mujoco.mj_forward(worlds[row].model, worlds[row].data)
     return worlds
 
