@@ -32,6 +32,39 @@ def run(folder: Path, code: str, lab: int = 2) -> str:
     return done.stdout
 
 
+EACH_ALONE = """
+import json, os
+said = []
+for code in codes:
+    ours, theirs = os.pipe()
+    if not os.fork():
+        head, _, last = code.rpartition("\\n")
+        try:
+            names = {}
+            exec(head, names)
+            value = eval(last, names)
+            answer = json.dumps(value) if isinstance(value, (dict, list)) else "not refused"
+        except Exception as error:
+            answer = f"{type(error).__name__} {error}"
+        os.write(theirs, answer.encode())
+        os._exit(0)
+    os.close(theirs)
+    parts = iter(lambda: os.read(ours, 65536), b"")
+    said.append(b"".join(parts).decode())
+    os.wait()
+print(json.dumps({"said": said}))
+"""
+
+
+def answers(folder: Path, imports: str, codes: list[str], lab: int = 2) -> list[str]:
+    """Run pieces of code, each in a process of its own, but import what is slow only once.
+
+    The last line of each is an expression: a list or dict comes back as JSON, and what is refused
+    as the error.
+    """
+    return told(folder, f"{imports}\ncodes = {codes!r}\n{EACH_ALONE}", lab)["said"]
+
+
 def told(folder: Path, code: str, lab: int = 2) -> dict:
     """Run code and return the JSON of its last line."""
     return json.loads(run(folder, code, lab).splitlines()[-1])

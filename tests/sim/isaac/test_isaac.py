@@ -62,8 +62,9 @@ def tilted(scene, worlds):
 
 
 def test_the_expert_succeeds_and_sees_what_mujoco_shows(case, tmp_path):
-    reference = vec_env.make("pick_place", 2)
-    env = vec_env.make("pick_place", 2, backend=config(case, tmp_path))
+    # What differs between episodes is not the same everywhere: no cameras move in Isaac Gym.
+    reference = vec_env.make("pick_place", 2, randomize=False)
+    env = vec_env.make("pick_place", 2, backend=config(case, tmp_path, randomize=False))
     with contextlib.closing(env), contextlib.closing(reference):
         seen, ours = env.reset(3), reference.reset(3)
         assert seen.task == ours.task

@@ -35,6 +35,12 @@ gym.refresh_actor_root_state_tensor(sim)
 def put(ids):
     gym.set_actor_root_state_tensor_indexed(
         sim, gymtorch.unwrap_tensor(root), gymtorch.unwrap_tensor(ids), len(ids))
+one = torch.tensor([1], dtype=torch.int32)
+def turned(quat):
+    root[1, 3:7] = torch.tensor(quat)
+    put(one)
+    gym.simulate(sim)
+    return [round(part, 2) + 0.0 for part in sim.stage.data[0].qpos[-4:].tolist()]
 """
 ARM = (
     "<mujoco><worldbody><body name='link'><joint name='j'/><geom size='0.1'/></body></worldbody>"
@@ -42,81 +48,95 @@ ARM = (
 )
 
 
-def refusal(folder, code, lab=2):
-    """Return what code is refused with."""
-    (folder / "arm.xml").write_text(ARM)
-    head, _, last = code.rpartition("\n")
-    wrapped = f"{head}\ntry:\n    {last}\nexcept Exception as e:\n    print(type(e).__name__, e)"
-    return stand.run(folder, wrapped, lab)
+INSPECT = """
+import dataclasses, inspect, json
+found = {}
+for module in modules:
+    for name, what in vars(module).items():
+        if name.startswith("_") or getattr(what, "__module__", module.__name__) == "typing":
+            continue
+        if dataclasses.is_dataclass(what):
+            found[name] = [f.name for f in dataclasses.fields(what)]
+        elif inspect.isclass(what) and what.__module__ == module.__name__:
+            for method, f in inspect.getmembers(what, inspect.isfunction):
+                if not method.startswith("_"):
+                    found[name + "." + method] = list(inspect.signature(f).parameters)[1:]
+found"""
 
-
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
-        ("import torch\nimport isaacgym", "ImportError PyTorch was imported before isaacgym"),
-        (SET_UP + "gym.create_sim(0, 0, gymapi.SIM_PHYSX, params)", "a process holds one sim"),
-        (SET_UP + "params.dtt = 1.0", "SimParams has no attribute 'dtt'"),
-        (SET_UP + "gym.acquire_dof_state_tensor(sim)", "prepare_sim comes first"),
-        (SET_UP + READY + "put(torch.tensor([1]))", "got torch.int64, expected torch.int32"),
-        (SET_UP + READY + "put(torch.tensor([1, 1], dtype=torch.int32))", "one comes twice"),
-        (SET_UP + READY + "put(torch.tensor([1], dtype=torch.int32))\n"
-         "put(torch.tensor([1], dtype=torch.int32))", "written twice before simulate"),
-        (SET_UP + READY + "gym.render_all_camera_sensors(sim)", "step_graphics comes first"),
-        (SET_UP + READY + "put(torch.tensor([1], dtype=torch.int32))\ngym.step_graphics(sim)\n"
-         "gym.render_all_camera_sensors(sim)", "only after simulate"),
-    ],
-)  # fmt: skip
-def test_isaac_gym_refuses_wrong_use(code, said, tmp_path):
-    assert said in refusal(tmp_path, code.replace("{folder!r}", repr(str(tmp_path))))
-
-
-def test_isaac_gym_takes_a_quaternion_for_xyzw(tmp_path):
-    (tmp_path / "arm.xml").write_text(ARM)
-    code = (SET_UP + READY).replace("{folder!r}", repr(str(tmp_path)))
-    code += """
-import json
-found = []
-for quat in ([0.0, 0.0, 0.6, 0.8], [0.8, 0.0, 0.0, 0.6]):
-    root[1, 3:7] = torch.tensor(quat)
-    put(torch.tensor([1], dtype=torch.int32))
-    gym.simulate(sim)
-    found.append(sim.stage.data[0].qpos[-4:].tolist())
-print(json.dumps({"found": found}))
-"""
-    right, wrong = stand.told(tmp_path, code)["found"]
-    assert right == pytest.approx([0.8, 0.0, 0.0, 0.6], abs=1e-3)
-    assert wrong == pytest.approx([0.6, 0.8, 0.0, 0.0], abs=1e-3)
-
-
+GYM = [
+    (SET_UP + "gym.create_sim(0, 0, gymapi.SIM_PHYSX, params)", "a process holds one sim"),
+    (SET_UP + "setattr(params, 'dtt', 1.0)", "SimParams has no attribute 'dtt'"),
+    (SET_UP + "gym.acquire_dof_state_tensor(sim)", "prepare_sim comes first"),
+    (SET_UP + READY + "put(torch.tensor([1]))", "got torch.int64, expected torch.int32"),
+    (SET_UP + READY + "put(torch.tensor([1, 1], dtype=torch.int32))", "one comes twice"),
+    (SET_UP + READY + "put(one)\nput(one)", "written twice before simulate"),
+    (SET_UP + READY + "gym.render_all_camera_sensors(sim)", "step_graphics comes first"),
+    (SET_UP + READY + "put(one)\ngym.step_graphics(sim)\ngym.render_all_camera_sensors(sim)",
+     "only after simulate"),
+    (SET_UP + READY + "turned([0.0, 0.0, 0.6, 0.8])", "[0.8, 0.0, 0.0, 0.6]"),
+    (SET_UP + READY + "turned([0.8, 0.0, 0.0, 0.6])", "[0.6, 0.8, 0.0, 0.0]"),
+]  # fmt: skip
 LAUNCH = "from isaaclab.app import AppLauncher\nAppLauncher(headless=True, device='cpu')\n"
 CONTEXT = (
     LAUNCH + "import isaaclab.sim as s\nimport torch\nfrom isaaclab import assets\n"
     "c = s.SimulationContext(s.SimulationCfg(dt=0.01, device='cpu', gravity=(0, 0, -9.81)))\n"
 )
+LAB = [
+    (2, "__import__('isaaclab.sim')", "No module named 'omni': start the AppLauncher first"),
+    (2, LAUNCH + "AppLauncher(headless=True)", "a process holds one app"),
+    (2, CONTEXT + "s.SimulationContext(c.cfg)", "a process holds one"),
+    (3, CONTEXT + "s.MjcfFileCfg(asset_path='x', fix_base=True)", "'fix_base'"),
+    (3, CONTEXT + "s.RigidBodyPropertiesCfg()", "no attribute 'RigidBodyPropertiesCfg'"),
+    (2, CONTEXT + "assets.check_ids(torch.zeros(1).int(), [0])", "expected torch.int64"),
+    (3, CONTEXT + "assets.check_ids(torch.tensor([0]), [0])", "expected torch.int32"),
+    (2, CONTEXT + "assets.check_ids(torch.tensor([0, 0]), [0, 0])", "one comes twice"),
+    (3, CONTEXT + "assets.RigidObject.write_root_pose_to_sim", "no attribute 'write_root_pose"),
+    (2, CONTEXT + "assets.RigidObject.write_root_pose_to_sim_index", "no attribute 'write_root"),
+    # The same four numbers are another turn in the other release.
+    (2, CONTEXT + "assets.to_wxyz([0.6, 0.0, 0.0, 0.8])", "[0.6, 0.0, 0.0, 0.8]"),
+    (3, CONTEXT + "assets.to_wxyz([0.6, 0.0, 0.0, 0.8])", "[0.8, 0.6, 0.0, 0.0]"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("lab", "code", "said"),
-    [
-        (2, "import isaaclab.sim", "No module named 'omni': start the AppLauncher first"),
-        (2, LAUNCH + "AppLauncher(headless=True)", "a process holds one app"),
-        (2, CONTEXT + "s.SimulationContext(c.cfg)", "a process holds one"),
-        (3, CONTEXT + "s.MjcfFileCfg(asset_path='x', fix_base=True)", "'fix_base'"),
-        (3, CONTEXT + "s.RigidBodyPropertiesCfg()", "no attribute 'RigidBodyPropertiesCfg'"),
-        (3, CONTEXT + "assets.check_ids(torch.tensor([0]), torch.zeros(1))", "expected torch.int3"),
-        (2, CONTEXT + "assets.check_ids(torch.tensor([0, 0]), torch.zeros(2))", "one comes twice"),
-        (3, CONTEXT + "assets.RigidObject.write_root_pose_to_sim", "no attribute 'write_root_po"),
-        (2, CONTEXT + "assets.RigidObject.write_root_pose_to_sim_index", "no attribute 'write_ro"),
-    ],
-)
-def test_isaac_lab_refuses_wrong_use(lab, code, said, tmp_path):
-    assert said in refusal(tmp_path, code, lab)
+@pytest.fixture(scope="module")
+def of_gym(tmp_path_factory):
+    """Return what the stand-in for Isaac Gym answers to `GYM`, and its methods."""
+    folder = tmp_path_factory.mktemp("gym")
+    (folder / "arm.xml").write_text(ARM)
+    codes = [code.replace("{folder!r}", repr(str(folder))) for code, _ in GYM]
+    codes.append("from isaacgym import gymapi\nmodules = [gymapi]\n" + INSPECT)
+    return stand.answers(folder, "import isaacgym.gymapi, torch", codes)
 
 
-def test_isaac_lab_takes_quaternions_for_wxyz_before_3_and_for_xyzw_since(tmp_path):
-    code = CONTEXT + "print(assets.to_wxyz([0.6, 0.0, 0.0, 0.8]))"
-    assert stand.run(tmp_path, code, 2).split() == ["[0.6,", "0.0,", "0.0,", "0.8]"]
-    assert stand.run(tmp_path, code, 3).split() == ["[0.8,", "0.6,", "0.0,", "0.0]"]
+@pytest.fixture(scope="module")
+def of_lab(tmp_path_factory):
+    """Return release -> what the stand-in for Isaac Lab answers to `LAB`, and its methods."""
+    folder, found = tmp_path_factory.mktemp("lab"), {}
+    for release in (2, 3):
+        codes = [code for lab, code, _ in LAB if lab == release]
+        codes.append(
+            CONTEXT + "from isaaclab import actuators, scene, sensors\n"
+            "modules = [s, assets, actuators, scene, sensors]\n" + INSPECT
+        )
+        found[release] = stand.answers(folder, "import mujoco, torch", codes, release)
+    return found
+
+
+def test_isaac_gym_comes_before_torch(tmp_path):
+    assert stand.answers(tmp_path, "import torch", ["__import__('isaacgym')"]) == [
+        "ImportError PyTorch was imported before isaacgym modules; import isaacgym first"
+    ]
+
+
+@pytest.mark.parametrize(("i", "said"), list(enumerate(said for _, said in GYM)))
+def test_isaac_gym_refuses_wrong_use_and_reads_quaternions_as_xyzw(i, said, of_gym):
+    assert said in of_gym[i]
+
+
+@pytest.mark.parametrize(("i", "said"), list(enumerate(said for _, _, said in LAB)))
+def test_isaac_lab_refuses_wrong_use_of_either_release(i, said, of_lab):
+    release = LAB[i][0]
+    assert said in of_lab[release][sum(lab == release for lab, _, _ in LAB[:i])]
 
 
 # --- the record -----------------------------------------------------------------------------------
@@ -184,46 +204,22 @@ def test_the_host_of_isaac_lab_uses_nothing_but_what_was_recorded():
         assert (name in last) if owner == "*" else (owner + name in known), (owner, name)
 
 
-INSPECT = """
-import dataclasses, inspect, json
-found = {}
-for module in modules:
-    for name, what in vars(module).items():
-        if name.startswith("_") or getattr(what, "__module__", module.__name__) == "typing":
-            continue
-        if dataclasses.is_dataclass(what):
-            found[name] = [f.name for f in dataclasses.fields(what)]
-        elif inspect.isclass(what) and what.__module__ == module.__name__:
-            for method, f in inspect.getmembers(what, inspect.isfunction):
-                if not method.startswith("_"):
-                    found[name + "." + method] = list(inspect.signature(f).parameters)[1:]
-print(json.dumps(found))
-"""
-
-
-def test_the_methods_of_the_gym_that_stands_in_take_what_was_recorded(tmp_path):
-    code = "from isaacgym import gymapi\nmodules = [gymapi]\n" + INSPECT
-    found, known = stand.told(tmp_path, code), record("isaac_gym")
+def test_the_methods_of_the_gym_that_stands_in_take_what_was_recorded(of_gym):
+    found, known = json.loads(of_gym[-1]), record("isaac_gym")
     methods = {name: taken for name, taken in found.items() if name.startswith("Gym.")}
     assert set(methods) == {name for name in known if name.startswith("Gym.")}
     for name, taken in methods.items():
         assert taken == known[name], name
 
 
-@pytest.mark.parametrize("lab", [2, 3])
-def test_the_lab_that_stands_in_takes_nothing_but_what_was_recorded(lab, tmp_path):
-    code = (
-        CONTEXT + "from isaaclab import actuators, scene, sensors\n"
-        "modules = [s, assets, actuators, scene, sensors]\n" + INSPECT
-    )
-    found, known = stand.told(tmp_path, code, lab), record(f"isaac_lab_{lab}")
-    checked = 0
-    for name, taken in found.items():
-        # Data are properties of the assets here, and cameras are sensors.
-        name = "SensorBase.update" if name == "Camera.update" else name
-        if name in known:
-            checked += 1
-            assert [p for p in known[name] if p in taken] == taken or set(taken) <= set(known[name])
-    configurations = {name for name in found if name.endswith("Cfg")}
-    assert configurations <= set(known)
-    assert checked > 20
+@pytest.mark.parametrize("release", [2, 3])
+def test_the_lab_that_stands_in_takes_nothing_but_what_was_recorded(release, of_lab):
+    found, known = json.loads(of_lab[release][-1]), record(f"isaac_lab_{release}")
+    # Cameras are sensors; data are properties of the assets here.
+    checked = {"SensorBase.update" if name == "Camera.update" else name: taken
+               for name, taken in found.items()}  # fmt: skip
+    checked = {name: taken for name, taken in checked.items() if name in known}
+    assert len(checked) > 20
+    for name, taken in checked.items():
+        assert set(taken) <= set(known[name]), name
+    assert {name for name in found if name.endswith("Cfg")} <= set(known)

@@ -56,7 +56,8 @@ class Stage:
                 name=joint.name, target=joint.name, trntype=mujoco.mjtTrn.mjTRN_JOINT
             )
             actuator.set_to_position(kp=drive["stiffness"], kv=drive["damping"])
-            actuator.forcerange, actuator.forcelimited = (-drive["force"], drive["force"]), True
+            if drive["force"] > 0.0:
+                actuator.forcerange, actuator.forcelimited = (-drive["force"], drive["force"]), True
         self._add_shapes(spec, [body.name for body in arm])
         for i, camera in enumerate(self.cameras):
             body = spec.body(camera["body"]) if camera["body"] else spec.worldbody
