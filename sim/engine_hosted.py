@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import mujoco
 import numpy as np
@@ -24,6 +24,7 @@ LOOKS = ("geom_rgba", "cam_pos", "cam_quat", "light_dir", "light_diffuse")
 STATE = ("qpos", "qvel", "ctrl", "mocap_pos", "mocap_quat")
 
 
+@runtime_checkable
 class Caller(Protocol):
     """`sim.bridge.client.Process`, or `sim.bridge.local.LocalHost`."""
 

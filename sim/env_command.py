@@ -149,6 +149,8 @@ def _next(suite: str) -> str:
         return "vla env list --check"
     if not note.health.works:
         return f"vla env list --check, once this is mended: {note.health.detail}"
+    if environments.is_backend(suite):
+        return f"vla eval RUN --backend {suite}"
     verb = "demos" if environments.module(suite).HAS_EXPERT else "eval RUN --task"
     return f"vla {verb} {suite}/{environments.described(suite).sample}"
 

@@ -65,9 +65,10 @@ class Second:
         asset.write_joint_state_to_sim(position, velocity, env_ids=ids)
 
     def write_root(self, asset: Any, pose: Any, velocity: Any, ids: Any) -> None:
-        """Write where a thing is in some worlds."""
+        """Write where a thing is in some worlds, and how it moves unless that is None."""
         asset.write_root_pose_to_sim(pose, env_ids=ids)
-        asset.write_root_velocity_to_sim(velocity, env_ids=ids)
+        if velocity is not None:
+            asset.write_root_velocity_to_sim(velocity, env_ids=ids)
 
     def aim(self, asset: Any, target: Any) -> None:
         """Set position targets of all worlds."""
@@ -101,9 +102,10 @@ class Third:
         asset.write_joint_velocity_to_sim_index(velocity=velocity, env_ids=ids)
 
     def write_root(self, asset: Any, pose: Any, velocity: Any, ids: Any) -> None:
-        """Write where a thing is in some worlds."""
+        """Write where a thing is in some worlds, and how it moves unless that is None."""
         asset.write_root_pose_to_sim_index(root_pose=pose, env_ids=ids)
-        asset.write_root_velocity_to_sim_index(root_velocity=velocity, env_ids=ids)
+        if velocity is not None:
+            asset.write_root_velocity_to_sim_index(root_velocity=velocity, env_ids=ids)
 
     def aim(self, asset: Any, target: Any) -> None:
         """Set position targets of all worlds."""
@@ -269,10 +271,9 @@ class IsaacLab:
             )
             asset = self._scene["body_%d" % k]
             # What is moved by hand has no velocity to set.
-            speed = (
-                root[:, 7:] if standing.bodies[k]["kind"] == "free" else np.zeros((len(rows), 6))
-            )
-            self._release.write_root(asset, self._floats(pose), self._floats(speed), ids)
+            free = standing.bodies[k]["kind"] == "free"
+            speed = self._floats(root[:, 7:]) if free else None
+            self._release.write_root(asset, self._floats(pose), speed, ids)
         standing.dirty[:] = False
 
     def step(self, arrays: Dict[str, np.ndarray], substeps: int, active: np.ndarray) -> None:

@@ -1,4 +1,4 @@
-"""Worlds of an arm and simple shapes on plain MuJoCo: the physics behind the stand-ins for Isaac."""
+"""Worlds of an arm and simple shapes on plain MuJoCo: the physics of the stand-ins."""
 
 import mujoco
 import numpy as np
@@ -56,7 +56,8 @@ class Stage:
                 name=joint.name, target=joint.name, trntype=mujoco.mjtTrn.mjTRN_JOINT
             )
             actuator.set_to_position(kp=drive["stiffness"], kv=drive["damping"])
-            actuator.forcerange, actuator.forcelimited = (-drive["force"], drive["force"]), True
+            if drive["force"] > 0.0:
+                actuator.forcerange, actuator.forcelimited = (-drive["force"], drive["force"]), True
         self._add_shapes(spec, [body.name for body in arm])
         for i, camera in enumerate(self.cameras):
             body = spec.body(camera["body"]) if camera["body"] else spec.worldbody
@@ -120,7 +121,7 @@ class Stage:
         body = self.model.body(name)
         data = self.data[world]
         mujoco.mj_kinematics(self.model, data)
-        if not body.jntnum[0] or not body.dofnum[0] == 6:
+        if not body.jntnum[0] or body.dofnum[0] != 6:
             return np.concatenate([data.xpos[body.id], data.xquat[body.id], np.zeros(6)])
         dof = body.dofadr[0]
         spin = data.xmat[body.id].reshape(3, 3) @ data.qvel[dof + 3 : dof + 6]

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
+
 from isaaclab.sim import THIRD, SimulationContext, configuration
 
 _State = configuration("InitialStateCfg", "pos", "rot")

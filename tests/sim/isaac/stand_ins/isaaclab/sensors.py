@@ -5,6 +5,7 @@ from typing import Any
 import mujoco
 import numpy as np
 import torch
+
 from isaaclab.app import running
 from isaaclab.assets import ProxyArray, to_wxyz
 from isaaclab.sim import THIRD, SimulationContext, configuration

@@ -4,8 +4,9 @@ import dataclasses
 import os
 from typing import Any
 
-from isaaclab.app import check_running
 from stage_of_mujoco import Stage
+
+from isaaclab.app import check_running
 
 check_running()
 THIRD = os.environ.get("MNEME_STAND_IN_LAB") == "3"
