@@ -137,7 +137,7 @@ def _manifest(
         batch=batch, precision="fp32", graphs=graphs,
         tokenizer=artefacts.sha256(folder / artefacts.TOKENIZER), task=origin.task,
         instructions=origin.instructions, step=origin.step, revision=origin.revision,
-        versions=folders.versions(),
+        versions=folders.versions(), pretrained=policy.config.backbone.source,
     )  # fmt: skip
 
 
