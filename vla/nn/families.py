@@ -169,6 +169,7 @@ class Reader(nn.Module):
         self._keep("before", torch.tensor(flat, dtype=torch.int64))
         self._keep("after", torch.tensor(told.after, dtype=torch.int64))
         places, groups = _places(self.cuts, seen.tokens, self.kind)
+        self.start = int(places.amax()) + 1
         self._keep("places", places)
         self._keep("groups", groups)
         if self.kind == "qwen3_vl":
@@ -252,10 +253,9 @@ class Reader(nn.Module):
         written = (words != 0).long()
         # Only what follows the last word pads: a tokenizer may have a word of its own with id 0.
         real = written.sum(1, keepdim=True) - written.cumsum(1) + written > 0
-        start = self.places.amax() + 1
         count = real.sum(1, keepdim=True)
-        spoken = start + torch.arange(words.shape[1], device=device)
-        ends = start + count + torch.arange(len(self.after), device=device)
+        spoken = self.start + torch.arange(words.shape[1], device=device)
+        ends = self.start + count + torch.arange(len(self.after), device=device)
         here = torch.cat([
             self.places[:, None].expand(3, rows, -1), spoken.expand(3, rows, -1),
             ends.expand(3, rows, -1),
