@@ -139,19 +139,14 @@ def _read(config: Config, folder: Path) -> dict[str, Any]:
     """Return everything that is needed of a model's folder but its weights."""
     from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer
 
-    try:
-        made = AutoConfig.from_pretrained(folder, local_files_only=True)
-        if made.model_type not in FAMILIES:
-            raise ValueError(
-                f"{folder}: is a {made.model_type}, expected one of {', '.join(FAMILIES)}"
-            )
-        eyes = AutoImageProcessor.from_pretrained(folder, local_files_only=True)
-        texts = made.model_type == "siglip"
-        local = {"local_files_only": True}
-        pad = AutoTokenizer.from_pretrained(folder, **local).pad_token_id if texts else None
-    except (OSError, KeyError) as error:
-        line = str(error).strip().splitlines()[0]
-        raise ValueError(f"{folder}: no vision tower ({line}); copy it whole") from error
+    opened, local = pretrained.opened, {"local_files_only": True}
+    made = opened(lambda: AutoConfig.from_pretrained(folder, **local), folder)
+    if made.model_type not in FAMILIES:
+        raise ValueError(f"{folder}: is a {made.model_type}, expected one of {', '.join(FAMILIES)}")
+    eyes = opened(lambda: AutoImageProcessor.from_pretrained(folder, use_fast=True, **local), folder)
+    texts, pad = made.model_type == "siglip", None
+    if texts:
+        pad = opened(lambda: AutoTokenizer.from_pretrained(folder, **local).pad_token_id, folder)
     patch = 1 if texts else made.patch_size
     side = made.vision_config.image_size if texts else max(config.image_px // patch, 1) * patch
     words = pretrained.bare_tokenizer(folder).get_vocab_size() if texts else 0

@@ -94,13 +94,10 @@ def _read(config: Config, folder: Path, views: int) -> dict[str, Any]:
     """Return everything that is needed of a model's folder but its weights."""
     from transformers import AutoConfig
 
-    try:
-        made = AutoConfig.from_pretrained(folder, local_files_only=True)
-        families.check(made.model_type, folder)
-        processor = families.processor_of(folder, made)
-    except (OSError, KeyError, ImportError) as error:
-        line = str(error).strip().splitlines()[0]
-        raise ValueError(f"{folder}: no vision-language model ({line}); copy it whole") from error
+    opened = pretrained.opened
+    made = opened(lambda: AutoConfig.from_pretrained(folder, local_files_only=True), folder)
+    families.check(made.model_type, folder)
+    processor = opened(lambda: families.processor_of(folder, made), folder)
     seen = families.eyes(made, config.image_px)
     image_token = getattr(made, "image_token_id", None)
     token = made.image_token_index if image_token is None else image_token

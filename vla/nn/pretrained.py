@@ -8,10 +8,10 @@ and its hash, and reads them from there.
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 import tyro
@@ -24,6 +24,7 @@ from vla.nn.context import Context, Encoded, Retrieved
 from vla.nn.looking import Pool, Squeeze, resized
 from vla.nn.vlm import DTYPES, HUB, locate
 
+T = TypeVar("T")
 MIB = 2**20
 NET = "net."
 """Prefix of the pretrained weights within a backbone's."""
@@ -92,13 +93,16 @@ class PretrainedConfig(BackboneConfig):
                 f"{HUB}OWNER/NAME to download it"
             )
         try:
-            return locate(self.model)
+            folder = locate(self.model)
         except ValueError as error:
             if HUB in self.model or Path(self.model).is_absolute():
                 raise
             raise ValueError(
                 f"{error}; or fetch it once: hf download {self.model.removeprefix(HUB)}"
             ) from error
+        if not (folder / "config.json").is_file():
+            raise ValueError(f"{folder}: no model there (no config.json); copy it whole")
+        return folder
 
     def tokenizer(self, instructions: Iterable[str]) -> Tokenizer:
         """Return the model's own tokenizer, without what it lays around a text."""
@@ -230,7 +234,23 @@ def tune_(net: nn.Module, config: PretrainedConfig, adapted: nn.Module, layers: 
 
 def given_of(config: PretrainedConfig, folder: Path, read: dict[str, Any]) -> dict[str, Any]:
     """Return what a policy's description keeps of a model: what was read, and where it is from."""
-    return {**read, "stored": is_stored(config, folder), "source": source_of(config.model, folder)}
+    found = {
+        **read, "stored": is_stored(config, folder), "source": source_of(config.model, folder)
+    }  # fmt: skip
+    return json.loads(json.dumps(found))  # as it will be read again: no tuples, no numbers as keys
+
+
+def opened(read: Callable[[], T], folder: Path) -> T:
+    """Return what transformers reads in a folder.
+
+    Raises:
+        ValueError: it cannot, in one line.
+    """
+    try:
+        return read()
+    except (OSError, ValueError, KeyError, ImportError, AttributeError) as error:
+        line = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise ValueError(f"{folder}: cannot be read ({line}); copy the model whole") from error
 
 
 def is_stored(config: PretrainedConfig, folder: Path) -> bool:
