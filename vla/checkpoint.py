@@ -187,11 +187,11 @@ def find(folder: Path) -> Path:
 
 def check_robot(trained_on: RobotSpec, robot: RobotSpec) -> None:
     """Raise ValueError, naming the first difference, unless the arms agree where it matters."""
-    for field in ("names", "control_hz", "low", "high"):
-        expected, got = getattr(trained_on, field), getattr(robot, field)
+    for name in ("names", "control_hz", "low", "high"):
+        expected, got = getattr(trained_on, name), getattr(robot, name)
         if expected != got:
             raise ValueError(
-                f"wrong robot: the checkpoint was trained for {trained_on.name} with {field} "
+                f"wrong robot: the checkpoint was trained for {trained_on.name} with {name} "
                 f"{expected}, got {robot.name} with {got}; use its own robot or train for this one"
             )
 

@@ -3,6 +3,7 @@
 DINOv2 knows no words: an embedding of our own, learned with the policy, reads the instruction.
 """
 
+import copy
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -77,7 +78,10 @@ class VisionText(PretrainedBackbone):
             self._prepare_dino(side)
         else:
             pretrained.check_vocabulary(vocabulary, given["vocabulary"])
-            side, last = self.side // made.vision_config.patch_size, made.text_config.projection_size
+            side, last = (
+                self.side // made.vision_config.patch_size,
+                made.text_config.projection_size,
+            )
             width = made.vision_config.hidden_size
             self.longest = int(made.text_config.max_position_embeddings)
         pretrained.tune_(model, config, model, LAYERS)
@@ -143,7 +147,9 @@ def _read(config: Config, folder: Path) -> dict[str, Any]:
     made = opened(lambda: AutoConfig.from_pretrained(folder, **local), folder)
     if made.model_type not in FAMILIES:
         raise ValueError(f"{folder}: is a {made.model_type}, expected one of {', '.join(FAMILIES)}")
-    eyes = opened(lambda: AutoImageProcessor.from_pretrained(folder, use_fast=True, **local), folder)
+    eyes = opened(
+        lambda: AutoImageProcessor.from_pretrained(folder, use_fast=True, **local), folder
+    )
     texts, pad = made.model_type == "siglip", None
     if texts:
         pad = opened(lambda: AutoTokenizer.from_pretrained(folder, **local).pad_token_id, folder)
@@ -170,7 +176,7 @@ def _model(config: Config, folder: Path | None) -> nn.Module:
         )  # fmt: skip
     else:
         architecture = (config.given or {})["architecture"]
-        made = CONFIG_MAPPING[architecture["model_type"]].from_dict(architecture)
+        made = CONFIG_MAPPING[architecture["model_type"]].from_dict(copy.deepcopy(architecture))
         with no_init_weights():
             model = AutoModel.from_config(made, attn_implementation="sdpa")
     if model.config.model_type == "siglip":

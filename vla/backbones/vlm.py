@@ -4,6 +4,7 @@ SmolVLM2, Qwen3-VL, PaliGemma, Gemma 3 and InternVL, as transformers has them. I
 decision; memory, proprioception and all denoising steps work on what it gave.
 """
 
+import copy
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,7 +128,7 @@ def _model(config: Config, folder: Path | None) -> torch.nn.Module:
         return whole.model
     architecture = (config.given or {})["architecture"]
     families.check(architecture["model_type"], "policy.json")
-    made = CONFIG_MAPPING[architecture["model_type"]].from_dict(architecture)
+    made = CONFIG_MAPPING[architecture["model_type"]].from_dict(copy.deepcopy(architecture))
     with no_init_weights():
         whole = AutoModelForImageTextToText.from_config(made, attn_implementation="sdpa")
     return whole.model

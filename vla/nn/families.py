@@ -157,7 +157,7 @@ class Reader(nn.Module):
         """
         super().__init__()
         self.model, self.seen = model, seen
-        self.kind = str(model.config.model_type)  # type: ignore[union-attr]
+        self.kind = str(model.config.model_type)
         have = len(self.language.layers)
         if not 0 <= layer <= have:
             raise ValueError(f"layer: got {layer}, expected 0 to {have}: the model has {have}")
@@ -336,7 +336,7 @@ class Reader(nn.Module):
         proj = tower.patch_embed.proj  # of two frames of a film; a picture is shown twice
         x = nn.functional.conv2d(pixels, proj.weight.sum(2), proj.bias, proj.stride[1:])
         x = self._blocks(x) + self.spread.to(x) @ tower.pos_embed.weight
-        deep = []
+        deep: list[Tensor] = []
         spare = tower.training and tower.gradient_checkpointing and torch.is_grad_enabled()
         for i, block in enumerate(tower.blocks):
             args = (block, x, self.cos, self.sin)

@@ -22,7 +22,7 @@ def resized(images: Tensor, side: int) -> Tensor:
 
 
 def weights(given: int, wanted: int) -> np.ndarray:
-    """Return f32 [wanted, given]: shares of old cells in new ones, triangles around their middle."""
+    """Return f32 [wanted, given]: shares of old cells in new ones, triangles about their middle."""
     scale = given / wanted
     middle = (np.arange(wanted)[:, None] + 0.5) * scale
     far = np.abs(np.arange(given)[None] + 0.5 - middle) / max(scale, 1.0)

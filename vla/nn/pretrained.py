@@ -229,7 +229,7 @@ def tune_(net: nn.Module, config: PretrainedConfig, adapted: nn.Module, layers: 
             if "lora_" in name:
                 weight.data = weight.data.float()  # small steps vanish in sixteen bits
     if config.checkpointing and config.tune != "frozen":
-        net.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
+        net.gradient_checkpointing_enable({"use_reentrant": False})
 
 
 def given_of(config: PretrainedConfig, folder: Path, read: dict[str, Any]) -> dict[str, Any]:
