@@ -125,6 +125,8 @@ class Manifest:
     """Git revision of the code that trained it."""
     versions: dict[str, str]
     """Versions of what exported it."""
+    pretrained: dict[str, Any] = field(default_factory=dict)
+    """Name, revision, licence and hash of a pretrained backbone's weights; empty for none."""
     parity: dict[str, Any] = field(default_factory=dict)
     """What `vla parity` found; empty before."""
 

@@ -137,7 +137,7 @@ def _manifest(
         batch=batch, precision="fp32", graphs=graphs,
         tokenizer=artefacts.sha256(folder / artefacts.TOKENIZER), task=origin.task,
         instructions=origin.instructions, step=origin.step, revision=origin.revision,
-        versions=folders.versions(),
+        versions=folders.versions(), pretrained=policy.config.backbone.source,
     )  # fmt: skip
 
 
@@ -158,6 +158,7 @@ def main(argv: list[str]) -> int:
         return critic_export.main(argv)
     args = arguments.read(ExportArgs, argv[1:], "vla export CHECKPOINT")
     policy, origin = checkpoint.load(Path(argv[0]))
+    policy.float()  # frozen weights may be of sixteen bits, which no graph of ours begins with
     policy = policy.with_steps(args.steps) if args.steps else policy
     calibration = []
     if args.calibrate:

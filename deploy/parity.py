@@ -258,6 +258,7 @@ def main(argv: list[str]) -> int:
     folder = Path(argv[0])
     artefact = artefacts.read(folder)
     policy, origin = checkpoint.load(args.against)
+    policy.float()  # as `vla export` does
     manifest = artefact.manifest
     artefact.check_origin(origin.task, origin.step)
     torch.set_num_threads(1)

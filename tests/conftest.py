@@ -30,5 +30,6 @@ hypothesis.settings.load_profile("mneme")
 
 # Fixtures of all folders; imported here, once the hook is installed.
 from tests.datasets import arm_dataset, fake_dataset
+from tests.tiny_models import tiny_model
 
-__all__ = ["arm_dataset", "fake_dataset"]
+__all__ = ["arm_dataset", "fake_dataset", "tiny_model"]

@@ -50,7 +50,7 @@ class Optimiser:
 
     def __init__(self, config: OptimiserConfig, module: nn.Module, steps: int) -> None:
         self.config, self.module, self.steps, self.count = config, module, steps, 0
-        named = list(module.named_parameters())
+        named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         groups = []
         for beside in (False, True):
             own = [p for name, p in named if name.startswith(BESIDE) == beside]

@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,8 @@ class Provenance:
     """Git revision of the code, "unknown" outside a repository."""
     versions: dict[str, str]
     """Versions of the packages that matter."""
+    pretrained: dict[str, Any] = field(default_factory=dict)
+    """Name, revision, licence and hash of a pretrained backbone's weights; empty for none."""
 
 
 def provenance(task: dict[str, Any], instructions: tuple[str, ...], step: int) -> Provenance:
@@ -83,7 +85,9 @@ def save(
             "policy": configs.to_json(policy.config),
             "robot": configs.to_json(policy.robot),
             "statistics": configs.to_json(policy.statistics),
-            "provenance": configs.to_json(origin),
+            "provenance": configs.to_json(
+                replace(origin, pretrained=policy.config.backbone.source)
+            ),
         }
         (fresh / "policy.json").write_text(json.dumps(description, indent=1) + "\n")
         policy.text.tokenizer.save(str(fresh / "tokenizer.json"))
@@ -183,11 +187,11 @@ def find(folder: Path) -> Path:
 
 def check_robot(trained_on: RobotSpec, robot: RobotSpec) -> None:
     """Raise ValueError, naming the first difference, unless the arms agree where it matters."""
-    for field in ("names", "control_hz", "low", "high"):
-        expected, got = getattr(trained_on, field), getattr(robot, field)
+    for name in ("names", "control_hz", "low", "high"):
+        expected, got = getattr(trained_on, name), getattr(robot, name)
         if expected != got:
             raise ValueError(
-                f"wrong robot: the checkpoint was trained for {trained_on.name} with {field} "
+                f"wrong robot: the checkpoint was trained for {trained_on.name} with {name} "
                 f"{expected}, got {robot.name} with {got}; use its own robot or train for this one"
             )
 

@@ -1,23 +1,37 @@
 """What every registered backbone must satisfy."""
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from tests.fakes import liven_
+from tests import tiny_models
+from tests.fakes import TASKS, liven_
 from vla.contracts import registry
 from vla.nn.context import Context, Encoded, Retrieved
 
-VIEWS, PROPRIO, VOCABULARY, MEMORY = 2, 3, 20, 10
+VIEWS, PROPRIO, MEMORY = 2, 3, 10
+CASES = [
+    (name, kind)
+    for name in registry.names("vla.backbones")
+    for kind in tiny_models.KINDS.get(name, ("",))
+]
+"""Every backbone; a pretrained one with a tiny model of each family, all of it learning."""
 
 
 class Probe:
     """A backbone with inputs that fit it."""
 
-    def __init__(self, name: str) -> None:
-        config = registry.load("vla.backbones", name).Config()
-        self.net = config.build(VIEWS, PROPRIO, VOCABULARY, MEMORY).eval()
+    def __init__(self, name: str, **given: Any) -> None:
+        config = registry.load("vla.backbones", name).Config(**given)
+        words = config.tokenizer(TASKS).get_vocab_size()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # noqa: TID251  initial weights come from the global generator
+            self.net = config.build(VIEWS, PROPRIO, words, MEMORY).eval()
         liven_(self.net)
         rng = np.random.default_rng(0)
         side = config.image_px
@@ -38,9 +52,12 @@ class Probe:
         return self.net.refine(self.encode(index).cache, retrieved)
 
 
-@pytest.fixture(params=registry.names("vla.backbones"))
-def probe(request: pytest.FixtureRequest) -> Probe:
-    return Probe(request.param)
+@pytest.fixture(params=CASES, ids=lambda case: "-".join(part for part in case if part))
+def probe(request: pytest.FixtureRequest, tiny_model: Callable[[str], Path]) -> Probe:
+    name, kind = request.param
+    if not kind:
+        return Probe(name)
+    return Probe(name, model=str(tiny_model(kind)), tune="full", **tiny_models.SMALL)
 
 
 def assert_close(a: Tensor, b: Tensor) -> None:

@@ -26,7 +26,6 @@ from vla.contracts.config import PluginConfig, check_least
 from vla.contracts.types import EpisodeBatch
 from vla.data import check
 from vla.data.store import EpisodeStore, load_episodes
-from vla.nn.text import train_tokenizer
 from vla.normalize import Statistics
 from vla.policies.vla import VLAPolicy
 
@@ -93,7 +92,7 @@ class BehaviourCloning:
         torch.manual_seed(train.seed)  # noqa: TID251  torch's initialisers know no other source
         self.train = train
         self.module: VLAPolicy = train.policy.build(
-            robot, normalisation(self.store), train_tokenizer(self.instructions)
+            robot, normalisation(self.store), train.policy.backbone.tokenizer(self.instructions)
         ).to(train.device)
         if train.vision_from is not None:
             borrow_(self.module, train.vision_from)

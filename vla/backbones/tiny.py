@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vla.contracts.config import PluginConfig
+from vla.nn.backbone import BackboneConfig
 from vla.nn.context import Context, Encoded, Retrieved
 from vla.nn.text import MeanOfWords
 from vla.nn.vision import FilmConv, MaxGrid, grid, spatial_softmax
@@ -22,7 +22,7 @@ LOOKING = ("stem", "look", "perceive", "place", "view", "temperature", "conv", "
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(PluginConfig):
+class Config(BackboneConfig):
     """Settings of the tiny backbone."""
 
     image_px: int = 96

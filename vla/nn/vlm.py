@@ -186,7 +186,7 @@ def locate(name: str) -> Path:
         # transformers asks the hub about names, even of cached models, but not about folders.
         found = snapshot_download(
             plain, local_files_only=offline, allow_patterns=["*.json", "*.safetensors", "*.txt",
-            "*.jinja"],
+            "*.jinja", "README.md"],
         )  # fmt: skip
     except (OSError, ValueError) as error:
         why = "" if offline else f" and could not be fetched ({_line(error)})"

@@ -76,15 +76,17 @@ class VLAPolicy(nn.Module):
         self, config: Config, robot: RobotSpec, statistics: Statistics, tokenizer: Tokenizer
     ) -> None:
         super().__init__()
-        self.config, self.robot, self.statistics = config, robot, statistics
+        self.robot, self.statistics = robot, statistics
         self.text = TextEncoder(tokenizer)
         self.normalizer = Normalizer(statistics)
         channels = len(robot.channels)
         shape = config.backbone  # tokens and widths are the backbone's to say
-        probe = shape.build(len(config.cameras), channels, self.text.vocabulary, 0)
-        self.memory = config.memory.build(*probe.token_shape)
+        given = (len(config.cameras), channels, self.text.vocabulary)
+        tokens = getattr(shape, "token_shape", None)  # a pretrained one is not built for a probe
+        self.memory = config.memory.build(*(tokens or shape.build(*given, 0).token_shape))
         size = self.memory.vector_size
-        self.backbone = shape.build(len(config.cameras), channels, self.text.vocabulary, size)
+        self.backbone = shape.build(*given, size)
+        self.config = replace(config, backbone=self.backbone.config)
         self.head = config.head.build(config.chunk, channels, self.backbone.sizes(size))
         names = [camera.name for camera in robot.cameras]
         self.views = [names.index(name) for name in config.cameras]

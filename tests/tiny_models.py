@@ -1,0 +1,28 @@
+"""Pretrained models with random weights, written once per session."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+VLMS = ("smolvlm", "qwen3_vl", "paligemma", "gemma3", "internvl")
+TOWERS = ("siglip", "dinov2")
+KINDS = {"vlm": VLMS, "vision_text": TOWERS}
+"""Families of models by the backbone that takes them."""
+SMALL = {"image_px": 32, "cells": 2, "bottleneck": 16, "token_width": 16, "pooled_width": 32}
+"""Settings of a backbone that fit them."""
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a function from a family's name to the folder of its model."""
+    place = tmp_path_factory.mktemp("models")
+
+    def folder(name: str) -> Path:
+        from tests import tiny_vlm  # transformers takes seconds to import
+
+        if not (place / name).exists():
+            {**tiny_vlm.FAMILIES, **tiny_vlm.TOWERS}[name](place / name)
+        return place / name
+
+    return folder

@@ -1,0 +1,187 @@
+"""A pretrained vision tower with a text tower, for smaller policies: SigLIP2, or DINOv2.
+
+DINOv2 knows no words: an embedding of our own, learned with the policy, reads the instruction.
+"""
+
+import copy
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from vla.nn import pretrained
+from vla.nn.context import Encoded
+from vla.nn.pretrained import PretrainedBackbone, PretrainedConfig
+from vla.nn.text import MeanOfWords, train_tokenizer
+from vla.nn.vlm import DTYPES
+
+FAMILIES = ("siglip", "dinov2", "dinov2_with_registers")
+"""Names that the models give themselves; SigLIP2 for pictures of one size is a siglip."""
+LAYERS = r".*\.(q_proj|k_proj|v_proj|out_proj|fc1|fc2|query|key|value)"
+"""What an adapter is attached to."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(PretrainedConfig):
+    """Settings of a vision tower and a text tower as a backbone."""
+
+    text_width: int = 64
+    """Width of the word embedding, where the model has no text tower."""
+
+    def tokenizer(self, instructions: Iterable[str]) -> Tokenizer:
+        """Return the text tower's tokenizer; a small one of our own where there is none."""
+        folder = self.folder()
+        if "text_config" not in json.loads((folder / "config.json").read_text()):
+            return train_tokenizer(instructions)
+        return pretrained.bare_tokenizer(folder, ends=True)
+
+    def build(self, views: int, proprio: int, vocabulary: int, memory: int) -> "VisionText":
+        """Return a backbone; with pretrained weights, unless a checkpoint has them.
+
+        Args:
+            views: Cameras.
+            proprio: Numbers of proprioception.
+            vocabulary: Words of the tokenizer; the model's own if it has a text tower.
+            memory: Width of the retrieved vector.
+
+        Raises:
+            ValueError: the model is missing, of an unknown family, or reads other words.
+        """
+        if self.given is not None:
+            model = _model(self, pretrained.weights_folder(self))
+            return VisionText(self, model, views, proprio, vocabulary, memory)
+        folder = self.folder()
+        config = pretrained.settled(self, _read(self, folder))
+        model = _model(config, folder)
+        return VisionText(config, model, views, proprio, vocabulary, memory)
+
+
+class VisionText(PretrainedBackbone):
+    """See the module's sentence."""
+
+    def __init__(
+        self, config: Config, model: nn.Module, views: int, proprio: int, vocabulary: int,
+        memory: int,
+    ) -> None:  # fmt: skip
+        super().__init__(config, views)
+        given: dict[str, Any] = config.given or {}
+        self.net, self.side, self.pad = model, int(given["side"]), given["pad"]
+        made: Any = model.config
+        if self.pad is None:
+            self.words = MeanOfWords(vocabulary, config.text_width)
+            side, last, width = self.side // made.patch_size, config.text_width, made.hidden_size
+            self._prepare_dino(side)
+        else:
+            pretrained.check_vocabulary(vocabulary, given["vocabulary"])
+            side, last = (
+                self.side // made.vision_config.patch_size,
+                made.text_config.projection_size,
+            )
+            width = made.vision_config.hidden_size
+            self.longest = int(made.text_config.max_position_embeddings)
+        pretrained.tune_(model, config, model, LAYERS)
+        for name in ("mean", "std"):
+            value = torch.tensor(given[name]).view(3, 1, 1)
+            self.register_buffer(name, value, persistent=False)
+        self.equip_(width, last, side, proprio, memory)
+
+    def features(self, images: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
+        """See `PretrainedBackbone.features`; without a text tower the words are handed on."""
+        kind = next(self.net.parameters()).dtype
+        pixels = self.pixels(images, self.side, self.mean, self.std).to(kind)
+        net: Any = self.net
+        if self.pad is None:
+            return self._see_dino(pixels).float().unflatten(0, (-1, self.views)), words
+        seen = net.vision_model(pixel_values=pixels).last_hidden_state
+        written = (words != 0).long()
+        real = written.sum(1, keepdim=True) - written.cumsum(1) + written > 0
+        ids = torch.where(real, words, self.pad)
+        # The tower was trained on texts of one length, their padding in it.
+        ids = torch.cat([ids, torch.full_like(ids[:, :1], self.pad).expand(-1, self.longest)], 1)
+        told = net.text_model(input_ids=ids[:, : self.longest]).pooler_output
+        return seen.float().unflatten(0, (-1, self.views)), told.float()
+
+    def encode_features(self, seen: Tensor, last: Tensor, proprio: Tensor) -> Encoded:
+        """Encode what `features` gave."""
+        told = self.words(last) if self.pad is None else last
+        return super().encode_features(seen, told, proprio)
+
+    def _prepare_dino(self, side: int) -> None:
+        """Compute the resampling of the places that the tower was trained with."""
+        net: Any = self.net
+        count = net.embeddings.position_embeddings.shape[1] - 1
+        had = int(count**0.5)
+        spread = torch.eye(count)
+        if had != side:
+            spread = nn.functional.interpolate(
+                spread.view(count, 1, had, had), (side, side), mode="bicubic",
+                antialias=hasattr(net.embeddings, "register_tokens"),
+            ).flatten(1).T.contiguous()  # fmt: skip
+        self.register_buffer("spread", spread, persistent=False)
+
+    def _see_dino(self, pixels: Tensor) -> Tensor:
+        """Its tower, with the resampling as a product; patches alone, without summary tokens."""
+        net: Any = self.net
+        parts = net.embeddings
+        x = parts.patch_embeddings(pixels)
+        places = parts.position_embeddings
+        x = x + self.spread.to(x) @ places[0, 1:]
+        summary = [(parts.cls_token + places[:, :1]).expand(len(x), -1, -1)]
+        if hasattr(parts, "register_tokens"):
+            summary.append(parts.register_tokens.expand(len(x), -1, -1))
+        skipped = sum(part.shape[1] for part in summary)
+        x = net.encoder(torch.cat([*summary, x], 1)).last_hidden_state
+        return net.layernorm(x)[:, skipped:]
+
+
+def _read(config: Config, folder: Path) -> dict[str, Any]:
+    """Return everything that is needed of a model's folder but its weights."""
+    from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer
+
+    opened, local = pretrained.opened, {"local_files_only": True}
+    made = opened(lambda: AutoConfig.from_pretrained(folder, **local), folder)
+    if made.model_type not in FAMILIES:
+        raise ValueError(f"{folder}: is a {made.model_type}, expected one of {', '.join(FAMILIES)}")
+    eyes = opened(
+        lambda: AutoImageProcessor.from_pretrained(folder, use_fast=True, **local), folder
+    )
+    texts, pad = made.model_type == "siglip", None
+    if texts:
+        pad = opened(lambda: AutoTokenizer.from_pretrained(folder, **local).pad_token_id, folder)
+    patch = 1 if texts else made.patch_size
+    side = made.vision_config.image_size if texts else max(config.image_px // patch, 1) * patch
+    words = pretrained.bare_tokenizer(folder).get_vocab_size() if texts else 0
+    return pretrained.given_of(config, folder, {
+        "architecture": {**json.loads(made.to_json_string()), "model_type": made.model_type},
+        "side": side, "pad": pad, "vocabulary": words,
+        "mean": [float(v) for v in eyes.image_mean], "std": [float(v) for v in eyes.image_std],
+    })  # fmt: skip
+
+
+def _model(config: Config, folder: Path | None) -> nn.Module:
+    """Return the towers without what nothing here asks: from a folder, or yet to be filled."""
+    from transformers import CONFIG_MAPPING, AutoModel
+    from transformers.modeling_utils import no_init_weights
+
+    model: Any
+    if folder is not None:
+        model = AutoModel.from_pretrained(
+            folder, local_files_only=True, dtype=DTYPES[config.dtype], use_safetensors=True,
+            attn_implementation="sdpa",
+        )  # fmt: skip
+    else:
+        architecture = (config.given or {})["architecture"]
+        made = CONFIG_MAPPING[architecture["model_type"]].from_dict(copy.deepcopy(architecture))
+        with no_init_weights():
+            model = AutoModel.from_config(made, attn_implementation="sdpa")
+    if model.config.model_type == "siglip":
+        model.vision_model.use_head = False
+        del model.vision_model.head, model.logit_scale, model.logit_bias
+    else:
+        model.embeddings.mask_token = None
+    return model
