@@ -1,4 +1,4 @@
-"""Behaviour cloning: the diffusion loss on demonstrations, whole episodes or single decisions.
+"""Behaviour cloning: the head's loss on demonstrations, whole episodes or single decisions.
 
 Whole episodes train the memory: every decision is written, some carry a loss. Where to spend the
 loss is decided by motion: an arm that is held still teaches the same thing at every decision.

@@ -1,4 +1,4 @@
-"""Vision-language-action policy: backbone, memory and diffusion head, composed.
+"""Vision-language-action policy: backbone, memory and action head, composed.
 
 It holds no state between calls: memory, noise and time are arguments. Units are physical at its
 edges and normalised inside.
