@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sim import vec_env
 from training.config import TrainConfig
-from training.data import batches, sampler
+from training.data import batches, features, sampler
 from training.evaluate import Evaluation, evaluate
 from training.optimiser import Optimiser
 from training.vision import borrow_
@@ -82,11 +82,12 @@ class BehaviourCloning:
         self.policy_config = train.policy
         robot = vec_env.load_arm(train.task, train.robot)
         side = train.policy.backbone.image_px
+        beside = data.parent / f"{data.name}-cache"
         windows = config.unit == "windows"
         self.store = load_episodes(
             data, cameras=train.policy.cameras, image_hw=(side, side),
             stride=1 if windows else train.policy.execute, phase_seed=train.seed,
-            phases=1 if windows else config.phases, cache_dir=data.parent / f"{data.name}-cache",
+            phases=1 if windows else config.phases, cache_dir=beside,
         )  # fmt: skip
         check.fits_robot(self.store, robot, data)
         self.instructions = tuple(sorted(set(self.store.tasks)))
@@ -97,6 +98,9 @@ class BehaviourCloning:
         ).to(train.device)
         if train.vision_from is not None:
             borrow_(self.module, train.vision_from)
+        self.features: batches.Features | None = None
+        if train.features == "cache":
+            self.features = features.load(self.module, self.store, beside)
         self.loss = torch.compile(self.module.bc_loss) if train.compile else self.module.bc_loss
         chunk = train.policy.chunk
         motion = sampler.motion_weights(self.store, chunk)
@@ -121,11 +125,11 @@ class BehaviourCloning:
         chunk = self.policy_config.chunk
         chosen = self.stream.next()
         if self.config.unit == "windows":
-            return batches.window_batch(self.store, chosen, chunk)
+            return batches.window_batch(self.store, chosen, chunk, self.features)
         if self.short is not None:
             chosen = np.concatenate([chosen, self.short.next()])
         return batches.episode_batch(
-            self.store, chosen, chunk, self.config.queries, self.weights, self.rng
+            self.store, chosen, chunk, self.config.queries, self.weights, self.rng, self.features
         )
 
     def update(

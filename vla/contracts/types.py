@@ -177,3 +177,6 @@ class EpisodeBatch:
     """True where the episode had ended."""
     weight: Float32[Array, " m"]
     """Weight of each query's loss."""
+    features: dict[str, Array] | None = None
+    """What the frozen part of a backbone made of the images, by name, F rows each; the images are
+    then of no height and width. None where the backbone is to look itself."""

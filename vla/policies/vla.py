@@ -224,7 +224,11 @@ class VLAPolicy(nn.Module):
         query = self._tensor(batch.query)
         words = self.text(batch.task, self.device)[row]
         proprio = self.normalizer.state(self._tensor(batch.proprio))
-        encoded = self.backbone.encode(self._tensor(batch.images), proprio, words)
+        if batch.features is None:
+            encoded = self.backbone.encode(self._tensor(batch.images), proprio, words)
+        else:
+            seen = {name: self._tensor(part) for name, part in batch.features.items()}
+            encoded = self.backbone.encode_from(seen, proprio, words)
         rows, steps = len(batch.task), int(decision.max()) + 1
         tokens = _padded(encoded.tokens, row, decision, rows, steps)
         now = _padded(self._tensor(batch.now), row, decision, rows, steps)
