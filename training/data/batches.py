@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from training.data import augment
 from training.data.sampler import draw_weighted
-from vla.contracts.types import EpisodeBatch
+from training.team import Part
+from vla.contracts.types import EpisodeBatch, Share
 from vla.data.store import EpisodeStore
 
 Features = Mapping[str, np.ndarray]
@@ -17,7 +19,7 @@ Features = Mapping[str, np.ndarray]
 
 def episode_batch(
     store: EpisodeStore, sequences: np.ndarray, chunk: int, queries: int, weights: np.ndarray,
-    rng: np.random.Generator, features: Features | None = None,
+    rng: np.random.Generator, features: Features | None = None, part: Part | None = None,
 ) -> EpisodeBatch:  # fmt: skip
     """Return every decision of some sequences, a few of which carry a loss.
 
@@ -29,6 +31,7 @@ def episode_batch(
         weights: f32 [f], with which decisions are drawn to carry a loss.
         rng: Source of randomness.
         features: What stands for the pictures of all frames of the store.
+        part: Whose share to return; all if None.
     """
     lengths = store.seq_lengths[sequences]
     within = np.arange(lengths.max())
@@ -42,17 +45,20 @@ def episode_batch(
     kept = np.take_along_axis(valid, chosen, 1)
     query = np.take_along_axis(flat, chosen, 1)[kept]
     tasks = tuple(store.tasks[e] for e in store.seq_episode[sequences])
-    return _batch(store, frames, row, decision, tasks, np.sort(query), chunk, features)
+    found = _Chosen(frames, row, decision, np.sort(query), tasks)
+    return _batch(store, found, chunk, features, part)
 
 
 def window_batch(
-    store: EpisodeStore, frames: np.ndarray, chunk: int, features: Features | None = None
-) -> EpisodeBatch:
+    store: EpisodeStore, frames: np.ndarray, chunk: int, features: Features | None = None,
+    part: Part | None = None,
+) -> EpisodeBatch:  # fmt: skip
     """Return single decisions, each an episode of its own; frames i64 [b] are rows of the store."""
     episode = store.frame_episode[frames]
     index = np.arange(len(frames))
     tasks = tuple(store.tasks[e] for e in episode)
-    return _batch(store, frames, index, np.zeros_like(index), tasks, index, chunk, features)
+    chosen = _Chosen(frames, index, np.zeros_like(index), index, tasks)
+    return _batch(store, chosen, chunk, features, part)
 
 
 def shaken(
@@ -68,15 +74,46 @@ def shaken(
     """
     if not (shift_px or gain):
         return batch
-    images, row = batch.images.numpy(), batch.row.numpy()
-    moved = augment.shaken(images, row, shift_px=shift_px, gain=gain, rng=rng)
+    images, row, share = batch.images.numpy(), batch.row.numpy(), batch.share
+    first, rows = (share.row, share.rows) if share else (0, 0)
+    moved = augment.shaken(
+        images, row, shift_px=shift_px, gain=gain, rng=rng, first=first, rows=rows
+    )
     return replace(batch, images=torch.from_numpy(moved))
 
 
+class _Chosen(NamedTuple):
+    """What is in a batch, as places in a store and in each other; see `EpisodeBatch`."""
+
+    frames: np.ndarray
+    row: np.ndarray
+    decision: np.ndarray
+    query: np.ndarray
+    tasks: tuple[str, ...]
+
+    def share(self, part: Part) -> tuple["_Chosen", Share]:
+        """Return a process's share of it."""
+        rows = len(self.tasks)
+        begin, end = part.range(rows)
+        own = (self.row >= begin) & (self.row < end)
+        asked = own[self.query]
+        before = int((self.row < begin).sum())
+        share = Share(begin, rows, int((self.row[self.query] < begin).sum()), len(self.query),
+                      float(len(self.query)))  # fmt: skip
+        return _Chosen(
+            self.frames[own], self.row[own] - begin, self.decision[own],
+            self.query[asked] - before, self.tasks[begin:end] or self.tasks[:1],
+        ), share  # fmt: skip
+
+
 def _batch(
-    store: EpisodeStore, frames: np.ndarray, row: np.ndarray, decision: np.ndarray,
-    tasks: tuple[str, ...], query: np.ndarray, chunk: int, features: Features | None,
+    store: EpisodeStore, chosen: _Chosen, chunk: int, features: Features | None,
+    part: Part | None,
 ) -> EpisodeBatch:  # fmt: skip
+    share = None
+    if part is not None:
+        chosen, share = chosen.share(part)
+    frames, row, decision, query, tasks = chosen
     episode, time = store.frame_episode[frames], store.frame_time[frames]
     actions, pad = store.action_chunks(episode[query], time[query], chunk)
     arrays = {
@@ -94,7 +131,7 @@ def _batch(
     if features is not None:
         seen = {name: torch.from_numpy(part[frames]) for name, part in features.items()}
     tensors = {k: torch.from_numpy(v) for k, v in arrays.items()}
-    return EpisodeBatch(task=tasks, features=seen, **tensors)
+    return EpisodeBatch(task=tasks, features=seen, share=share, **tensors)
 
 
 def _unseen(store: EpisodeStore, count: int) -> np.ndarray:
