@@ -19,7 +19,6 @@ from vla.backbones import tiny
 from vla.memory import bank, none
 from vla.nn.norms import Standardize
 
-
 SLOW = OptimiserConfig(lr=1e-4, warmup=3)
 """Adam's first steps are signs of gradients: where one is all but 0, rounding decides, and the
 longer the steps, the sooner losses show it.
@@ -56,20 +55,24 @@ def test_parts_of_a_batch_have_the_rows_of_the_whole_and_losses_that_add_up(
     assert sum(one for _, one in parts) == pytest.approx(loss, rel=1e-5)
 
 
-def test_two_processes_have_the_losses_of_one_and_one_of_them_writes(arm_dataset, tmp_path) -> None:
+@pytest.mark.parametrize(("memory", "close"), [(none.Config(), 1e-5), (bank.Config(), 1e-4)])
+def test_two_processes_have_the_losses_of_one_and_one_of_them_writes(
+    memory, close, arm_dataset, tmp_path
+) -> None:
     # Seven episodes by threes: the last batch of an epoch leaves the first process nothing to do.
+    # What a bank remembers is standardised over two rows there, which magnifies rounding.
     config = tiny_config(optimiser=SLOW)
-    assert isinstance(config.policy.memory, bank.Config)
+    config = replace(config, policy=replace(config.policy, memory=memory))
     whole = run(config, arm_dataset, tmp_path / "one")
     ended = together(config, arm_dataset, tmp_path / "two")
     assert ended == [(0, ""), (0, "")]
-    np.testing.assert_allclose(losses(tmp_path / "two"), losses(whole), atol=1e-5)
+    np.testing.assert_allclose(losses(tmp_path / "two"), losses(whole), atol=close)
     assert len(losses(whole)) == config.steps
     samples = [[row["samples"] for row in read_metrics(tmp_path / n)] for n in ("one", "two")]
     assert samples[0] == samples[1]
-    policies = [checkpoint.load(tmp_path / n)[0] for n in ("one", "two")]
-    ours, theirs = (p.state_dict()["memory.standardize.running_var"] for p in policies)
-    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+    ours, theirs = (checkpoint.load(tmp_path / n)[0].state_dict() for n in ("one", "two"))
+    for name in (n for n in ours if "running" in n):
+        torch.testing.assert_close(ours[name], theirs[name], atol=1e-4, rtol=1e-3)
 
 
 def test_a_killed_process_ends_the_other_with_a_sentence_and_the_run_goes_on(
