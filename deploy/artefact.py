@@ -98,8 +98,10 @@ class Manifest:
     """Most settled actions that a chunk was trained to go on from; 0 for none."""
     memory: tuple[int, int, int]
     """Slots, tokens in each, numbers in a token."""
+    path: Literal["diffusion", "flow"] = "diffusion"
+    """How signal and noise go together on the way of a chain (see `deploy.chain`)."""
     alphas: tuple[float, ...]
-    """Cumulative signal power of the noise schedule, by training timestep."""
+    """Signal power of the noise schedule, by training timestep."""
     steps: int
     """Denoising steps of a decision, unless the caller says otherwise."""
     late: int

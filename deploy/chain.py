@@ -1,13 +1,18 @@
-"""The denoising chain on the host, in numpy: what `vla.nn.diffusion` does, without torch.
+"""The denoising chain on the host, in numpy: what a head's deterministic steps are, without torch.
 
-A test holds the two together.
+A latent is signal times the clean chunk plus noise times the noise it began with; a step keeps both
+and changes their shares. Heads differ in which shares there are. A test holds this together with
+`vla.nn.diffusion` and `vla.nn.flow`.
 """
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
+
+Path = Literal["diffusion", "flow"]
+"""How much noise stands beside a signal of power a: sqrt(1 - a), or 1 - sqrt(a)."""
 
 
 class Step(NamedTuple):
@@ -15,14 +20,26 @@ class Step(NamedTuple):
 
     timestep: int
     """Training timestep at which the network is asked."""
-    alpha: float
-    """Cumulative signal power before it."""
-    alpha_prev: float
-    """Cumulative signal power after it."""
+    signal: float
+    """Share of the clean chunk before it."""
+    noise: float
+    """Share of the noise before it."""
+    signal_next: float
+    """Share of the clean chunk after it."""
+    noise_next: float
+    """Share of the noise after it."""
 
 
-def steps(alphas: Sequence[float], count: int) -> tuple[Step, ...]:
-    """Return `count` steps with "trailing" spacing (Lin et al. 2024, arXiv 2305.08891, table 2).
+def steps(path: Path, alphas: Sequence[float], count: int) -> tuple[Step, ...]:
+    """Return `count` steps, equally long to the nearest timestep, the first at the noisiest.
+
+    A diffusion chain has "trailing" spacing (Lin et al. 2024, arXiv 2305.08891, table 2): all its
+    steps are as long as the shortest, and the schedule may end above 0. A flow ends at 0.
+
+    Args:
+        path: How signal and noise go together.
+        alphas: Signal power by training timestep.
+        count: How many.
 
     Raises:
         ValueError: more steps than training timesteps, or none.
@@ -30,20 +47,24 @@ def steps(alphas: Sequence[float], count: int) -> tuple[Step, ...]:
     whole = len(alphas)
     if not 1 <= count <= whole:
         raise ValueError(f"denoising steps must lie in [1, {whole}], got {count}")
-    found = []
-    for i in range(count):
-        t = round(whole - i * whole / count) - 1
-        before = t - whole // count
-        found.append(Step(t, alphas[t], alphas[before] if before >= 0 else 1.0))
-    return tuple(found)
+    asked = [round(whole - i * whole / count) - 1 for i in range(count + 1)]
+    after = asked[1:] if path == "flow" else [t - whole // count for t in asked[:-1]]
+    return tuple(
+        Step(t, *_shares(path, alphas[t]), *(_shares(path, alphas[s]) if s >= 0 else (1.0, 0.0)))
+        for t, s in zip(asked[:-1], after, strict=True)
+    )
 
 
 def step(latent: np.ndarray, clean: np.ndarray, at: Step) -> np.ndarray:
-    """Return x_prev f32 [b, k, u] from x_t and predicted x_0: DDIM with eta = 0.
+    """Return the next latent f32 [b, k, u] from this one and the predicted clean chunk.
 
-    Song et al. 2021 (arXiv 2010.02502), eq. 12.
+    On a diffusion path this is DDIM with eta = 0 (Song et al. 2021, arXiv 2010.02502, eq. 12), on a
+    flow path Euler's step (Liu et al. 2022, arXiv 2209.03003, eq. 1).
     """
-    noise = (latent - math.sqrt(at.alpha) * clean) / math.sqrt(1 - at.alpha)
-    return (math.sqrt(at.alpha_prev) * clean + math.sqrt(1 - at.alpha_prev) * noise).astype(
-        np.float32
-    )
+    noise = (latent - at.signal * clean) / at.noise
+    return (at.signal_next * clean + at.noise_next * noise).astype(np.float32)
+
+
+def _shares(path: Path, alpha: float) -> tuple[float, float]:
+    signal = math.sqrt(alpha)
+    return signal, 1 - signal if path == "flow" else math.sqrt(1 - alpha)

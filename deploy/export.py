@@ -129,7 +129,8 @@ def _manifest(
         format=artefacts.FORMAT, robot=policy.robot, views=tuple(policy.views),
         chunk=policy.config.chunk, execute=policy.config.execute, prefix=policy.prefix,
         memory=(int(slots[0]), int(slots[1]), int(slots[2])),
-        alphas=_numbers(head.alphas), steps=head.config.steps, late=head.config.tuned,
+        path=head.path, alphas=_numbers(head.alphas), steps=head.config.steps,
+        late=head.config.tuned,
         scaling=Scaling(
             state_mean=_numbers(scale.state_mean), state_std=_numbers(scale.state_std),
             action_center=_numbers(scale.action_center), action_scale=_numbers(scale.action_scale),

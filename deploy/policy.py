@@ -58,7 +58,7 @@ class DeployedPolicy:
                 f"steps: got {self.steps}; the last {manifest.late} of {manifest.steps} have a "
                 "network of their own, and there is no other number"
             )
-        self.chain = chain.steps(manifest.alphas, self.steps)
+        self.chain = chain.steps(manifest.path, manifest.alphas, self.steps)
         whole = artefacts.WHOLE in manifest.graphs and self.steps == manifest.steps
         self.whole = whole and not split
         self.views = ", ".join(self.robot.cameras[view].name for view in manifest.views)

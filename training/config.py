@@ -113,5 +113,19 @@ class TrainConfig(RunConfig):
     """What learns."""
     vision_from: str | None = None
     """Trained critic with whose vision the policy begins; it begins with random weights if None."""
+    features: Literal["encode", "cache"] = "encode"
+    """Whether the frozen part of the backbone looks at pictures anew every time, or once per data
+    set: what it makes of them is kept beside the data."""
     compile: bool = False
     """Compile the policy's loss with torch.compile."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range, and pictures that are to be shaken and kept as they are."""
+        super().__post_init__()
+        shaken = {name: getattr(self.algo, name, 0) for name in ("shift_px", "gain")}
+        if self.features == "cache" and any(shaken.values()):
+            told = " and ".join(f"algo.{name} {value}" for name, value in shaken.items())
+            raise ValueError(
+                f"features: got cache with {told}, but what is kept are pictures as they are; give "
+                "--algo.shift-px 0 --algo.gain 0, or take --features encode"
+            )

@@ -4,6 +4,7 @@ It knows no algorithm and no task. A run that is killed and started again ends, 
 same weights to the bit as one that was left alone.
 """
 
+import contextlib
 import json
 import math
 import signal
@@ -26,6 +27,7 @@ from training.config import RunConfig
 from training.listener import Listener
 from training.metrics import MetricsLog
 from training.optimiser import Optimiser
+from training.team import ALONE, Team
 from vla import checkpoint
 from vla.contracts import config as configs
 from vla.interrupted import Interrupted
@@ -99,6 +101,15 @@ class Learner(Protocol):
 
 
 @runtime_checkable
+class Shareable(Protocol):
+    """A learner that can be one of several processes."""
+
+    def share_(self, team: Team) -> None:
+        """Learn from this process's share of every batch from now on."""
+        ...
+
+
+@runtime_checkable
 class Talker(Protocol):
     """A learner that does more than learn, and says so."""
 
@@ -115,46 +126,72 @@ class _Run:
     learner: Learner
     optimiser: Optimiser
     generator: torch.Generator
+    team: Team
 
 
-def run(config: RunConfig, data: Any, out: Path, console: Console) -> list[Outcome]:
+def run(
+    config: RunConfig, data: Any, out: Path, console: Console, team: Team = ALONE
+) -> list[Outcome]:
     """Train on `data` until `config.steps`, going on from what is in `out`.
+
+    Of several processes each calls this; the first one evaluates, writes and speaks.
 
     Returns:
         The evaluations made by this call, the last one on episodes of a seed of their own.
 
     Raises:
-        ValueError: `out` holds a run of another configuration, or something else.
+        ValueError: `out` holds a run of another configuration, or something else, or what learns
+            cannot do so in several processes.
         Interrupted: SIGINT or SIGTERM arrived; everything is saved.
     """
     check(config, out)
     host.prepare(config.threads)
     learner = config.algo.start(config, data)
+    if team.together:
+        if not isinstance(learner, Shareable):
+            raise ValueError(
+                f"algo {configs.type_name(config.algo)!r} learns in one process; start it without "
+                "torchrun"
+            )
+        learner.share_(team)
+        console = console if team.leads else Console(quiet=True)
     optimiser = Optimiser(config.optimiser, learner.module, config.steps)
     generator = torch.Generator(config.device).manual_seed(config.seed)
-    this = _Run(config, out, learner, optimiser, generator)
-    _claim(config, out)  # only now: settings that nothing could start with leave no trace
+    this = _Run(config, out, learner, optimiser, generator, team)
+    if team.leads:
+        _claim(config, out)  # only now: settings that nothing could start with leave no trace
+        checkpoint.recover_folder(out / "checkpoint")
+    team.wait()
     _resume_(this)
     parameters = sum(p.numel() for p in learner.module.parameters())
     left = config.steps - optimiser.count
     console.print(f"{parameters:,} parameters, {left} updates to go, in {out}")
     results: list[Outcome] = []
-    with MetricsLog(out, optimiser.count, config.wandb_project) as log:
+    with _log(this) as log:
         with _signals() as stopped, _progress(console) as bar:
             results += _train(this, log, bar, stopped)
         if stopped.is_set():
             raise Interrupted(f"saved after update {optimiser.count} of {config.steps}")
-        if config.eval.final_episodes and not (out / "evaluation.json").exists():
+        final = config.eval.final_episodes and not (out / "evaluation.json").exists()
+        if log is not None and final:
             result = _judge(this, config.eval.final_episodes, config.eval.seed + 1)
             files.write_json(out / "evaluation.json", result.to_json())
             log.write(optimiser.count, {f"eval/final_{result.figure}": result.rate})
             console.print(result.sentence())
             results.append(result)
+    team.wait()
     return results
 
 
+def _log(this: _Run) -> Any:
+    """Return where figures go: a context manager; None in a process that writes nothing."""
+    if not this.team.leads:
+        return contextlib.nullcontext()
+    return MetricsLog(this.out, this.optimiser.count, this.config.wandb_project)
+
+
 def _train(
-    this: _Run, log: MetricsLog, bar: rich.progress.Progress, stopped: threading.Event
+    this: _Run, log: MetricsLog | None, bar: rich.progress.Progress, stopped: threading.Event
 ) -> list[Outcome]:
     config, optimiser = this.config, this.optimiser
     line = bar.add_task("training", total=config.steps, completed=optimiser.count, rate=0.0)
@@ -165,21 +202,24 @@ def _train(
             ),
             doing=lambda what: bar.update(line, description=what or "training"),
         )
-    results = []
+    results: list[Outcome] = []
     samples, since = 0.0, time.perf_counter()
     while optimiser.count < config.steps and not stopped.is_set():
         this.learner.module.train()
         metrics = this.learner.update(this.learner.collect(), optimiser, this.generator)
         step, last = optimiser.count, optimiser.count == config.steps
         samples += metrics.get("samples", 0.0)
-        if step % config.log_every == 0 or last:
+        if this.team.together and this.team.any(stopped.is_set()):
+            stopped.set()  # all of them, after the same update
+        if log is not None and (step % config.log_every == 0 or last):
             seconds = time.perf_counter() - since
             rate = samples / seconds
             samples, since = 0.0, time.perf_counter()
             log.write(step, {**metrics, "samples_per_s": rate, "seconds": seconds})
             bar.update(line, completed=step, rate=rate)
         # The last weights may be the best; otherwise the final evaluation judges them.
-        if config.eval.every and (config.eval.keep_best if last else step % config.eval.every == 0):
+        due = config.eval.keep_best if last else step % max(config.eval.every, 1) == 0
+        if log is not None and config.eval.every and due:
             result = _evaluate(this, config.eval.episodes, config.eval.seed)
             log.write(step, {f"eval/{result.figure}": result.rate, "eval/seconds": result.seconds})
             results.append(result)
@@ -219,7 +259,9 @@ def _best(out: Path) -> float:
 
 
 def _save(this: _Run) -> None:
-    """Write weights and trainer state together, by one rename."""
+    """Write weights and trainer state together, by one rename; of several processes one does."""
+    if not this.team.leads:
+        return
     learner, optimiser = this.learner, this.optimiser
 
     def also(folder: Path) -> None:
@@ -234,7 +276,6 @@ def _save(this: _Run) -> None:
 
 def _resume_(this: _Run) -> None:
     folder = this.out / "checkpoint"
-    checkpoint.recover_folder(folder)
     if not folder.exists():
         return
     damaged = (OSError, LookupError, TypeError, ValueError, RuntimeError, SafetensorError)

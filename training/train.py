@@ -9,7 +9,7 @@ from rich.console import Console
 
 from reward_models import checkpoint as critics
 from sim import vec_env
-from training import demos, flags, loop
+from training import demos, flags, loop, team
 from training.config import TrainConfig
 from vla import arguments
 from vla.contracts import registry
@@ -35,24 +35,29 @@ class TrainArgs:
 def train(
     config: TrainConfig, out: Path, data: Path | None, console: Console
 ) -> list[loop.Outcome]:
-    """Record the recipe's demonstrations unless `data` is given, then train.
+    """Record the recipe's demonstrations unless `data` is given, then train; started by `torchrun`,
+    together with the processes that it started as well.
 
     Raises:
-        ValueError: settings make no sense, data or `out` are damaged or belong elsewhere.
+        ValueError: settings make no sense, data or `out` are damaged or belong elsewhere, or
+            another of these processes has ended.
     """
-    vec_env.load_arm(config.task, config.robot)
-    loop.check(config, out)
-    if config.vision_from is not None:
-        critics.find(Path(config.vision_from))  # before demonstrations are recorded
-    if data is None:
-        data = out.parent / f"data-{out.name}"
-        wanted = demos.DemosConfig(
-            out=data, task=config.task, robot=config.robot, episodes=config.demos.episodes,
-            behaviour=config.demos.behaviour, seed=config.demos.seed,
-        )  # fmt: skip
-        demos.check(wanted)
-        demos.record_demos(wanted)
-    return loop.run(config, data, out, console)
+    with team.joined(config.device) as mine:
+        vec_env.load_arm(config.task, config.robot)
+        loop.check(config, out)
+        if config.vision_from is not None:
+            critics.find(Path(config.vision_from))  # before demonstrations are recorded
+        if data is None:
+            data = out.parent / f"data-{out.name}"
+            wanted = demos.DemosConfig(
+                out=data, task=config.task, robot=config.robot, episodes=config.demos.episodes,
+                behaviour=config.demos.behaviour, seed=config.demos.seed,
+            )  # fmt: skip
+            if mine.leads:
+                demos.check(wanted)
+                demos.record_demos(wanted)
+            mine.wait()
+        return loop.run(config, data, out, console, mine)
 
 
 def parse(argv: list[str]) -> TrainArgs:

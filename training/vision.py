@@ -4,6 +4,9 @@ A critic has seen a task in thousands of moments, good and bad, of a policy's fe
 there are some hundred: what it learned to see is worth more than random weights.
 """
 
+from dataclasses import replace
+from typing import Any
+
 from reward_models import checkpoint as critics
 from vla.contracts.config import type_name
 from vla.policies.vla import VLAPolicy
@@ -24,7 +27,7 @@ def borrow_(policy: VLAPolicy, critic: str) -> None:
     giver = critics.load(critic).critic
     own = policy.config
     theirs = getattr(giver, "backbone", None)
-    same = theirs is not None and theirs.config == own.backbone
+    same = theirs is not None and _looking(theirs.config) == _looking(own.backbone)
     if theirs is None or not same or tuple(giver.cameras) != own.cameras:
         kind = "none" if theirs is None else f"{type_name(theirs.config)!r}"
         raise ValueError(
@@ -35,3 +38,8 @@ def borrow_(policy: VLAPolicy, critic: str) -> None:
     values = theirs.vision()
     for name, weight in policy.backbone.vision().items():
         weight.data.copy_(values[name])
+
+
+def _looking(config: Any) -> Any:
+    """Return a backbone's settings but the one that says whether its vision learns."""
+    return replace(config, frozen=False) if hasattr(config, "frozen") else config

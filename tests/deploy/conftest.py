@@ -27,7 +27,7 @@ from vla.checkpoint import Provenance
 from vla.contracts.protocols import ArmPolicy
 from vla.data.info import DatasetInfo
 from vla.data.store import EpisodeStore
-from vla.heads import diffusion
+from vla.heads import diffusion, flow_matching
 from vla.memory import bank, none
 from vla.nn.text import train_tokenizer
 from vla.policies import vla
@@ -44,6 +44,13 @@ CONFIGS = {
             ),
         ),
         3,
+    ),
+    "flows": (
+        vla.Config(
+            memory=none.Config(),
+            head=flow_matching.Config(width=64, depth=1, steps=4, tuned=2, prefix=3),
+        ),
+        1,
     ),
 }  # fmt: skip
 """Policies and the batch they are exported with: between them, every branch of an export."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from deploy import artefact as artefacts
 from deploy import chain
@@ -15,9 +16,9 @@ from tests.deploy.conftest import made, with_steps
 from tests.fakes import fake_noise, fake_observation
 from vla.contracts.protocols import ArmPolicy
 from vla.contracts.types import PolicyState, Prefix
-from vla.nn import diffusion
+from vla.nn import diffusion, flow
 
-CLOSE = {"sample": 2e-5, "epsilon": 1e-3}
+CLOSE = {"sample": 2e-5, "epsilon": 1e-3, "velocity": 2e-5}
 """Channels of the fake arm range over a few units; FP32 has seven digits. Who predicts the noise
 divides what is left of it by the signal, a thousandth of it at the first step.
 """
@@ -130,15 +131,30 @@ def test_steps_that_have_a_network_of_their_own_are_not_renumbered(exported):
 def test_the_chain_without_torch_is_the_one_with(steps):
     alphas = diffusion.cosine_alphas(100)
     theirs = diffusion.make_chain(alphas, steps)
-    ours = chain.steps([float(a) for a in alphas], steps)
+    ours = chain.steps("diffusion", [float(a) for a in alphas], steps)
     assert tuple(s.timestep for s in ours) == theirs.timesteps
-    assert tuple(s.alpha for s in ours) == theirs.alphas
-    assert tuple(s.alpha_prev for s in ours) == theirs.alphas_prev
+    np.testing.assert_allclose([s.signal**2 for s in ours], theirs.alphas)
+    np.testing.assert_allclose([s.signal_next**2 for s in ours], theirs.alphas_prev)
+    np.testing.assert_allclose([s.noise**2 + s.signal**2 for s in ours], 1)
+
+
+@pytest.mark.parametrize("steps", [1, 3, 6, 7, 1000])
+def test_the_flow_without_torch_is_the_one_with(steps):
+    theirs = flow.make_chain(1000, steps)
+    ours = chain.steps("flow", [float((1 - t) ** 2) for t in flow.times(1000)], steps)
+    assert tuple(s.timestep for s in ours) == theirs.timesteps
+    np.testing.assert_allclose([s.noise for s in ours], theirs.times, atol=1e-6)
+    np.testing.assert_allclose([s.noise_next for s in ours], theirs.times_next, atol=1e-6)
+    np.testing.assert_allclose([s.noise + s.signal for s in ours], 1)
+    x, clean = np.ones((1, 1, 1), np.float32), np.full((1, 1, 1), 0.5, np.float32)
+    tensors, times = map(torch.from_numpy, (x, clean)), (theirs.times[0], theirs.times_next[0])
+    mean, _ = flow.transition(*tensors, *times, 0.0, 0.0)
+    np.testing.assert_allclose(chain.step(x, clean, ours[0]), mean, rtol=1e-6)
 
 
 def test_more_steps_than_noise_levels_are_refused():
     with pytest.raises(ValueError, match=r"\[1, 10\], got 11"):
-        chain.steps([0.5] * 10, 11)
+        chain.steps("diffusion", [0.5] * 10, 11)
 
 
 def test_a_stale_memory_is_forgotten_at_the_first_observation_even_if_it_is_not_a_number(exported):

@@ -50,6 +50,15 @@ def test_what_was_exported_of_a_policy_is_that_policy(exported):
     assert not parity.faults(found, None, "fp32")
 
 
+def test_what_was_exported_of_a_policy_that_follows_a_flow_is_that_policy(exported):
+    found = compared(made("flows"), exported["flows"])
+    asked = {"denoise, timestep 999", "denoise, timestep 749"}
+    asked |= {"denoise_late, timestep 499", "denoise_late, timestep 249"}
+    assert asked <= set(found.stages)
+    assert found.stages["decide"].worst < 1e-4
+    assert not parity.faults(found, None, "fp32")
+
+
 def test_the_policy_after_another_update_is_not(exported):
     policy = made("remembers")
     liven_(policy.head, seed=9, by=0.01)

@@ -19,7 +19,7 @@ from training.metrics import read_metrics
 from training.optimiser import Optimiser, OptimiserConfig
 from vla import checkpoint
 from vla.contracts.config import PluginConfig
-from vla.heads import diffusion
+from vla.heads import diffusion, flow_matching
 from vla.memory import bank, none
 from vla.nn.context import Context
 from vla.nn.steering import SteeringConfig
@@ -28,13 +28,16 @@ KINDS: dict[str, tuple[PluginConfig, dict[str, Any]]] = {
     "remembers": (bank.Config(slots=7), {}),
     "alone, with a prefix": (none.Config(), {"prefix": 2}),
     "says the noise": (none.Config(), {"prediction": "epsilon"}),
+    "follows a flow": (none.Config(), {"kind": flow_matching}),
 }
 
 
 def teacher(data: Path, out: Path, memory: PluginConfig, head: dict[str, Any]) -> Path:
     """Return a run of a few updates, whose chunks still depend much on their noise."""
+    kind = head.get("kind", diffusion)
+    settings = {k: v for k, v in head.items() if k != "kind"}
     policy = replace(
-        tiny_config().policy, memory=memory, head=diffusion.Config(width=64, depth=1, **head)
+        tiny_config().policy, memory=memory, head=kind.Config(width=64, depth=1, **settings)
     )
     return train(tiny_config(policy=policy), data, out)
 

@@ -1,4 +1,4 @@
-"""Behaviour cloning: the diffusion loss on demonstrations, whole episodes or single decisions.
+"""Behaviour cloning: the head's loss on demonstrations, whole episodes or single decisions.
 
 Whole episodes train the memory: every decision is written, some carry a loss. Where to spend the
 loss is decided by motion: an arm that is held still teaches the same thing at every decision.
@@ -12,13 +12,14 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sim import vec_env
 from training.config import TrainConfig
-from training.data import batches, sampler
+from training.data import batches, features, sampler
 from training.evaluate import Evaluation, evaluate
 from training.optimiser import Optimiser
+from training.team import ALONE, Part, Team
 from training.vision import borrow_
 from vla import checkpoint
 from vla.contracts import config as configs
@@ -81,11 +82,12 @@ class BehaviourCloning:
         self.policy_config = train.policy
         robot = vec_env.load_arm(train.task, train.robot)
         side = train.policy.backbone.image_px
+        beside = data.parent / f"{data.name}-cache"
         windows = config.unit == "windows"
         self.store = load_episodes(
             data, cameras=train.policy.cameras, image_hw=(side, side),
             stride=1 if windows else train.policy.execute, phase_seed=train.seed,
-            phases=1 if windows else config.phases, cache_dir=data.parent / f"{data.name}-cache",
+            phases=1 if windows else config.phases, cache_dir=beside,
         )  # fmt: skip
         check.fits_robot(self.store, robot, data)
         self.instructions = tuple(sorted(set(self.store.tasks)))
@@ -96,7 +98,13 @@ class BehaviourCloning:
         ).to(train.device)
         if train.vision_from is not None:
             borrow_(self.module, train.vision_from)
-        self.loss = torch.compile(self.module.bc_loss) if train.compile else self.module.bc_loss
+        self.features: batches.Features | None = None
+        if train.features == "cache":
+            self.features = features.load(self.module, self.store, beside)
+        self.loss: Any = (
+            torch.compile(self.module.bc_loss) if train.compile else self.module.bc_loss
+        )
+        self.team = ALONE
         chunk = train.policy.chunk
         motion = sampler.motion_weights(self.store, chunk)
         self.weights = config.still_weight + (1 - config.still_weight) * motion
@@ -111,6 +119,21 @@ class BehaviourCloning:
             short = sampler.no_longer_than(self.store.seq_lengths, limit)
             self.short = stream(short, few, train.seed + 1)
 
+    def share_(self, team: Team) -> None:
+        """Learn together with other processes, each from its share of every batch.
+
+        Raises:
+            ValueError: the loss is compiled.
+        """
+        if self.train.compile:
+            raise ValueError("compile: not with several processes; leave out --compile")
+        self.team, self.loss = team, team.wrapped(_Loss(self.module))
+
+    @property
+    def part(self) -> Part | None:
+        """Which share of a batch is its own; None for all of it."""
+        return self.team.part if self.team.together else None
+
     def collect(self) -> Any:
         """Return the next batch, its pictures shaken."""
         batch, config = self._batch(), self.config
@@ -120,12 +143,13 @@ class BehaviourCloning:
         chunk = self.policy_config.chunk
         chosen = self.stream.next()
         if self.config.unit == "windows":
-            return batches.window_batch(self.store, chosen, chunk)
+            return batches.window_batch(self.store, chosen, chunk, self.features, self.part)
         if self.short is not None:
             chosen = np.concatenate([chosen, self.short.next()])
         return batches.episode_batch(
-            self.store, chosen, chunk, self.config.queries, self.weights, self.rng
-        )
+            self.store, chosen, chunk, self.config.queries, self.weights, self.rng, self.features,
+            self.part,
+        )  # fmt: skip
 
     def update(
         self, data: Any, optimiser: Optimiser, generator: torch.Generator
@@ -135,9 +159,10 @@ class BehaviourCloning:
             generator.device.type, torch.bfloat16, enabled=generator.device.type == "cuda"
         ):
             loss, parts = self.loss(data, generator)
-        figures = optimiser.step_(loss)
+        figures = optimiser.step_(self.team.part.size * loss)  # they become the mean of all
         values = {name: float(value) for name, value in parts.items()}
-        return {**values, **figures, "samples": float(len(data.query))}
+        values = self.team.summed({**values, "samples": float(len(data.query))})
+        return {**values, **figures}
 
     def evaluate(self, weights: Weights, *, episodes: int, seed: int) -> Evaluation:
         """Return the success of weights in simulation."""
@@ -166,6 +191,18 @@ class BehaviourCloning:
         self.stream.restore_(state["stream"])
         if self.short is not None:
             self.short.restore_(state["short"])
+
+
+class _Loss(nn.Module):
+    """The loss as a module: what gradients of several processes are gathered of."""
+
+    def __init__(self, policy: VLAPolicy) -> None:
+        super().__init__()
+        self.policy = policy
+
+    def forward(self, batch: EpisodeBatch, generator: torch.Generator) -> Any:
+        """Return `bc_loss`."""
+        return self.policy.bc_loss(batch, generator)
 
 
 def normalisation(store: EpisodeStore) -> Statistics:

@@ -23,8 +23,8 @@ from training.rl.practitioner import Practitioner
 from training.rl.returns import advantages
 from vla.contracts.config import PluginConfig, check_least
 from vla.contracts.types import EpisodeBatch
-from vla.heads.diffusion import DiffusionHead
 from vla.nn import diffusion
+from vla.nn.chains import ChainHead
 from vla.nn.context import Context
 
 SCORES = (-5.0, 2.0)
@@ -193,7 +193,7 @@ class Dppo(Practitioner):
 
     def scores(self, context: Context, latents: Tensor) -> Tensor:
         """Return log-probabilities f32 [m, tuned] of transitions, per executed number."""
-        head: DiffusionHead = self.policy.head
+        head: ChainHead = self.policy.head
         acted = self.policy.config.execute
         found = []
         for i in self.tuned:

@@ -41,6 +41,8 @@ class Config(BackboneConfig):
     """Initial inverse temperature of the keypoints' softmax: at 1 they all start at the centre."""
     selected: int = 8
     """Keypoints picked by instruction and memory: a choice is then one product, not a network."""
+    frozen: bool = False
+    """Leave what looks before instruction and memory come in as it begins (see --vision-from)."""
 
     def build(self, views: int, proprio: int, vocabulary: int, memory: int) -> "TinyBackbone":
         """Return a backbone.
@@ -81,6 +83,14 @@ class TinyBackbone(nn.Module):
         self.pool = nn.Sequential(
             nn.Linear(seen + proprio + condition, width), nn.ReLU(), nn.Linear(width, width)
         )
+        if config.frozen:
+            self.stem.requires_grad_(requires_grad=False)
+            self.look.requires_grad_(requires_grad=False)
+
+    @property
+    def frozen(self) -> bool:
+        """Whether `frozen_features` are of weights that stay as they are."""
+        return self.config.frozen
 
     @property
     def token_shape(self) -> tuple[int, int]:
@@ -104,17 +114,25 @@ class TinyBackbone(nn.Module):
             proprio: f32 [b, s], normalised.
             words: i64 [b, w], token ids, 0 pads.
         """
+        return self.encode_from(self.frozen_features(images, words), proprio, words)
+
+    def frozen_features(self, images: Tensor, words: Tensor) -> dict[str, Tensor]:
+        """Return feature maps f32 [b, v, c, h, w] and the largest of each cell [b, v, c, 16]."""
         side = self.config.image_px
         flat = images.flatten(0, 1).permute(0, 3, 1, 2).float().div_(127.5).sub_(1)
         if flat.shape[2:] != (side, side):
             flat = nn.functional.interpolate(flat, (side, side), mode="bilinear", antialias=True)
         maps = self.stem(flat)
+        cells = self.look(maps).flatten(2).unflatten(0, (-1, self.views))
+        return {"maps": maps.unflatten(0, (-1, self.views)), "cells": cells}
+
+    def encode_from(self, features: dict[str, Tensor], proprio: Tensor, words: Tensor) -> Encoded:
+        """Encode observations without memory, from what was seen in them."""
         text = self.words(words)
-        cells = self.look(maps).flatten(2).unflatten(0, (-1, self.views))  # [b, v, c, 16]
-        cells = cells.flatten(1, 2).transpose(1, 2)
+        cells = features["cells"].flatten(1, 2).transpose(1, 2)
         cognitive = self.think(torch.cat([cells.amax(1), proprio, text], 1))
         tokens = torch.cat([self.perceive(cells) + self.place, cognitive[:, None]], 1)
-        return Encoded(tokens, (maps.unflatten(0, (-1, self.views)), proprio, text))
+        return Encoded(tokens, (features["maps"], proprio, text))
 
     def refine(self, cache: tuple[Tensor, Tensor, Tensor], retrieved: Retrieved) -> Context:
         """Look again, knowing what memory retrieved."""

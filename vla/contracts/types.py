@@ -7,7 +7,7 @@ and robot.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxtyping import Bool, Float32, Float64, Int64, UInt8
 
@@ -150,6 +150,21 @@ class Progress:
     """Probability that `value` is within 0.1 of the truth, in [0, 1]."""
 
 
+class Share(NamedTuple):
+    """Where in a batch its part lies that one of several processes works on."""
+
+    row: int
+    """First of its episodes."""
+    rows: int
+    """Episodes of the whole batch."""
+    query: int
+    """First of its queries."""
+    queries: int
+    """Queries of the whole batch."""
+    weight: float
+    """Weight of the whole batch's loss."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class EpisodeBatch:
     """Decisions of whole episodes for training, padding left out: F frames of B episodes.
@@ -177,3 +192,8 @@ class EpisodeBatch:
     """True where the episode had ended."""
     weight: Float32[Array, " m"]
     """Weight of each query's loss."""
+    features: dict[str, Array] | None = None
+    """What the frozen part of a backbone made of the images, by name, F rows each; the images are
+    then of no height and width. None where the backbone is to look itself."""
+    share: Share | None = None
+    """Where it lies in a larger batch; None where it is whole. An empty part keeps one task."""

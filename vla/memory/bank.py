@@ -17,6 +17,7 @@ from vla.nn import bank_ops
 from vla.nn.attention import SlotAttention
 from vla.nn.bank_ops import Slots
 from vla.nn.context import Retrieved
+from vla.nn.norms import Standardize
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,7 @@ class Bank(nn.Module):
         self.gate = nn.Linear(2 * width, width)
         nn.init.zeros_(self.gate.weight)
         nn.init.constant_(self.gate.bias, 3.0)  # starts 95 % memoryless
-        self.standardize = nn.BatchNorm1d(2 * width, affine=False)
+        self.standardize = Standardize(2 * width)
         # An average of everything stored is noise at first: it joins as it proves of use.
         self.attended_share = nn.Parameter(torch.zeros(width))
 
@@ -89,12 +90,7 @@ class Bank(nn.Module):
         )
 
     def _standardized(self, vector: Tensor) -> Tensor:
-        seen = self.standardize
-        if self.training and len(vector) == 1:  # a single row has no deviation of its own
-            vector = nn.functional.batch_norm(vector, seen.running_mean, seen.running_var)
-        else:
-            vector = seen(vector)
-        peak, attended = vector.chunk(2, 1)
+        peak, attended = self.standardize(vector).chunk(2, 1)
         return torch.cat([peak, self.attended_share * attended], 1)
 
     def write(self, slots: Slots, x: Tensor, now: Tensor, mask: Tensor) -> Slots:

@@ -105,7 +105,7 @@ class Steering(nn.Module):
     def sample(
         self, head: Any, context: Context, noise: Tensor, stochastic: bool
     ) -> tuple[Tensor, Tensor]:
-        """Run a head's deterministic chain from chosen noise; as `DiffusionHead.sample`.
+        """Run a head's deterministic chain from chosen noise; as `ChainHead.sample`.
 
         Args:
             head: The policy's.

@@ -1,4 +1,4 @@
-"""Vision-language-action policy: backbone, memory and diffusion head, composed.
+"""Vision-language-action policy: backbone, memory and action head, composed.
 
 It holds no state between calls: memory, noise and time are arguments. Units are physical at its
 edges and normalised inside.
@@ -212,12 +212,17 @@ class VLAPolicy(nn.Module):
     def bc_loss(
         self, batch: EpisodeBatch, generator: torch.Generator
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """See `TrainablePolicy.bc_loss`; one parallel pass over whole episodes."""
+        """See `TrainablePolicy.bc_loss`; one parallel pass over whole episodes. Losses of the
+        shares of a batch add up to that of the batch.
+        """
         context = self.contexts(batch)
         clean = self.normalizer.action(self._tensor(batch.actions))
-        loss = self.head.loss(clean, self._tensor(batch.pad), context, generator)
-        weight = self._tensor(batch.weight)
-        mean = (loss * weight).sum() / weight.sum().clamp(min=1e-6)
+        random, share, weight = generator, batch.share, self._tensor(batch.weight)
+        if share is not None:  # all is drawn, or the noise of a row would depend on who draws it
+            random = self.head.draw(share.queries, generator).rows(share.query, len(weight))
+        loss = self.head.loss(clean, self._tensor(batch.pad), context, random)
+        total = weight.sum().clamp(min=1e-6) if share is None else share.weight
+        mean = (loss * weight).sum() / total
         return mean, {"loss": mean.detach()}
 
     def contexts(self, batch: EpisodeBatch) -> Context:
@@ -226,8 +231,12 @@ class VLAPolicy(nn.Module):
         query = self._tensor(batch.query)
         words = self.text(batch.task, self.device)[row]
         proprio = self.normalizer.state(self._tensor(batch.proprio))
-        encoded = self.backbone.encode(self._tensor(batch.images), proprio, words)
-        rows, steps = len(batch.task), int(decision.max()) + 1
+        if batch.features is None:
+            encoded = self.backbone.encode(self._tensor(batch.images), proprio, words)
+        else:
+            seen = {name: self._tensor(part) for name, part in batch.features.items()}
+            encoded = self.backbone.encode_from(seen, proprio, words)
+        rows, steps = len(batch.task), int(decision.max()) + 1 if len(decision) else 1
         tokens = _padded(encoded.tokens, row, decision, rows, steps)
         now = _padded(self._tensor(batch.now), row, decision, rows, steps)
         mask = _padded(torch.ones_like(row, dtype=torch.float32), row, decision, rows, steps)

@@ -11,6 +11,7 @@ from training.algos.dppo import clipped
 from training.optimiser import Optimiser, OptimiserConfig
 from training.rl.config import PracticeConfig, RuntimeConfig
 from vla import checkpoint
+from vla.heads import flow_matching
 
 
 def using(**settings) -> PracticeConfig:
@@ -42,6 +43,21 @@ def test_the_ratio_is_1_at_the_first_update_and_one_tuned_step_gives_numbers(
     # The latest practice again: the weights have changed, the ratio with them.
     assert learner.update(learner.collect(), optimiser, generator)["ratio"] > 1e-5
     assert len(learner.tuned) == (tuned or 6)
+
+
+@pytest.mark.parametrize("tuned", [0, 2])
+def test_the_ratio_is_1_where_the_head_follows_a_flow(tuned, begun, tmp_path) -> None:
+    policy, origin = checkpoint.load(begun / "start")
+    flows = replace(policy.config, head=flow_matching.Config(width=64, depth=1))
+    policy = flows.build(policy.robot, policy.statistics, policy.text.tokenizer)
+    before = start(begun, tmp_path)
+    checkpoint.save(policy, origin, tmp_path / "flows", policy.state_dict())
+    run = using(tuned=tuned, episodes=2)
+    learner = run.algo.start(run, replace(before, policy=tmp_path / "flows"))
+    optimiser = Optimiser(OptimiserConfig(lr=1e-4, warmup=0), learner.module, 4)
+    generator = torch.Generator().manual_seed(0)
+    assert learner.update(learner.collect(), optimiser, generator)["ratio"] < 1e-5
+    assert learner.update(learner.collect(), optimiser, generator)["ratio"] > 1e-5
 
 
 def test_what_turned_out_better_than_expected_becomes_likelier(begun, tmp_path) -> None:

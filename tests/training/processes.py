@@ -1,0 +1,73 @@
+"""Real processes that train together in tests, as `torchrun` would start them."""
+
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from training import loop, team
+from training.config import TrainConfig
+from training.optimiser import Optimiser
+from vla.interrupted import Interrupted
+
+
+def together(
+    config: TrainConfig, data: Path, out: Path, *, dies: int | None = None, stops: int | None = None
+) -> list[tuple[int | None, str]]:
+    """Train in two processes; return exit code and last words of each.
+
+    Args:
+        config: The run.
+        data: What to learn from.
+        out: Its folder.
+        dies: Update at which SIGKILL ends the second process.
+        stops: Update at which SIGTERM asks the second process alone to stop.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    spawn = multiprocessing.get_context("spawn")
+    said = [out.with_name(f"{out.name}-said-{rank}") for rank in range(2)]
+    for path in said:
+        path.unlink(missing_ok=True)
+    started = [
+        spawn.Process(target=_one, args=(rank, port, config, data, out, said[rank], dies, stops))
+        for rank in range(2)
+    ]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join()
+    words = [path.read_text() if path.exists() else "" for path in said]
+    return [(process.exitcode, told) for process, told in zip(started, words, strict=True)]
+
+
+def _one(
+    rank: int, port: int, config: TrainConfig, data: Path, out: Path, said: Path,
+    dies: int | None, stops: int | None,
+) -> None:  # fmt: skip
+    os.environ |= {
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+    }  # fmt: skip
+    step = Optimiser.step_
+
+    def troubled(self: Optimiser, loss: Any) -> dict[str, float]:
+        if rank == 1 and self.count == dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if rank == 1 and self.count == stops:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(self, loss)
+
+    Optimiser.step_ = troubled
+    try:
+        with team.joined("cpu") as mine:
+            loop.run(config, data, out, Console(quiet=True), mine)
+    except (ValueError, Interrupted) as error:
+        said.write_text(f"{type(error).__name__}: {error}")
+        sys.exit(1)

@@ -1,0 +1,141 @@
+"""Features of a frozen backbone are kept whole, read back the same, never for something else."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.training.tiny_run import PX, run, tiny_config
+from training.algos import bc
+from training.config import TrainConfig
+from training.data import features
+from training.metrics import read_metrics
+from vla import checkpoint
+from vla.backbones import tiny
+
+
+def plan(**changes) -> TrainConfig:
+    """Return a tiny run whose backbone begins frozen."""
+    config = tiny_config()
+    backbone = tiny.Config(image_px=PX, frozen=True)
+    return replace(config, policy=replace(config.policy, backbone=backbone), **changes)
+
+
+def start(data: Path, **changes) -> bc.BehaviourCloning:
+    config = plan(**changes)
+    return config.algo.start(config, data)
+
+
+@pytest.mark.parametrize("unit", ["episodes", "windows"])
+def test_losses_are_those_of_looking_every_time(unit, arm_dataset, tmp_path) -> None:
+    algo = replace(plan().algo, unit=unit)
+    runs = [
+        run(plan(features=how, algo=algo), arm_dataset, tmp_path / how)
+        for how in ("encode", "cache")
+    ]
+    losses = [[row["loss"] for row in read_metrics(one)] for one in runs]
+    np.testing.assert_allclose(losses[0], losses[1], atol=1e-4)
+    policies = [checkpoint.load(one)[0].state_dict() for one in runs]
+    fresh = start(arm_dataset).module.state_dict()
+    for name, value in policies[0].items():
+        if name.startswith(("backbone.stem", "backbone.look")):
+            assert torch.equal(value, fresh[name]), name
+            assert torch.equal(policies[1][name], fresh[name]), name
+
+
+def test_a_batch_has_features_in_place_of_pictures(arm_dataset) -> None:
+    plain, kept = start(arm_dataset).collect(), start(arm_dataset, features="cache").collect()
+    learner = start(arm_dataset, features="cache")
+    assert kept.images.shape == (*plain.images.shape[:2], 0, 0, 3)
+    words = learner.module.text(plain.task, torch.device("cpu"))[plain.row]
+    seen = learner.module.backbone.frozen_features(plain.images, words)
+    assert kept.features.keys() == seen.keys()
+    for name, value in seen.items():
+        torch.testing.assert_close(kept.features[name], value, atol=1e-5, rtol=1e-4)
+
+
+def test_a_store_is_looked_at_once_and_another_where_anything_differs(
+    arm_dataset, tmp_path, monkeypatch
+) -> None:
+    learner = start(arm_dataset)
+    first = features.load(learner.module, learner.store, tmp_path)
+    calls = []
+    look = features.look
+    monkeypatch.setattr(features, "look", lambda *a: calls.append(a) or look(*a))
+    again = features.load(learner.module, learner.store, tmp_path)
+    assert not calls
+    assert all(np.array_equal(first[k], again[k]) for k in first)
+    name = features.name(learner.module, learner.store)
+    with torch.no_grad():
+        learner.module.backbone.think.weight.add_(1)  # learns: what it is has no say
+    assert features.name(learner.module, learner.store) == name
+    with torch.no_grad():
+        learner.module.backbone.stem[0].bias[0] += 1e-3
+    other = features.load(learner.module, learner.store, tmp_path)
+    assert calls
+    assert not np.array_equal(other["maps"], first["maps"])
+    later = replace(learner.store, frame_time=learner.store.frame_time + 1)
+    assert features.name(learner.module, later) != features.name(learner.module, learner.store)
+
+
+def test_what_was_killed_on_the_way_goes_on_and_is_whole_or_absent(
+    arm_dataset, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(features, "BLOCK", 4)
+    learner = start(arm_dataset)
+    whole = features.load(learner.module, learner.store, tmp_path / "whole")
+    look, rows = features.look, []
+
+    def dying(policy, store, chosen):
+        rows.append(int(chosen[0]))
+        if len(rows) == 3:
+            raise KeyboardInterrupt
+        return look(policy, store, chosen)
+
+    monkeypatch.setattr(features, "look", dying)
+    place = tmp_path / "some"
+    with pytest.raises(KeyboardInterrupt):
+        features.load(learner.module, learner.store, place)
+    assert not list(place.glob("features-*.zarr"))
+    found = features.load(learner.module, learner.store, place)
+    assert rows[:4] == [0, 4, 8, 8]
+    assert all(np.array_equal(whole[k], found[k]) for k in whole)
+
+
+@pytest.mark.parametrize("how", ["a chunk", "a feature", "bytes"])
+def test_a_damaged_store_is_made_anew(how, arm_dataset, tmp_path) -> None:
+    learner = start(arm_dataset)
+    whole = features.load(learner.module, learner.store, tmp_path)
+    (place,) = tmp_path.glob("features-*.zarr")
+    chunk = next(p for p in (place / "maps").rglob("0") if p.is_file())
+    if how == "a chunk":
+        chunk.unlink()
+    elif how == "bytes":
+        data = bytearray(chunk.read_bytes())
+        data[10] ^= 1
+        chunk.write_bytes(data)
+    else:
+        (place / "cells" / "zarr.json").unlink()
+    found = features.load(learner.module, learner.store, tmp_path)
+    assert all(np.array_equal(whole[k], found[k]) for k in whole)
+    assert json.loads((place / "done.json").read_text())["names"] == ["cells", "maps"]
+
+
+def test_what_learns_has_nothing_to_keep_and_shaken_pictures_are_refused(arm_dataset) -> None:
+    config = tiny_config(features="cache")
+    with pytest.raises(ValueError, match="'tiny' has no frozen part to keep; freeze it"):
+        config.algo.start(config, arm_dataset)
+    with pytest.raises(ValueError, match=r"got cache with algo\.shift_px 2 and algo\.gain 0\.1"):
+        plan(features="cache", algo=bc.Config(shift_px=2, gain=0.1))
+
+
+def test_features_that_do_not_fit_into_memory_are_refused(
+    arm_dataset, tmp_path, monkeypatch
+) -> None:
+    learner = start(arm_dataset)
+    monkeypatch.setattr(features.os, "sysconf", lambda name: 10)
+    with pytest.raises(ValueError, match="learn from fewer episodes, or take --features encode"):
+        features.load(learner.module, learner.store, tmp_path)

@@ -1,0 +1,116 @@
+"""Two processes train what one would, one of them writes, and neither outlives the other."""
+
+import signal
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.training.processes import together
+from tests.training.tiny_run import PX, run, tiny_config
+from training import team
+from training.algos import bc
+from training.metrics import read_metrics
+from training.optimiser import OptimiserConfig
+from training.team import Part
+from vla import checkpoint
+from vla.backbones import tiny
+from vla.memory import bank, none
+from vla.nn.norms import Standardize
+
+SLOW = OptimiserConfig(lr=1e-4, warmup=3)
+"""Adam's first steps are signs of gradients: where one is all but 0, rounding decides, and the
+longer the steps, the sooner losses show it.
+"""
+
+
+def losses(out):
+    return [row["loss"] for row in read_metrics(out)]
+
+
+def test_shares_are_all_of_a_batch_and_may_be_empty() -> None:
+    assert [Part(rank, 3).range(7) for rank in range(3)] == [(0, 2), (2, 4), (4, 7)]
+    assert [Part(rank, 2).range(1) for rank in range(2)] == [(0, 0), (0, 1)]
+
+
+@pytest.mark.parametrize("unit", ["episodes", "windows"])
+def test_parts_of_a_batch_have_the_rows_of_the_whole_and_losses_that_add_up(
+    unit, arm_dataset
+) -> None:
+    config = tiny_config(algo=bc.Config(unit=unit, batch=3, queries=2, shift_px=2, gain=0.2))
+    config = replace(config, policy=replace(config.policy, memory=none.Config()))
+    found = []
+    for part in (None, Part(0, 2), Part(1, 2)):
+        learner = config.algo.start(config, arm_dataset)
+        if part is not None:
+            learner.team = team.Team(part)
+        batch = learner.collect()
+        generator = torch.Generator().manual_seed(0)
+        found.append((batch, learner.module.bc_loss(batch, generator)[0].item()))
+    (whole, loss), *parts = found
+    for name in ("images", "proprio", "now", "decision", "actions", "pad"):
+        both = torch.cat([getattr(batch, name) for batch, _ in parts])
+        assert torch.equal(both, getattr(whole, name)), name
+    assert sum(one for _, one in parts) == pytest.approx(loss, rel=1e-5)
+
+
+@pytest.mark.parametrize(("memory", "close"), [(none.Config(), 1e-5), (bank.Config(), 1e-4)])
+def test_two_processes_have_the_losses_of_one_and_one_of_them_writes(
+    memory, close, arm_dataset, tmp_path
+) -> None:
+    # Seven episodes by threes: the last batch of an epoch leaves the first process nothing to do.
+    # What a bank remembers is standardised over two rows there, which magnifies rounding.
+    config = tiny_config(optimiser=SLOW)
+    config = replace(config, policy=replace(config.policy, memory=memory))
+    whole = run(config, arm_dataset, tmp_path / "one")
+    ended = together(config, arm_dataset, tmp_path / "two")
+    assert ended == [(0, ""), (0, "")]
+    np.testing.assert_allclose(losses(tmp_path / "two"), losses(whole), atol=close)
+    assert len(losses(whole)) == config.steps
+    samples = [[row["samples"] for row in read_metrics(tmp_path / n)] for n in ("one", "two")]
+    assert samples[0] == samples[1]
+    ours, theirs = (checkpoint.load(tmp_path / n)[0].state_dict() for n in ("one", "two"))
+    for name in (n for n in ours if "running" in n):
+        torch.testing.assert_close(ours[name], theirs[name], atol=1e-4, rtol=1e-3)
+
+
+def test_a_killed_process_ends_the_other_with_a_sentence_and_the_run_goes_on(
+    arm_dataset, tmp_path
+) -> None:
+    config = tiny_config(
+        policy=replace(
+            tiny_config().policy, memory=none.Config(),
+            backbone=tiny.Config(image_px=PX, frozen=True),
+        ),
+        features="cache", optimiser=SLOW,
+    )  # fmt: skip
+    whole = run(config, arm_dataset, tmp_path / "one")
+    ended = together(config, arm_dataset, tmp_path / "two", dies=5)
+    assert ended[1] == (-signal.SIGKILL, "")
+    assert ended[0][0] == 1
+    assert ended[0][1].startswith("ValueError: one of the 2 processes of this run has ended;")
+    assert checkpoint.load(tmp_path / "two")[1].step == 3
+    ended = together(config, arm_dataset, tmp_path / "two", stops=6)
+    assert [told.split(":")[0] for _, told in ended] == ["Interrupted", "Interrupted"]
+    assert checkpoint.load(tmp_path / "two")[1].step == 7
+    assert together(config, arm_dataset, tmp_path / "two") == [(0, ""), (0, "")]
+    np.testing.assert_allclose(losses(tmp_path / "two"), losses(whole), atol=1e-5)
+
+
+def test_what_learns_from_practice_or_is_compiled_does_not_do_so_together(arm_dataset) -> None:
+    config = tiny_config(compile=True)
+    learner = config.algo.start(config, arm_dataset)
+    with pytest.raises(ValueError, match="compile: not with several processes"):
+        learner.share_(team.Team(Part(0, 2)))
+
+
+def test_alone_it_standardises_as_batch_norm_does() -> None:
+    ours, theirs = Standardize(4), torch.nn.BatchNorm1d(4, affine=False)
+    assert ours.state_dict().keys() == theirs.state_dict().keys()
+    x = torch.from_numpy(np.random.default_rng(0).standard_normal((5, 4), np.float32))
+    assert torch.equal(ours(x), theirs(x))
+    before = ours.running_mean.clone()
+    ours(x[:1])  # one row has no deviation
+    assert torch.equal(ours.running_mean, before)
+    assert torch.equal(ours.eval()(x), theirs.eval()(x))
