@@ -3,7 +3,6 @@
 import ast
 import importlib.util
 import re
-from pathlib import Path
 
 import mujoco
 import numpy as np
