@@ -339,16 +339,21 @@ def left_over(mark: str) -> set[str]:
 
 
 def _held(left: set[str]) -> set[str]:
-    """Return which of what is left is shared memory that some process still uses."""
-    names = {thing for thing in left if thing.startswith(SHARED)}
-    found: set[str] = set()
-    for place in Path("/proc").glob("[0-9]*/maps") if names else ():
+    """Return which of what is left is shared memory that some process still uses, or is gone."""
+    numbers = {}
+    for thing in left:
+        if thing.startswith(SHARED):
+            place = Path(thing.removeprefix(SHARED))
+            # By number: a semaphore is mapped under a name that it lost before it got its own.
+            numbers[thing] = str(place.stat().st_ino) if place.exists() else ""
+    used = {""}
+    for place in Path("/proc").glob("[0-9]*/maps") if numbers else ():
         try:
-            text = place.read_text()
+            lines = place.read_text().splitlines()
         except OSError:
             continue
-        found |= {name for name in names if name.removeprefix(SHARED) in text}
-    return found
+        used |= {line.split()[4] for line in lines if "/dev/shm/" in line}
+    return {thing for thing, number in numbers.items() if number in used}
 
 
 def wait_until_gone(mark: str, before: set[str]) -> set[str]:

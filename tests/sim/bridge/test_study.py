@@ -1,5 +1,6 @@
 """The studies of the bridge find what is left behind, and leave nothing themselves."""
 
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -49,13 +50,17 @@ def test_shared_memory_that_nobody_uses_is_found_and_that_of_others_is_not(monke
     before = study.left_over("")
     monkeypatch.setattr(study, "GONE_S", 0.1)
     memory = SharedMemory(create=True, size=4096)
+    semaphore = multiprocessing.get_context("spawn").Semaphore()
     try:
+        names = {thing for thing in study.left_over("") - before if "shared memory" in thing}
+        assert len(names) == 2
         assert study.wait_until_gone("none", before) == set()
         leaked = Path("/dev/shm") / f"mneme-test-{os.getpid()}"
         leaked.write_bytes(b"x")
         assert study.wait_until_gone("none", before) == {f"shared memory {leaked}"}
         leaked.unlink()
     finally:
+        del semaphore
         memory.close()
         memory.unlink()
 
