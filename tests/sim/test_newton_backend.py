@@ -52,4 +52,3 @@ def test_newton_goes_on_as_mujoco_does_and_draws_what_it_shows():
         for _ in range(3):
             theirs, here = env.step(target), ours.step(target)
         np.testing.assert_allclose(theirs.obs.proprio, here.obs.proprio, atol=2e-3)
-
