@@ -83,7 +83,7 @@ CONTEXT = (
 )
 LAB = [
     # Torch is there already in that process.
-    (2, "__import__('isaacgym')", "ImportError PyTorch was imported before isaacgym modules"),
+    (2, "__import__('isaacgym.gymapi')", "PyTorch was imported before isaacgym modules"),
     (2, "__import__('isaaclab.sim')", "No module named 'omni': start the AppLauncher first"),
     (2, LAUNCH + "AppLauncher(headless=True)", "a process holds one app"),
     (2, CONTEXT + "s.SimulationContext(c.cfg)", "a process holds one"),
