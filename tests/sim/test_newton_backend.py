@@ -31,7 +31,8 @@ def test_the_expert_succeeds_where_it_does_on_mujoco(task):
         contextlib.closing(vec_env.make(task, 8)) as ours,
     ):
         seen, reference = env.reset(0), ours.reset(0)
-        np.testing.assert_array_equal(seen.images, reference.images)
+        # Newton keeps 32 bits of a position: an edge may fall to the next shade.
+        assert np.mean(seen.images != reference.images) < 1e-4
         theirs, here = stand.play(env, 16), stand.play(ours, 16)
         assert np.mean(list(theirs.values())) == np.mean(list(here.values())) == 1.0
 

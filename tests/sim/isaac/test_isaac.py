@@ -1,8 +1,10 @@
 """Our tasks on Isaac Gym and Isaac Lab, over the bridge, with stand-ins for NVIDIA's packages."""
 
 import contextlib
+import os
 from pathlib import Path
 
+import mujoco
 import numpy as np
 import pytest
 
@@ -74,9 +76,8 @@ def test_the_expert_succeeds_and_sees_what_mujoco_shows(case, tmp_path):
         assert all(stand.play(env, 2).values())
 
 
+@pytest.mark.parametrize("case", ["gym", "lab 2.3", "lab 3"], indirect=True)
 def test_worlds_go_on_as_mujoco_goes_on_from_the_same_state(case, tmp_path):
-    import mujoco
-
     with engine(case, tmp_path) as (scene, worlds):
         assert isinstance(worlds, Engine)
         state = tilted(scene, 3)
@@ -112,11 +113,12 @@ def test_pictures_can_be_ours(tmp_path):
 
 
 def test_what_a_simulator_cannot_hold_is_refused_in_a_sentence(tmp_path):
-    backend = config(CASES["gym"], tmp_path)
-    with pytest.raises(ValueError, match="isaac_gym: scene: got joints in base and cabinet"):
-        vec_env.make("drawer", 1, backend=backend)
-    with pytest.raises(ValueError, match="got a cylinder that can be touched"):
-        vec_env.make("cue_colour", 1, backend=backend)
+    with pytest.raises(ValueError, match="isaac_lab: scene: got joints in base and cabinet"):
+        vec_env.make("drawer", 1, backend=config(CASES["lab 3"], tmp_path))
+    with pytest.raises(
+        ValueError, match="isaac_gym: geom of .* got a cylinder that can be touched"
+    ):
+        vec_env.make("cue_colour", 1, backend=config(CASES["gym"], tmp_path))
 
 
 @pytest.mark.parametrize("module", [isaac_gym, isaac_lab])
@@ -135,8 +137,6 @@ def test_a_missing_interpreter_is_one_sentence(module):
 @pytest.mark.isaac
 @pytest.mark.parametrize("name", ["isaac_gym", "isaac_lab"])
 def test_the_expert_succeeds_on_the_real_one(name):
-    import os
-
     python = os.environ.get(f"MNEME_{name.upper()}_PYTHON", "")
     if not python:
         pytest.skip(f"MNEME_{name.upper()}_PYTHON names no interpreter with the real {name}")

@@ -40,7 +40,7 @@ def turned(quat):
     root[1, 3:7] = torch.tensor(quat)
     put(one)
     gym.simulate(sim)
-    return [round(part, 2) + 0.0 for part in sim.stage.data[0].qpos[-4:].tolist()]
+    return [round(part, 1) + 0.0 for part in sim.stage.data[0].qpos[-4:].tolist()]
 """
 ARM = (
     "<mujoco><worldbody><body name='link'><joint name='j'/><geom size='0.1'/></body></worldbody>"
@@ -82,6 +82,8 @@ CONTEXT = (
     "c = s.SimulationContext(s.SimulationCfg(dt=0.01, device='cpu', gravity=(0, 0, -9.81)))\n"
 )
 LAB = [
+    # Torch is there already in that process.
+    (2, "__import__('isaacgym.gymapi')", "PyTorch was imported before isaacgym modules"),
     (2, "__import__('isaaclab.sim')", "No module named 'omni': start the AppLauncher first"),
     (2, LAUNCH + "AppLauncher(headless=True)", "a process holds one app"),
     (2, CONTEXT + "s.SimulationContext(c.cfg)", "a process holds one"),
@@ -120,12 +122,6 @@ def of_lab(tmp_path_factory):
         )
         found[release] = stand.answers(folder, "import mujoco, torch", codes, release)
     return found
-
-
-def test_isaac_gym_comes_before_torch(tmp_path):
-    assert stand.answers(tmp_path, "import torch", ["__import__('isaacgym')"]) == [
-        "ImportError PyTorch was imported before isaacgym modules; import isaacgym first"
-    ]
 
 
 @pytest.mark.parametrize(("i", "said"), list(enumerate(said for _, said in GYM)))

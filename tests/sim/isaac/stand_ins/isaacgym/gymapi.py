@@ -1,10 +1,14 @@
 """The recorded part of `isaacgym.gymapi`, over plain MuJoCo; wrong use raises."""
 
 import dataclasses
+import sys
 from typing import Any
 
 import numpy as np
 from stage_of_mujoco import Stage
+
+if "torch" in sys.modules:
+    raise ImportError("PyTorch was imported before isaacgym modules; import isaacgym first")
 
 SIM_PHYSX, UP_AXIS_Z, DOF_MODE_POS, MESH_VISUAL = "SIM_PHYSX", "UP_AXIS_Z", 1, "MESH_VISUAL"
 DOMAIN_SIM, IMAGE_COLOR, FOLLOW_TRANSFORM = "DOMAIN_SIM", "IMAGE_COLOR", "FOLLOW_TRANSFORM"
