@@ -179,6 +179,11 @@ class HostedVecEnv:
         )
         self._instructions = np.array(told["instructions"], dtype=object)
 
+    @property
+    def host_s(self) -> float:
+        """Seconds that the slowest host itself took for the last call; 0 in this process."""
+        return max((getattr(worker, "taken_s", 0.0) for worker in self._workers), default=0.0)
+
     def reset(self, seed: int) -> Observation:
         """Start episodes 0 to E-1 of a seed (>= 0); workers that are gone are started anew.
 

@@ -97,6 +97,8 @@ class Process:
         self._limit_s = open_s
         self.arrays: dict[str, np.ndarray] = {}
         """The shared arrays by name; empty once the worker is closed."""
+        self.taken_s = 0.0
+        """Seconds that the host itself took for the last call: the rest is the bridge's."""
         self.announced: Any = None
         """What the host says of itself."""
         self._child = start(python, environ)
@@ -167,6 +169,7 @@ class Process:
         if "error" in reply:
             refused = reply["error"] if isinstance(reply["error"], dict) else {}
             raise HostError(self._where(doing), refused)
+        self.taken_s = float(reply.get("seconds", 0.0))
         return reply.get("result")
 
     def close(self) -> None:

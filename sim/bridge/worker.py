@@ -18,6 +18,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 import traceback
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -275,7 +276,10 @@ class Server:
             if not isinstance(number, int) or number <= self._last:
                 raise ValueError(f"id: got {number!r}, expected more than {self._last}")
             self._last = number
-            return encode({"id": number, "result": self._answer(message)})
+            begin = time.perf_counter()
+            result = self._answer(message)
+            taken = time.perf_counter() - begin
+            return encode({"id": number, "result": result, "seconds": taken})
         # A simulator may raise anything, SystemExit too, and its host lives on.
         except BaseException as error:  # noqa: BLE001
             return encode({"id": number, "error": describe(error)})
