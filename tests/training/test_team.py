@@ -55,9 +55,11 @@ def test_parts_of_a_batch_have_the_rows_of_the_whole_and_losses_that_add_up(
     assert sum(one for _, one in parts) == pytest.approx(loss, rel=1e-5)
 
 
-@pytest.mark.parametrize(("memory", "close"), [(none.Config(), 1e-5), (bank.Config(), 1e-4)])
+@pytest.mark.parametrize(
+    ("memory", "close", "spread"), [(none.Config(), 1e-5, 1e-4), (bank.Config(), 1e-4, 1e-3)]
+)
 def test_two_processes_have_the_losses_of_one_and_one_of_them_writes(
-    memory, close, arm_dataset, tmp_path
+    memory, close, spread, arm_dataset, tmp_path
 ) -> None:
     # Seven episodes by threes: the last batch of an epoch leaves the first process nothing to do.
     # What a bank remembers is standardised over two rows there, which magnifies rounding.
@@ -72,7 +74,7 @@ def test_two_processes_have_the_losses_of_one_and_one_of_them_writes(
     assert samples[0] == samples[1]
     ours, theirs = (checkpoint.load(tmp_path / n)[0].state_dict() for n in ("one", "two"))
     for name in (n for n in ours if "running" in n):
-        torch.testing.assert_close(ours[name], theirs[name], atol=1e-4, rtol=1e-3)
+        torch.testing.assert_close(ours[name], theirs[name], atol=10 * spread, rtol=10 * spread)
 
 
 def test_a_killed_process_ends_the_other_with_a_sentence_and_the_run_goes_on(
