@@ -21,20 +21,34 @@ ENVS = 4
 LONGEST = 256
 REFERENCE = "mujoco_cpu"
 QUICK = "pick_place"
+ELSEWHERE = {
+    "newton": pytest.mark.slow, "isaac_lab": pytest.mark.isaac, "isaac_gym": pytest.mark.isaac
+}  # fmt: skip
+"""Backends that need an environment or a package of their own."""
+
+
+def _plays_many(backend: str) -> bool:
+    """Return whether a backend plays our tasks, and in more than one world."""
+    config = registry.load("sim.backends", backend).Config
+    return backend != vec_env.SUITE_BACKEND and not config.live
+
+
+def _marks(backend: str, task: str) -> list[pytest.MarkDecorator]:
+    if backend in ELSEWHERE:
+        return [ELSEWHERE[backend]]
+    return [] if backend == REFERENCE or task == QUICK else [pytest.mark.slow]
+
+
 CASES = [
-    pytest.param(
-        (backend, task), id=f"{backend}-{task}",
-        marks=[] if backend == REFERENCE or task == QUICK else [pytest.mark.slow],
-    )
+    pytest.param((backend, task), id=f"{backend}-{task}", marks=_marks(backend, task))
     for backend in registry.names("sim.backends")
     for task in registry.names("sim.tasks")
-]  # fmt: skip
+    if _plays_many(backend)
+]
 
 
 @functools.cache
 def _made(backend: str, task: str) -> Any:
-    if registry.load("sim.backends", backend).Config.live:
-        return "it is one arm alone, in real time"
     try:
         return vec_env.make(task, ENVS, backend=backend)
     except ValueError as error:

@@ -14,6 +14,7 @@ from vla.normalize import Statistics
 from vla.policies import vla
 from vla.policies.vla import VLAPolicy
 
+SUITES = sorted(s for s in environments.suites() if not environments.is_backend(s))
 REACH = "gymnasium_env/sim.gym_plugin:mneme/Reach-v0"
 
 
@@ -77,8 +78,9 @@ def test_a_suites_task_refuses_another_arm_and_another_backend() -> None:
         vec_env.make("metaworld/push-v3", 1, backend="mujoco_warp")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("suite", sorted(environments.suites()))
+@pytest.mark.parametrize("suite", SUITES)
 def test_a_policy_is_evaluated_in_every_suite_that_is_installed(suite: str) -> None:
     if environments.state(suite) != "installed":
         pytest.skip(f"not installed: vla env add {suite}")
@@ -91,6 +93,7 @@ def test_a_policy_is_evaluated_in_every_suite_that_is_installed(suite: str) -> N
     assert not found.success[0]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_suites_expert_is_recorded_as_a_data_set(tmp_path) -> None:
     if environments.state("metaworld") != "installed":

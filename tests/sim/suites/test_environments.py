@@ -194,7 +194,7 @@ def test_a_missing_python_is_one_sentence(nowhere, monkeypatch):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("env add metawold", "unknown suite 'metawold': did you mean metaworld?"),
+        ("env add metawold", "unknown suite 'metawold': did you mean metaworld"),
         ("env remove gymnasium_env", "unknown suite 'gymnasium_env'"),
         ("demos metaworld/push-v3 --out out", "metaworld: not installed; run `vla env add metaw"),
         ("demos metaworld/push-v9 --out out", "got the task 'push-v9', expected one of its 50"),

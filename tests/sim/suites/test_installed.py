@@ -7,6 +7,10 @@ import pytest
 
 from sim import env_command, environments, vec_env
 
+# Making them takes minutes and gigabytes: `vla env add`, then `-m slow`.
+pytestmark = pytest.mark.slow
+
+SUITES = sorted(s for s in environments.suites() if not environments.is_backend(s))
 NEEDS_SCENES = {"libero"}
 
 
@@ -31,7 +35,7 @@ def same(a, b):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("suite", sorted(environments.suites()))
+@pytest.mark.parametrize("suite", SUITES)
 def test_an_episode_follows_from_its_seed_and_number_whatever_was_before(suite):
     ready(suite)
     with opened(suite) as env:
@@ -56,7 +60,7 @@ def test_an_episode_follows_from_its_seed_and_number_whatever_was_before(suite):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("suite", sorted(environments.suites()))
+@pytest.mark.parametrize("suite", SUITES)
 def test_the_arm_follows_its_channels(suite):
     """The hand goes the way of the first three channels, or joints go where they are told."""
     ready(suite)
