@@ -183,6 +183,7 @@ def test_experts_succeed_and_final_observations_are_those_before_the_reset(env: 
 
 
 def test_what_it_cannot_do_is_refused_with_what_was_got_and_expected(env: Any) -> None:
+    env.reset(0)
     with pytest.raises(ValueError, match="actions: got shape"):
         env.step_chunk(_home(env)[:2])
     with pytest.raises(ValueError, match="actions: got NaN or infinity"):
