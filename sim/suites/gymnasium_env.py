@@ -13,7 +13,7 @@ from typing import Any
 
 from sim.bridge.client import HostError, Process
 from sim.bridge.local import LocalHost
-from sim.suites import _announced
+from sim.suites._arm import announced
 from sim.suites._suite import SuiteConfig
 from vla.contracts.specs import RobotSpec
 
@@ -100,4 +100,4 @@ def _arm(config: Config) -> RobotSpec:
         raise ValueError(error.sentence) from error
     told = host.announced
     host.close()
-    return _announced.arm(f"gymnasium_env/{config.name}", told)
+    return announced(f"gymnasium_env/{config.name}", told)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.bridge.client import HostError, Process
-from sim.suites import _announced
+from sim.suites._arm import announced
 from sim.suites._suite import SuiteConfig
 from vla.contracts.specs import RobotSpec
 
@@ -108,4 +108,4 @@ def _arm(config: Config) -> RobotSpec:
         raise ValueError(error.sentence) from error
     told = host.announced
     host.close()
-    return _announced.arm(f"isaac_lab_env/{config.name}", told)
+    return announced(f"isaac_lab_env/{config.name}", told)
