@@ -160,14 +160,17 @@ def _results_folder(folder: Path, trained_on: PluginConfig, args: EvalArgs) -> P
     if args.task == trained_on and not args.backend.live:
         return run
     where = [configs.type_name(args.backend)] if args.backend.live else []
-    default = trained_on if type(args.task) is type(trained_on) else type(args.task)()
+    same = type(args.task) is type(trained_on)
+    # Not of a default task: those of some suites must be named.
     changed = [
         f"{field.name}={_words(getattr(args.task, field.name))}"
         for field in dataclasses.fields(args.task)
-        if getattr(args.task, field.name) != getattr(default, field.name)
+        if getattr(args.task, field.name)
+        != (getattr(trained_on, field.name) if same else field.default)
     ]
     return run / "-".join(["eval", configs.type_name(args.task), *where, *changed, str(args.seed)])
 
 
 def _words(value: Any) -> str:
-    return "_".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    text = "_".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return text.replace("/", "_")  # of one folder's name

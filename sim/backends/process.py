@@ -8,6 +8,7 @@ next reset starts it anew.
 import dataclasses
 import itertools
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -169,6 +170,14 @@ class HostedVecEnv:
         except ValueError:
             self.close()
             raise
+        self._together = bool(told.get("together", False))
+        if told.get("final_obs", "all") != "all":
+            what = "observation" if told["final_obs"] == "lost" else "pictures"
+            warnings.warn(
+                f"{task}: its simulator resets before it tells the last {what} of an episode; "
+                "final_obs repeats what was seen before the last step",
+                stacklevel=2,
+            )
         self.has_expert = bool(told["has_expert"])
         """Whether somebody in the simulator knows how to do the task."""
         self.spec = EnvSpec(
@@ -213,7 +222,8 @@ class HostedVecEnv:
             What is seen in all rows now.
 
         Raises:
-            ValueError: a number is out of range, or the environments were closed.
+            ValueError: a number is out of range, the environments were closed, or their simulator
+                begins all rows together and this is not what `reset` does.
             BridgeError: a simulator died, hung or refused.
         """
         rows, seed, index = (np.asarray(values, np.int64) for values in (rows, seed, index))
@@ -224,6 +234,13 @@ class HostedVecEnv:
             )
         if self._closed:
             raise ValueError("begin after close: make the environments anew")
+        whole = np.array_equal(np.sort(rows), np.arange(self.num_envs))
+        if self._together and not (whole and np.all(seed == seed[0]) and np.all(index == rows)):
+            raise ValueError(
+                f"begin: got rows {rows}, seeds {seed} and indices {index}, expected all rows with "
+                f"one seed and indices from 0: the simulator of {self.spec.task} draws all its "
+                "episodes from one stream; use reset(seed)"
+            )
         if not self._workers:
             self._open()
         orders = []
@@ -249,7 +266,8 @@ class HostedVecEnv:
     ) -> EnvStep:
         """Apply up to h actions one after the other and observe after the last.
 
-        An environment whose episode ends stops there, is reset, and idles for the rest.
+        An environment whose episode ends stops there, is reset, and idles for the rest; where the
+        simulator steps all rows together, all stop there.
 
         Args:
             actions: In the units of the robot's channels, float32, shape (e, h, u), h to 256.
@@ -296,6 +314,11 @@ class HostedVecEnv:
                     f"{name}: got shape {np.shape(given)}, expected ({self.num_envs},)"
                 )
             marks.append(np.zeros(got[0], np.bool_) if given is None else np.asarray(given))
+        if self._together and marks[1].any() and not marks[1].all():
+            raise ValueError(
+                f"idle: got some rows, expected all or none: the simulator of {self.spec.task} "
+                "steps all rows together"
+            )
         if not (self._started | marks[1]).all() or not self._workers:
             raise ValueError("step before reset: call reset(seed) first")
         if not np.isfinite(actions).all():

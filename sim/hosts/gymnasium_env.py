@@ -9,6 +9,7 @@ import sys
 
 import gymnasium
 import numpy as np
+from _pictures import shrink
 from _rows import Rows, episode_seed
 
 PROPRIO = ("agent_pos", "observation.state", "proprio", "state", "observation", "qpos")
@@ -97,25 +98,6 @@ class World:
     def _set(self, seen, info):
         self._seen, self._info = seen, info
         self._success = any(bool(info.get(key, False)) for key in SUCCESS)
-
-
-def shrink(picture, px):
-    """Return a picture u8 [h, w, 3] as [px, px, 3]: areas are averaged; a small one is repeated."""
-    picture = np.asarray(picture)
-    if picture.shape == (px, px, 3):
-        return picture
-    for axis in (0, 1):
-        size = picture.shape[axis]
-        if size == px:
-            continue
-        starts = np.arange(px) * size // px
-        if size < px:
-            picture = np.take(picture, starts, axis)
-            continue
-        counts = np.diff(np.append(starts, size))
-        sums = np.add.reduceat(picture.astype(np.float32), starts, axis)
-        picture = sums / counts.reshape((-1, 1, 1) if axis == 0 else (1, -1, 1))
-    return np.rint(picture).astype(np.uint8)
 
 
 def _make(options):

@@ -1,11 +1,15 @@
 """The `RobotSpec` of an arm whose simulator brings its own model, rules and cameras."""
 
+import dataclasses
+from typing import Any
+
 from vla.contracts.specs import CameraSpec, Channel, Gripper, RobotSpec, Unit
 
 SOURCE = (
     "range: the suite's action space; rates: the suite sets none, so they let any command follow "
     "any other at its control rate"
 )
+ANNOUNCED = "range: the environment's actions; rates: from end to end in one control step"
 
 
 def channels(
@@ -58,4 +62,35 @@ def arm(
             for camera, fovy in cameras.items()
         ),
         control_hz=control_hz, mjcf="",
+    )  # fmt: skip
+
+
+def announced(name: str, told: dict[str, Any]) -> RobotSpec:
+    """Return the arm that a host announces; its last channel is taken for the gripper.
+
+    Args:
+        name: Of the arm.
+        told: What the host announces: channels, limits, rate, cameras and size of pictures.
+    """
+    rate = told["control_hz"]
+    made = tuple(
+        dataclasses.replace(channels((channel,), rate, low, high)[0], source=ANNOUNCED)
+        for channel, low, high in zip(told["channels"], told["low"], told["high"], strict=True)
+    )
+    _, height, width, _ = told["image_shape"]
+    return RobotSpec(
+        name=name,
+        channels=made,
+        gripper=Gripper(channel=made[-1].name, open=made[-1].high, closed=made[-1].low),
+        home=tuple(min(max(0.0, c.low), c.high) for c in made),
+        # Where its cameras stand, the environment alone knows.
+        cameras=tuple(
+            CameraSpec(
+                name=camera, body="world", pos_m=(0.0,) * 3, target_m=(0.0,) * 3, fovy_deg=45.0,
+                width_px=width, height_px=height,
+            )
+            for camera in told["cameras"]
+        ),
+        control_hz=rate,
+        mjcf="",
     )  # fmt: skip

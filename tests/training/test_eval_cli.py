@@ -88,3 +88,9 @@ def test_without_a_checkpoint_usage_is_shown(capsys):
     assert eval_cli.main([]) == 2
     assert eval_cli.main(["--help"]) == 0
     assert "vla eval CHECKPOINT" in capsys.readouterr().out
+
+
+def test_results_on_a_suite_whose_tasks_must_be_named_lie_in_one_folder(run):
+    words = ["--task", "isaac_lab_env/My-v0", "--task.interpreter", "/a/python"]
+    folder = eval_cli._results_folder(run, TASK, eval_cli.parse(words, TASK))
+    assert folder == run / "eval-isaac_lab_env-name=My-v0-interpreter=_a_python-1000"

@@ -1,0 +1,1 @@
+"""Tasks, which are registered once `utils` is imported."""
