@@ -16,14 +16,13 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
+from sim import report
 from sim.bridge.client import HostError, Process
 from sim.bridge.local import LocalHost
 from vla.contracts.config import PluginConfig, type_name
 from vla.contracts.specs import EnvSpec, RobotSpec
 from vla.contracts.types import EnvStep, Observation
 
-LONGEST_CHUNK = 256
-"""Actions that one step may execute, as `sim/hosts/_rows.py` has it."""
 TOLERANCE = 1e-5
 """By how much the limits of a host and of its robot may differ."""
 OBSERVED = ("images", "proprio", "instruction", "time_s")
@@ -59,8 +58,7 @@ class Config(PluginConfig):
             ValueError: a number is out of range, the task is not a suite's, its environment is not
                 installed, or the robot is not the one that acts in it.
         """
-        if num_envs < 1:
-            raise ValueError(f"num_envs: got {num_envs}, expected at least 1")
+        report.check_num_envs(num_envs)
         if not 1 <= self.workers <= num_envs:
             raise ValueError(
                 f"workers: got {self.workers}, expected 1 to {num_envs}, the number of environments"
@@ -200,8 +198,7 @@ class HostedVecEnv:
             ValueError: the seed is below 0, or the environments were closed.
             BridgeError: a simulator died, hung or refused.
         """
-        if seed < 0:
-            raise ValueError(f"seed: got {seed}, expected 0 or more")
+        report.check_seed(seed)
         if self._closed:
             raise ValueError("reset after close: make the environments anew")
         if not self._workers:
@@ -226,12 +223,7 @@ class HostedVecEnv:
                 begins all rows together and this is not what `reset` does.
             BridgeError: a simulator died, hung or refused.
         """
-        rows, seed, index = (np.asarray(values, np.int64) for values in (rows, seed, index))
-        if np.any((rows < 0) | (rows >= self.num_envs) | (seed < 0) | (index < 0)):
-            raise ValueError(
-                f"begin: got rows {rows}, seeds {seed} and indices {index}, expected rows below "
-                f"{self.num_envs} and nothing below 0"
-            )
+        rows, seed, index = report.checked_start(self.num_envs, rows, seed, index)
         if self._closed:
             raise ValueError("begin after close: make the environments anew")
         whole = np.array_equal(np.sort(rows), np.arange(self.num_envs))
@@ -300,29 +292,18 @@ class HostedVecEnv:
     def _check_step(
         self, actions: np.ndarray, helped: np.ndarray | None, idle: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        channels, got = len(self.spec.robot.channels), np.shape(actions)
-        fits = len(got) == 3 and 1 <= got[1] <= LONGEST_CHUNK
-        if not fits or got[0] != self.num_envs or got[2] != channels:
-            raise ValueError(
-                f"actions: got shape {got}, expected ({self.num_envs}, h, {channels}) with h from "
-                f"1 to {LONGEST_CHUNK}"
-            )
-        marks = []
-        for name, given in (("helped", helped), ("idle", idle)):
-            if given is not None and np.shape(given) != got[:1]:
-                raise ValueError(
-                    f"{name}: got shape {np.shape(given)}, expected ({self.num_envs},)"
-                )
-            marks.append(np.zeros(got[0], np.bool_) if given is None else np.asarray(given))
+        # Without workers nothing has begun.
+        report.checked_actions(
+            actions, helped, idle, started=self._started & bool(self._workers),
+            channels=len(self.spec.robot.channels),
+        )  # fmt: skip
+        none = np.zeros(self.num_envs, np.bool_)
+        marks = [none if given is None else np.asarray(given) for given in (helped, idle)]
         if self._together and marks[1].any() and not marks[1].all():
             raise ValueError(
                 f"idle: got some rows, expected all or none: the simulator of {self.spec.task} "
                 "steps all rows together"
             )
-        if not (self._started | marks[1]).all() or not self._workers:
-            raise ValueError("step before reset: call reset(seed) first")
-        if not np.isfinite(actions).all():
-            raise ValueError("actions: got NaN or infinity, expected finite numbers")
         if marks[0].any() and not self.has_expert:
             raise ValueError(f"helped: {self.spec.task} has no expert who could help")
         return marks[0], marks[1]

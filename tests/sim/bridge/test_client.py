@@ -18,22 +18,24 @@ from sim.bridge.study import MARK, POINT, ROOT, SHARED, left_over, marked
 
 OPTIONS = {"rows": [0, 1], "num_envs": 1}
 PYTHON = Path(sys.executable)
+MINE = f"client {os.getpid()}."
+"""Marks workers of this process: tests may run beside one another."""
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(request):
     """Every test ends with as many files, processes and memory as it began with."""
     gc.collect()
-    before = left_over("client")
+    before = left_over(MINE)
     yield
     gc.collect()
-    left = left_over("client") - before
+    left = left_over(MINE) - before
     assert not [thing for thing in left if not thing.startswith(SHARED)]
 
 
 def start(fault="", at=3, **limits):
     options = {**OPTIONS, "fault": fault, "at": at}
-    return Process(PYTHON, POINT, options, environ={MARK: "client"}, **limits)
+    return Process(PYTHON, POINT, options, environ={MARK: MINE}, **limits)
 
 
 def host(tmp_path, body):
@@ -48,7 +50,7 @@ def host(tmp_path, body):
         "    def close(self): print('closed', file=open(sys.argv[0] + '.txt', 'w'))\n"
         "def open_host(options): return Host()\n"
     )
-    return Process(PYTHON, file, {}, environ={MARK: "client"})
+    return Process(PYTHON, file, {}, environ={MARK: MINE})
 
 
 def step(process, times=1):
@@ -201,10 +203,10 @@ def test_a_host_is_closed_before_its_process_ends(tmp_path):
 def test_a_worker_ends_with_the_last_reference_to_it():
     process = start()
     pid = process.pid
-    assert marked("client") == [pid]
+    assert marked(MINE) == [pid]
     del process
     gc.collect()
-    assert marked("client") == []
+    assert marked(MINE) == []
 
 
 def test_two_workers_are_at_work_at_once(tmp_path):
@@ -292,7 +294,7 @@ INTERRUPTED = """
 import sys
 from pathlib import Path
 from sim.bridge.client import Process
-process = Process(Path(sys.executable), Path({host!r}), {options}, environ={{{mark!r}: "client"}})
+process = Process(Path(sys.executable), Path({host!r}), {options}, environ={{{mark!r}: {mine!r}}})
 process.call("reset", {{"seed": 0}})
 process.send("step", {{"length": 1}})
 print("hanging", flush=True)
@@ -303,19 +305,19 @@ process.receive()
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_worker_outlives_its_parent_even_while_it_hangs(number):
     options = {**OPTIONS, "fault": "hold", "at": 1}
-    code = INTERRUPTED.format(host=str(POINT), options=options, mark=MARK)
+    code = INTERRUPTED.format(host=str(POINT), options=options, mark=MARK, mine=MINE)
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     ) as parent:  # fmt: skip
         assert parent.stdout.readline() == b"hanging\n"
-        assert len(marked("client")) == 1
+        assert len(marked(MINE)) == 1
         parent.send_signal(number)
         parent.wait(10.0)
     end = time.monotonic() + 5.0
-    while marked("client") and time.monotonic() < end:
+    while marked(MINE) and time.monotonic() < end:
         time.sleep(0.02)
-    assert marked("client") == []
+    assert marked(MINE) == []
 
 
 def test_what_the_worker_was_told_is_json_and_nothing_else(tmp_path):
