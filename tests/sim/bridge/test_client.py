@@ -47,7 +47,7 @@ def host(tmp_path, body):
         "    def announce(self): return {'pid': os.getpid()}\n"
         "    def bind(self, arrays): self.arrays = arrays\n"
         f"    def call(self, command, given): {body}\n"
-        "    def close(self): print('closed', file=open(sys.argv[0] + '.txt', 'w'))\n"
+        "    def close(self): print('closed', file=open(__file__ + '.txt', 'w'))\n"
         "def open_host(options): return Host()\n"
     )
     return Process(PYTHON, file, {}, environ={MARK: MINE})
@@ -191,13 +191,9 @@ def test_what_a_simulator_prints_neither_blocks_it_nor_breaks_the_protocol():
 
 def test_a_host_is_closed_before_its_process_ends(tmp_path):
     process = host(tmp_path, "return 1")
-    trace = Path(str(child.WORKER) + ".txt")
-    try:
-        process.close()
-        process.close()
-        assert trace.read_text() == "closed\n"
-    finally:
-        trace.unlink(missing_ok=True)
+    process.close()
+    process.close()
+    assert (tmp_path / "host.py.txt").read_text() == "closed\n"
 
 
 def test_a_worker_ends_with_the_last_reference_to_it():
