@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from sim import vec_env
-from sim.engine import State
+from sim.engines.engine import State
 from sim.report import LONGEST_CHUNK
 from sim.scene import compile_scene
 from sim.world import MujocoWorld
@@ -81,7 +81,9 @@ def main(argv: list[str] | None = None) -> int:
         raise ValueError(f"--out: {args.out} is a file, expected a folder")
     vec_env.load_task(args.task)
     config = registry.load("sim.backends", BACKEND).Config(device=args.device)
-    device = importlib.import_module("sim.warp_start").wp.get_device(config.find_device()).name
+    device = (
+        importlib.import_module("sim.engines.warp_start").wp.get_device(config.find_device()).name
+    )
     args.out.mkdir(parents=True, exist_ok=True)
     rows: list[Measured] = []
     for worlds in sorted(set(args.worlds)):
@@ -158,13 +160,13 @@ def _time_physics(config: Any, task: str, worlds: int, steps: int) -> float:
 
 def _wait() -> None:
     """Wait for what a GPU was told to do."""
-    importlib.import_module("sim.warp_start").wp.synchronize()
+    importlib.import_module("sim.engines.warp_start").wp.synchronize()
 
 
 def _memory_mb(config: Any) -> float:
     if config.device == "cpu":
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0
-    device = importlib.import_module("sim.warp_start").wp.get_device("cuda:0")
+    device = importlib.import_module("sim.engines.warp_start").wp.get_device("cuda:0")
     return (device.total_memory - device.free_memory) / 2**20
 
 

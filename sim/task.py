@@ -158,7 +158,7 @@ class Task(Protocol):
     def reset(self, world: World) -> None:
         """Draw a layout with `world.rng`, write it to `world.data`, set episode and instruction.
 
-        What it writes to the model is named in `sim.engine.VARIED`.
+        What it writes to the model is named in `sim.engines.engine.VARIED`.
         """
         ...
 

@@ -3,8 +3,8 @@
 import dataclasses
 from typing import ClassVar, Literal
 
-from sim import engine_hosted
-from sim.batch import BatchVecEnv
+from sim.engines import hosted
+from sim.engines.batch import BatchVecEnv
 from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
 
@@ -38,7 +38,7 @@ class Config(PluginConfig):
             ValueError: a number is out of range, there is no such interpreter, or Isaac Gym cannot
                 hold the task's scene.
         """
-        return engine_hosted.build(
+        return hosted.build(
             task, robot, num_envs, "isaac_gym", self,
             {"device": self.device, "draws": self.pictures == "engine"},
         )  # fmt: skip

@@ -4,8 +4,8 @@ import dataclasses
 import importlib
 from typing import Any, ClassVar, Literal
 
-from sim.batch import BatchVecEnv
-from sim.engine import Engine
+from sim.engines.batch import BatchVecEnv
+from sim.engines.engine import Engine
 from sim.scene import Scene, compile_scene
 from vla.contracts.config import PluginConfig, check_least
 from vla.contracts.specs import RobotSpec
@@ -53,7 +53,7 @@ class Config(PluginConfig):
         Raises:
             ValueError: mujoco_warp is missing, or a GPU is wanted and there is none.
         """
-        return _load("sim.warp_start").find_device(self.device)
+        return _load("sim.engines.warp_start").find_device(self.device)
 
     def engine(self, scene: Scene, num_worlds: int) -> Engine:
         """Return the physics alone of so many worlds.
@@ -62,7 +62,7 @@ class Config(PluginConfig):
             ValueError: as `build`.
         """
         device = self.find_device()
-        return _load("sim.engine_warp").WarpEngine(
+        return _load("sim.engines.warp_engine").WarpEngine(
             scene,
             num_worlds,
             device=device,

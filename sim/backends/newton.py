@@ -3,8 +3,9 @@
 import dataclasses
 from typing import ClassVar, Literal
 
-from sim import engine_hosted, environments
-from sim.batch import BatchVecEnv
+from sim import environments
+from sim.engines import hosted
+from sim.engines.batch import BatchVecEnv
 from sim.environments import Environment
 from vla.contracts import registry
 from vla.contracts.config import PluginConfig, check_least
@@ -65,7 +66,7 @@ class Config(PluginConfig):
         settings = self
         if not self.python:
             settings = dataclasses.replace(self, python=str(environments.interpreter("newton")))
-        return engine_hosted.build(
+        return hosted.build(
             task, robot, num_envs, "newton", settings,
             {"device": self.device, "draws": self.pictures == "engine", "nconmax": self.contacts,
              "njmax": self.constraints},

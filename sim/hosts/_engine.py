@@ -27,7 +27,7 @@ class EngineHost:
     """The host that the bridge's worker serves: shared arrays on one side, a simulator behind."""
 
     def __init__(self, options: Dict[str, Any], simulator: Any) -> None:
-        """Serve a simulator of a scene, which `options` describe (`sim.describe_scene`)."""
+        """Serve a simulator of a scene, which `options` describe (`sim.engines.describe_scene`)."""
         self._options = options
         self._simulator = simulator
         self._arrays: Dict[str, np.ndarray] = {}

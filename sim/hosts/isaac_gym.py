@@ -28,7 +28,10 @@ _opened: List[bool] = []
 
 
 def open_host(options: Dict[str, Any]) -> EngineHost:
-    """Return the host of a scene; `options` are `sim.describe_scene`'s, and "device", "draws".
+    """Return the host of a scene.
+
+    Args:
+        options: Those of `sim.engines.describe_scene`, "device" and "draws".
 
     Raises:
         ValueError: it has a sim already, or cannot hold the scene.

@@ -21,7 +21,7 @@ LOOKS = frozenset(("geom_rgba", "cam_pos", "cam_quat"))
 
 
 def open_host(options: Dict[str, Any]) -> EngineHost:
-    """Return the host of a scene: `options` are `sim.describe_scene`'s, "device" and "draws"."""
+    """Return the host of a scene; `options`: `sim.engines.describe_scene`'s, "device", "draws"."""
     wp.config.quiet = True
     return EngineHost(options, Newton(options))
 

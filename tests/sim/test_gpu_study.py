@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("mujoco_warp")
 
 from sim import gpu_study
-from sim.warp_start import find_device
+from sim.engines.warp_start import find_device
 from vla import cli
 
 pytestmark = pytest.mark.timeout(600)  # whoever comes first compiles

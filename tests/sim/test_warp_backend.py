@@ -8,8 +8,8 @@ import pytest
 
 from sim import vec_env
 from sim.backends import mujoco_warp
-from sim.batch import BatchVecEnv
-from sim.engine import State
+from sim.engines.batch import BatchVecEnv
+from sim.engines.engine import State
 from sim.scene import compile_scene
 
 pytestmark = pytest.mark.timeout(600)  # whoever comes first compiles
@@ -63,7 +63,7 @@ def test_a_package_that_is_missing_is_said_in_one_sentence(package):
 
 def test_warp_starts_without_a_word():
     pytest.importorskip("mujoco_warp")
-    done = run("import sim.warp_start")
+    done = run("import sim.engines.warp_start")
     assert (done.stdout, done.stderr) == ("", "")
 
 

@@ -8,9 +8,10 @@ import mujoco
 import numpy as np
 import pytest
 
-from sim import engine_hosted, vec_env
+from sim import vec_env
 from sim.backends import isaac_gym, isaac_lab
-from sim.engine import Engine, State
+from sim.engines import hosted
+from sim.engines.engine import Engine, State
 from sim.scene import compile_scene
 from sim.vec_env import load_robot, load_task
 from tests.sim.isaac import stand
@@ -37,7 +38,7 @@ def config(case, folder, **changes):
 def engine(case, folder, task="pick_place", worlds=3):
     scene = compile_scene(load_task(task), load_robot(None))
     host, _, lab, device = case
-    started = engine_hosted.start(
+    started = hosted.start(
         scene, worlds, host, Path(stand.interpreter(folder, lab)),
         {"device": device, "draws": True}, open_s=100.0, call_s=100.0,
     )  # fmt: skip

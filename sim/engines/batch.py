@@ -10,10 +10,10 @@ import warnings
 import numpy as np
 
 from sim import report
-from sim.engine import Engine
+from sim.engines.engine import Engine
+from sim.engines.stage import Stage
+from sim.engines.twin import Twin
 from sim.scene import compile_scene
-from sim.stage import Stage
-from sim.twin import Twin
 from sim.world import MujocoWorld
 from sim.worlds import arrays_of, stacked
 from vla.contracts.config import PluginConfig, type_name

@@ -11,9 +11,9 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from sim import warp_kernels as kernels
+from sim.engines import warp_kernels as kernels
+from sim.engines.warp_start import mjw, wp
 from sim.scene import Scene
-from sim.warp_start import mjw, wp
 from vla.contracts.types import Array
 
 BYTES_PER_PIXEL = 47

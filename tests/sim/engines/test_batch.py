@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from sim import vec_env
-from sim.batch import BatchVecEnv
-from sim.engine import VARIED, Engine, Reading
+from sim.engines.batch import BatchVecEnv
+from sim.engines.engine import VARIED, Engine, Reading
 from sim.scene import compile_scene
 from sim.tasks import cue_colour, put_back
 from sim.vec_env import load_robot, load_task
-from tests.sim.host_engine import HostEngine
+from tests.sim.engines.host_engine import HostEngine
 from vla.contracts.protocols import VecEnv
 
 SHORT = {

@@ -1,6 +1,6 @@
-"""The interface of a physics engine that runs many copies of one scene; engines live elsewhere.
+"""The interface of a physics engine that runs many copies of one scene; it holds none.
 
-`sim.batch` turns an engine into a `VecEnv`: tasks, episodes and rules are its business, and an
+`batch.py` turns an engine into a `VecEnv`: tasks, episodes and rules are its business, and an
 engine knows nothing of them. Everything crosses here in the layout of the scene's compiled
 MuJoCo model, whatever the engine's own: joints in the order of `qpos`, bodies, geoms and sites by
 their ids, quaternions wxyz, world frame, SI units.

@@ -3,14 +3,14 @@
 import mujoco
 import numpy as np
 
-from sim.engine import VARIED, Geometry, Reading, State
+from sim.engines.engine import VARIED, Geometry, Reading, State
 from sim.render import shared_renderer
 from sim.scene import Scene
 from sim.world import MujocoWorld
 
 
 class HostEngine:
-    """Satisfies `sim.engine.Engine`."""
+    """Satisfies `sim.engines.engine.Engine`."""
 
     def __init__(
         self,

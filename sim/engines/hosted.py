@@ -8,17 +8,17 @@ from typing import Any, Protocol, runtime_checkable
 import mujoco
 import numpy as np
 
-from sim.batch import BatchVecEnv
 from sim.bridge.client import HostError, Process
-from sim.describe_scene import describe_scene
-from sim.engine import Reading, State
+from sim.engines.batch import BatchVecEnv
+from sim.engines.describe_scene import describe_scene
+from sim.engines.engine import Reading, State
 from sim.render import shared_renderer
 from sim.scene import Scene, compile_scene
 from sim.world import MujocoWorld
 from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
 
-HOSTS = Path(__file__).parent / "hosts"
+HOSTS = Path(__file__).parents[1] / "hosts"
 LOOKS = ("geom_rgba", "cam_pos", "cam_quat", "light_dir", "light_diffuse")
 """Fields of a model that matter to pictures alone: worlds have them of their own where we draw."""
 STATE = ("qpos", "qvel", "ctrl", "mocap_pos", "mocap_quat")
@@ -41,7 +41,7 @@ class Caller(Protocol):
 
 
 class HostedEngine:
-    """Satisfies `sim.engine.Engine`.
+    """Satisfies `sim.engines.engine.Engine`.
 
     Where the simulator has no cameras, or is told not to use them, pictures are drawn here with
     MuJoCo from where things stand there: they are those of the other backends.
@@ -71,7 +71,7 @@ class HostedEngine:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def write(self, rows: np.ndarray, state: State, varied: Mapping[str, np.ndarray]) -> None:
-        """Put some worlds where `state` says; see `sim.engine.Engine`."""
+        """Put some worlds where `state` says; see `sim.engines.engine.Engine`."""
         arrays = self._arrays
         for name in STATE:
             arrays[name][rows] = getattr(state, name)

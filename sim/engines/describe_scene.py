@@ -8,7 +8,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from sim.engine import VARIED
+from sim.engines.engine import VARIED
 from sim.scene import Scene, build_scene
 
 _TYPES = {

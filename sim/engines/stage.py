@@ -8,8 +8,8 @@ import dataclasses
 import mujoco
 import numpy as np
 
-from sim.engine import VARIED, Engine, State
-from sim.poses import HostPoses
+from sim.engines.engine import VARIED, Engine, State
+from sim.engines.poses import HostPoses
 from sim.randomize import SURFACES
 from sim.scene import Scene
 from sim.world import MujocoWorld

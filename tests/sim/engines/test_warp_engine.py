@@ -8,12 +8,12 @@ import pytest
 
 pytest.importorskip("mujoco_warp")
 
-from sim.engine import VARIED, Engine, Geometry, State
-from sim.engine_warp import WarpEngine
+from sim.engines.engine import VARIED, Engine, Geometry, State
+from sim.engines.warp_engine import WarpEngine
+from sim.engines.warp_start import find_device
 from sim.render import Camera, shared_renderer
 from sim.scene import Scene, compile_scene
 from sim.vec_env import load_robot, load_task
-from sim.warp_start import find_device
 from sim.world import MujocoWorld
 
 pytestmark = pytest.mark.timeout(600)  # whoever comes first compiles

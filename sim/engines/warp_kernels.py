@@ -5,7 +5,7 @@
 
 from typing import no_type_check
 
-from sim.warp_start import wp
+from sim.engines.warp_start import wp
 
 wp.set_module_options({"enable_backward": False})
 

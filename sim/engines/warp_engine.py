@@ -1,6 +1,6 @@
 """mujoco_warp as an engine: thousands of worlds in one process, on a GPU or, slower, on a CPU.
 
-Physics and rays are mujoco_warp's, float32. Rules, episodes and randomness are `sim.batch`'s.
+Physics and rays are mujoco_warp's, float32. Rules, episodes and randomness are `batch.py`'s.
 """
 
 import dataclasses
@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from sim import warp_kernels as kernels
-from sim.engine import VARIED, Geometry, Reading, State
+from sim.engines import warp_kernels as kernels
+from sim.engines.engine import VARIED, Geometry, Reading, State
+from sim.engines.warp_camera import WarpCamera, as_rows
+from sim.engines.warp_start import mjw, wp
 from sim.scene import Scene
-from sim.warp_camera import WarpCamera, as_rows
-from sim.warp_start import mjw, wp
 from vla.contracts.types import Array
 
 STATE = tuple(field.name for field in dataclasses.fields(State))
@@ -23,7 +23,7 @@ IN_PLACE = tuple(field.name for field in dataclasses.fields(Geometry))
 
 
 class WarpEngine:
-    """Satisfies `sim.engine.Engine`."""
+    """Satisfies `sim.engines.engine.Engine`."""
 
     varies = frozenset(VARIED)
 
@@ -94,7 +94,7 @@ class WarpEngine:
         self._nominal = wp.array(nominal.qpos0[None], dtype=float)
 
     def write(self, rows: np.ndarray, state: State, varied: dict[str, Array]) -> None:
-        """Put some worlds, i64 [n], where `state` says; see `sim.engine.Engine`."""
+        """Put some worlds, i64 [n], where `state` says; see `sim.engines.engine.Engine`."""
         if not len(rows):
             return
         with wp.ScopedDevice(self.device):
@@ -224,7 +224,7 @@ class WarpEngine:
         return self._fault.numpy().astype(np.bool_)
 
     def render(self, rows: np.ndarray) -> Array:
-        """Return pictures of some worlds, i64 [n]; see `sim.engine.Engine`."""
+        """Return pictures of some worlds, i64 [n]; see `sim.engines.engine.Engine`."""
         with wp.ScopedDevice(self.device):
             if self._camera is None:
                 self._camera = WarpCamera(self.scene, self._model, self._data, self._light_diffuse)

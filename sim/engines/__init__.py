@@ -1,0 +1,1 @@
+"""Physics engines of many worlds, and any of them as a `VecEnv`."""
