@@ -1,4 +1,4 @@
-"""What presets share: a recipe with a pretrained backbone in the place of its own, and what follows.
+"""What presets share: a recipe with a pretrained backbone instead of its own, and what follows.
 
 It leaves the task, the demonstrations and how often weights are judged to the recipe.
 """

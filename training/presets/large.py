@@ -1,7 +1,7 @@
 """Qwen3-VL with 8 billion parameters and low-rank adapters: GPUs of 80 GB, one or several.
 
-All of its weights learn with `--policy.backbone.tune full --policy.backbone.dtype float32`, shared out
-among several GPUs.
+All of its weights learn with `--policy.backbone.tune full --policy.backbone.dtype float32`, shared
+out among several GPUs.
 """
 
 from training import scale

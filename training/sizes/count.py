@@ -1,14 +1,13 @@
 """How much memory and how many operations an update and a decision take, without running them.
 
-All of the policy's own code runs, on tensors that have shapes and no numbers (torch's fake tensors), and
-`tally` counts. So checkpointing, adapters, autocast and what is kept for the backward pass are what
-they are in a run. Attention keeps no matrix of weights, as in the kernels of a GPU and of a CPU.
+All of the policy's own code runs, on tensors that have shapes and no numbers (torch's fake
+tensors), and `tally` counts. So checkpointing, adapters, autocast and what is kept for the backward
+pass are what they are in a run. Attention keeps no matrix of weights, as in kernels of a GPU.
 """
 
 import dataclasses
-from collections import Counter
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from training.config import TrainConfig
 from training.sizes import sketch
-from training.sizes.tally import Kernel, Tally, size_of
+from training.sizes.tally import Cost, Tally, size_of
 from vla.contracts.config import PluginConfig
 from vla.nn.pretrained import MIB, NET
 from vla.policies.vla import VLAPolicy
@@ -47,10 +46,10 @@ class Sizes:
     """Most that an update holds besides: activations, gradients, temporaries."""
     act: int
     """Most that a decision holds besides the weights."""
-    step_flops: Counter[Kernel]
-    """Operations of an update."""
-    act_flops: Counter[Kernel]
-    """Operations of a decision."""
+    step_cost: Cost
+    """What an update computes."""
+    act_cost: Cost
+    """What a decision computes."""
 
     @property
     def training(self) -> int:
@@ -83,8 +82,8 @@ def count(config: TrainConfig, decisions: int, made: Any = None) -> Sizes:
         trained=trained, frozen=every - trained,
         weights=size_of([*policy.parameters(), *policy.buffers()]),
         average=averaged(policy, config.policy), optimiser=ADAM * size_of(learns),
-        gradients=size_of(learns), step=step.peak, act=acts.peak, step_flops=step.flops,
-        act_flops=acts.flops,
+        gradients=size_of(learns), step=step.peak, act=acts.peak, step_cost=step.cost,
+        act_cost=acts.cost,
     )  # fmt: skip
 
 
@@ -145,13 +144,11 @@ def _faked(policy: nn.Module) -> Iterator[FakeTensorMode]:
     """Take a policy's numbers away: its shapes compute as if they were on a device."""
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         for module in policy.modules():
-            for name, weight in list(module._parameters.items()):
-                if weight is not None:
-                    bare = torch.empty(weight.shape, dtype=weight.dtype)
-                    module._parameters[name] = nn.Parameter(bare, weight.requires_grad)
-            for name, value in list(module._buffers.items()):
-                if value is not None:
-                    module._buffers[name] = mode.from_tensor(value)
+            for name, weight in list(module.named_parameters(recurse=False)):
+                bare = torch.empty(weight.shape, dtype=weight.dtype)
+                setattr(module, name, nn.Parameter(bare, weight.requires_grad))
+            for name, value in list(module.named_buffers(recurse=False)):
+                setattr(module, name, mode.from_tensor(value))
         yield mode
 
 

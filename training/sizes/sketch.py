@@ -67,8 +67,8 @@ def architecture(name: str) -> Any:
 
 
 def weights_of(name: str) -> dict[str, int]:
-    """Return how many weights a published model has: `all`, as it was published, and `read`, without
-    the head that predicts words.
+    """Return how many weights a published model has: `all`, as it was published, and `read`,
+    without the head that predicts words.
     """
     from transformers import AutoModelForImageTextToText
     from transformers.modeling_utils import no_init_weights
