@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sim.tasks import pick_place
-from training import bases, files
+from training import bases, files, host
 from training.algos import bc
 from training.config import TrainConfig
 from training.sizes import count, kernels, measure
@@ -258,6 +258,6 @@ def run(args: BenchArgs, console: Console) -> dict[str, Any]:
 def main(argv: list[str]) -> int:
     """Run the verb."""
     args = arguments.read(BenchArgs, argv, "vla bench preset")
-    torch.set_num_threads(args.threads)
+    host.prepare(args.threads)
     run(args, Console(highlight=False))
     return 0

@@ -27,7 +27,7 @@ ROUNDS = 3
 LEAST_S = 0.02
 """A timing repeats a short kernel for at least so long."""
 
-LARGE, SMALL = 2**24, 2**8
+LARGE, SMALL = 2**22, 2**8
 """Numbers in tensors that are added to find how fast bytes are moved, and what a call takes."""
 
 
@@ -54,9 +54,8 @@ def speed(costs: Iterable[Cost], device: str) -> Speed:
         flops.update(cost.flops)
     large, small = (torch.zeros(size, device=device) for size in (LARGE, SMALL))
     call_s = timed(lambda: small + small, device)
-    return Speed(
-        _rates(flops, device), 3 * 4 * LARGE / timed(lambda: large + large, device), call_s
-    )
+    moved = 3 * large.nbytes / timed(lambda: large + large, device)
+    return Speed(_rates(flops, device), moved, call_s)
 
 
 def _rates(flops: Counter[Kernel], device: str) -> dict[tuple[str, torch.dtype], float]:
