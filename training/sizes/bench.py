@@ -55,14 +55,12 @@ class BenchArgs:
     """What of a pretrained model learns; full is in 32 bits."""
     seconds: float = 60.0
     """What is estimated to take longer than this is not run on a CPU."""
-    threads: int = 1
-    """CPU threads."""
     out: Path = Path("runs/bench-preset")
     """Folder of presets.json."""
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
-        check_least(self, decisions=1, seconds=0, threads=1)
+        check_least(self, decisions=1, seconds=0)
 
 
 def preset(name: str, recipe: str, tune: str = "preset") -> TrainConfig:
@@ -126,7 +124,7 @@ def figures(name: str, args: BenchArgs) -> dict[str, Any]:
         "preset": name, "recipe": args.recipe, "tune": args.tune, "batch": config.algo.batch,
         **{k: v for k, v in vars(sizes).items() if isinstance(v, int)},
         "training": sizes.training, "deciding": sizes.deciding, "bytes": COUNTED,
-        "machine": torch.cuda.get_device_name() if here == "cuda" else "CPU",
+        "machine": torch.cuda.get_device_name() if here == "cuda" else "CPU, one thread",
         "fits": {gpu: sizes.training + RESERVE <= size * 2**30 for gpu, size in GPUS.items()},
     }  # fmt: skip
     local = replace(config, device=here)
@@ -258,6 +256,6 @@ def run(args: BenchArgs, console: Console) -> dict[str, Any]:
 def main(argv: list[str]) -> int:
     """Run the verb."""
     args = arguments.read(BenchArgs, argv, "vla bench preset")
-    host.prepare(args.threads)
+    host.prepare(1)
     run(args, Console(highlight=False))
     return 0

@@ -5,7 +5,6 @@ CPU torch's profiler reports what its allocator gives out; on a GPU the allocato
 """
 
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 from training.config import TrainConfig
 from training.optimiser import Optimiser
 from training.sizes import sketch
+from training.sizes.kernels import clock
 from vla.policies.vla import VLAPolicy
 
 ROUNDS = 5
@@ -72,11 +72,9 @@ def decision(config: TrainConfig, made: Any = None) -> Measured:
 def _seconds(run: Callable[[], None], device: str) -> float:
     times = []
     for _ in range(ROUNDS):
-        begin = time.perf_counter()
+        begin = clock(device)
         run()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - begin)
+        times.append(clock(device) - begin)
     return statistics.median(times)
 
 
