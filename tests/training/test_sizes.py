@@ -74,7 +74,7 @@ def test_counted_memory_of_a_model_with_adapters_is_within_2_percent(smol):
     run, made = smol
     counted = count.update(sketch.policy(run, made), run, 3).peak
     assert counted == pytest.approx(measure.update(run, 3, made).peak, rel=0.02)
-    acts = count.decide(sketch.policy(run, made), run).peak
+    acts = count.decide(sketch.policy(run, made)).peak
     # A decision holds so little that what the operations need inside themselves is seen.
     assert acts == pytest.approx(measure.decision(run, made).peak, rel=0.25)
 

@@ -77,7 +77,7 @@ def count(config: TrainConfig, decisions: int, made: Any = None) -> Sizes:
     learns = [weight for weight in policy.parameters() if weight.requires_grad]
     trained, every = _number(learns), _number(policy.parameters())
     step = update(policy, config, decisions)
-    acts = decide(sketch.policy(config, made), config)
+    acts = decide(sketch.policy(config, made))
     return Sizes(
         trained=trained, frozen=every - trained,
         weights=size_of([*policy.parameters(), *policy.buffers()]),
@@ -121,7 +121,7 @@ def update(policy: VLAPolicy, config: TrainConfig, decisions: int) -> Tally:
     return tally
 
 
-def decide(policy: VLAPolicy, config: TrainConfig) -> Tally:
+def decide(policy: VLAPolicy) -> Tally:
     """Return what one decision computes and holds; the policy has no numbers afterwards."""
     seen = sketch.observation(policy.robot)
     with _faked(policy.eval()) as mode:
@@ -134,7 +134,7 @@ def decide(policy: VLAPolicy, config: TrainConfig) -> Tally:
         })  # fmt: skip
         held = [*policy.parameters(), *policy.buffers(), *sketch.tensors_of(told)]
         tally = Tally([*held, *sketch.tensors_of(state), noise])
-        with tally, torch.autocast("cpu", torch.bfloat16, enabled=config.device == "cuda"):
+        with tally:
             policy.act(told, state, noise)
     return tally
 
