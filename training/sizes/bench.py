@@ -118,7 +118,7 @@ def figures(name: str, args: BenchArgs) -> dict[str, Any]:
     """Return the figures of one preset, as JSON types, each time with where it is from."""
     config = preset(name, args.recipe, args.tune)
     sizes = count.count(config, args.decisions)
-    here = "cuda" if torch.cuda.is_available() else "cpu"
+    here: Literal["cpu", "cuda"] = "cuda" if torch.cuda.is_available() else "cpu"
     known = kernels.speed((sizes.step_cost, sizes.act_cost), here)
     found: dict[str, Any] = {
         "preset": name, "recipe": args.recipe, "tune": args.tune, "batch": config.algo.batch,
