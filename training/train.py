@@ -18,6 +18,8 @@ from vla.contracts.config import PluginConfig
 DEFAULT_RECIPE = "reach"
 TASK_RECIPE = "imitate"
 """The recipe where a task is named and no recipe."""
+DEFAULT_PRESET = "tiny"
+"""The scale that recipes have by themselves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,21 +66,23 @@ def parse(argv: list[str]) -> TrainArgs:
     """Return the arguments of `vla train`.
 
     Raises:
-        ValueError: an unknown recipe or plug-in.
+        ValueError: an unknown recipe, preset or plug-in.
     """
     task, rest = flags.take(argv, "--task", "")
     name, rest = flags.take(rest, "--recipe", TASK_RECIPE if task else DEFAULT_RECIPE)
+    scale, rest = flags.take(rest, "--preset", DEFAULT_PRESET)
     recipe = registry.load("training.recipes", name).recipe()
     if task:
         recipe = _for_task(recipe, vec_env.load_task(task))
+    recipe = registry.load("training.presets", scale).preset(recipe)
     config, rest = flags.choose_plugins(recipe, rest)
 
     def told(
         out: Path, data: Path | None = None,
         train: Annotated[TrainConfig, tyro.conf.arg(name="")] = config,
     ) -> TrainArgs:  # fmt: skip
-        """Train a policy: --recipe NAME chooses a recipe, --task NAME (or SUITE/TASK) its task,
-        --policy.memory.type NAME a plug-in.
+        """Train a policy: --recipe NAME chooses a recipe, --preset NAME its scale, --task NAME (or
+        SUITE/TASK) its task, --policy.memory.type NAME a plug-in.
 
         Args:
             out: Folder of the run; the same command continues what is there.

@@ -38,6 +38,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "safety": ("robot_bridge.switch:main", "arm, stop or look at an arm's safety node"),
     "bench sim": ("sim.bench:main", "measure simulation and rendering speed"),
     "bench train": ("training.bench:main", "measure training speed against LeRobot"),
+    "bench preset": ("training.sizes.bench:main", "count memory and time that presets take"),
     "bench rl": ("training.rl.bench:main", "measure practice: where each second goes"),
     "bench label": ("reward_models.label.bench:main", "measure labelling speed against prefixes"),
     "bench policy": ("deploy.bench:main", "measure the time of one decision"),

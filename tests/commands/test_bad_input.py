@@ -38,6 +38,12 @@ WRONG_WORDS = {
     "robot of train": (TRAIN + " --robot pnda --out {new}", "unknown robot 'pnda': did you mean"),
     "robot of eval": ("eval {run} --robot pnda", "unknown robot 'pnda': did you mean panda?"),
     "recipe": ("train --recipe reech --out {new}", "unknown recipe 'reech': did you mean reach?"),
+    "preset": ("train --preset smal --out {new}", "unknown preset 'smal': did you mean small"),
+    "preset to size": ("bench preset hgue --out {new}", "unknown preset 'hgue'"),
+    "preset of a recipe": ("bench preset --recipe reech --out {new}", "unknown recipe 'reech'"),
+    "preset of no length": (
+        "bench preset --decisions 0 --out {new}", "decisions: got 0, expected at least 1",
+    ),
     "memory": ("train --policy.memory.type bnk --out {new}", "unknown memory 'bnk': did you mean"),
     "backbone": ("train --policy.backbone.type big --out {new}", "known names are tiny"),
     "no plug-in": ("train --policy.memroy.type bank --out {new}", "no field 'memroy'; known are"),

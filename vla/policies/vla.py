@@ -236,7 +236,8 @@ class VLAPolicy(nn.Module):
         else:
             seen = {name: self._tensor(part) for name, part in batch.features.items()}
             encoded = self.backbone.encode_from(seen, proprio, words)
-        rows, steps = len(batch.task), int(decision.max()) + 1 if len(decision) else 1
+        # Of the batch as it was given: on a GPU the number would have to come back from there.
+        rows, steps = len(batch.task), int(batch.decision.max()) + 1 if len(decision) else 1
         tokens = _padded(encoded.tokens, row, decision, rows, steps)
         now = _padded(self._tensor(batch.now), row, decision, rows, steps)
         mask = _padded(torch.ones_like(row, dtype=torch.float32), row, decision, rows, steps)
