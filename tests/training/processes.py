@@ -34,13 +34,11 @@ def together(
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     spawn = multiprocessing.get_context("spawn")
-    said = [out.with_name(f"{out.name}-said-{rank}") for rank in range(2)]
+    said = [_said(out, rank) for rank in range(2)]
     for path in said:
         path.unlink(missing_ok=True)
     started = [
-        spawn.Process(
-            target=_one, args=(rank, port, config, data, out, said[rank], dies, stops, parallel)
-        )
+        spawn.Process(target=_one, args=(rank, port, config, data, out, dies, stops, parallel))
         for rank in range(2)
     ]
     for process in started:
@@ -51,8 +49,13 @@ def together(
     return [(process.exitcode, told) for process, told in zip(started, words, strict=True)]
 
 
+def _said(out: Path, rank: int) -> Path:
+    """Return the file of a process's last words."""
+    return out.with_name(f"{out.name}-said-{rank}")
+
+
 def _one(
-    rank: int, port: int, config: TrainConfig, data: Path, out: Path, said: Path,
+    rank: int, port: int, config: TrainConfig, data: Path, out: Path,
     dies: int | None, stops: int | None, parallel: team.Parallel,
 ) -> None:  # fmt: skip
     os.environ |= {
@@ -73,5 +76,5 @@ def _one(
         with team.joined("cpu", parallel) as mine:
             loop.run(config, data, out, Console(quiet=True), mine)
     except (ValueError, Interrupted) as error:
-        said.write_text(f"{type(error).__name__}: {error}")
+        _said(out, rank).write_text(f"{type(error).__name__}: {error}")
         sys.exit(1)
