@@ -12,7 +12,7 @@ def vla(words: list[str], console: Console) -> None:
     Raises:
         SystemExit: it failed, with its exit code; it has said why.
     """
-    console.print(f"\n$ vla {' '.join(words)}", highlight=False)
+    console.print(f"\n$ vla {' '.join(words)}", highlight=False, soft_wrap=True)
     code = subprocess.run([sys.executable, "-m", "vla.cli", *words], check=False).returncode
     if code:
         raise SystemExit(code)

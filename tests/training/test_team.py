@@ -58,7 +58,11 @@ def test_parts_of_a_batch_have_the_rows_of_the_whole_and_losses_that_add_up(
 
 @pytest.mark.parametrize(
     ("memory", "parallel"),
-    [(none.Config(), "ddp"), (bank.Config(), "ddp"), (bank.Config(), "fsdp")],
+    [
+        (none.Config(), "ddp"),
+        (bank.Config(), "ddp"),
+        pytest.param(bank.Config(), "fsdp", marks=pytest.mark.slow),
+    ],
 )
 def test_two_processes_have_the_losses_of_one_and_one_of_them_writes(
     memory, parallel, arm_dataset, tmp_path

@@ -76,6 +76,7 @@ def test_weights_of_one_process_are_not_shared_out(tmp_path, capsys) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_in_float64_two_processes_learn_with_a_memory_what_one_does(arm_dataset) -> None:
     config = team_study.configured("bank", 3)
     one = team_study.Try(config, arm_dataset, 4, double=True)
