@@ -173,8 +173,11 @@ def run(
         if stopped.is_set():
             raise Interrupted(f"saved after update {optimiser.count} of {config.steps}")
         final = config.eval.final_episodes and not (out / "evaluation.json").exists()
-        if log is not None and final:
-            result = _judge(this, config.eval.final_episodes, config.eval.seed + 1)
+        weights = _averaged(this) if team.any(bool(final) and team.leads) else None
+        if log is not None and weights is not None:
+            result = learner.evaluate(
+                weights, episodes=config.eval.final_episodes, seed=config.eval.seed + 1
+            )
             files.write_json(out / "evaluation.json", result.to_json())
             log.write(optimiser.count, {f"eval/final_{result.figure}": result.rate})
             console.print(result.sentence())
@@ -219,8 +222,9 @@ def _train(
             bar.update(line, completed=step, rate=rate)
         # The last weights may be the best; otherwise the final evaluation judges them.
         due = config.eval.keep_best if last else step % max(config.eval.every, 1) == 0
-        if log is not None and config.eval.every and due:
-            result = _evaluate(this, config.eval.episodes, config.eval.seed)
+        weights = _averaged(this) if config.eval.every and due else None
+        if log is not None and weights is not None:
+            result = _evaluate(this, weights)
             log.write(step, {f"eval/{result.figure}": result.rate, "eval/seconds": result.seconds})
             results.append(result)
             since = time.perf_counter()
@@ -232,15 +236,15 @@ def _train(
     return results
 
 
-def _judge(this: _Run, episodes: int, seed: int) -> Outcome:
-    """Judge the averaged weights; that chooses nothing."""
-    return this.learner.evaluate(this.optimiser.average, episodes=episodes, seed=seed)
+def _averaged(this: _Run) -> Weights:
+    """Return the averaged weights, whole; all processes have to ask for them."""
+    return this.team.whole(this.optimiser.average)
 
 
-def _evaluate(this: _Run, episodes: int, seed: int) -> Outcome:
-    """Judge the averaged weights and keep them in OUT/best if none before were better."""
-    learner, weights, step = this.learner, this.optimiser.average, this.optimiser.count
-    result = _judge(this, episodes, seed)
+def _evaluate(this: _Run, weights: Weights) -> Outcome:
+    """Judge weights and keep them in OUT/best if none before were better."""
+    learner, step, test = this.learner, this.optimiser.count, this.config.eval
+    result = learner.evaluate(weights, episodes=test.episodes, seed=test.seed)
     if this.config.eval.keep_best and result.rate > _best(this.out):
         score = json.dumps({"step": step, result.figure: result.rate, "rate": result.rate})
 
@@ -260,18 +264,19 @@ def _best(out: Path) -> float:
 
 def _save(this: _Run) -> None:
     """Write weights and trainer state together, by one rename; of several processes one does."""
+    learner, optimiser = this.learner, this.optimiser
+    kept = this.team.whole({**optimiser.tensors(), "generator": this.generator.get_state()})
     if not this.team.leads:
         return
-    learner, optimiser = this.learner, this.optimiser
 
     def also(folder: Path) -> None:
-        tensors = {**optimiser.tensors(), "generator": this.generator.get_state()}
-        tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+        tensors = {name: value.detach().cpu().contiguous() for name, value in kept.items()}
         safetensors.torch.save_file(tensors, folder / "trainer.safetensors")
         state = {"step": optimiser.count, "learner": learner.state()}
         (folder / "trainer.json").write_text(json.dumps(state) + "\n")
 
-    learner.save(optimiser.average, optimiser.count, this.out / "checkpoint", also)
+    weights = {n.removeprefix("average."): v for n, v in kept.items() if n.startswith("average.")}
+    learner.save(weights, optimiser.count, this.out / "checkpoint", also)
 
 
 def _resume_(this: _Run) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from training import shards
 from vla.contracts.config import check_least
 
 BESIDE = "beside."
@@ -73,7 +74,8 @@ class Optimiser:
         """
         self.adam.zero_grad(set_to_none=True)
         loss.backward()
-        norm = float(nn.utils.clip_grad_norm_(self.module.parameters(), self.config.clip))
+        length = nn.utils.clip_grad_norm_(self.module.parameters(), self.config.clip)
+        norm = float(shards.whole(length))
         if not math.isfinite(norm):
             raise ValueError(
                 f"the gradient of update {self.count} has norm {norm}; lower optimiser.lr"
@@ -96,7 +98,7 @@ class Optimiser:
                 self.average[name].copy_(value)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return everything `load_` needs but the counter, by name."""
+        """Return everything `load_` needs but the counter, by name; in shards where weights are."""
         found = {f"average.{name}": value for name, value in self.average.items()}
         found |= {f"weight.{name}": value for name, value in self.module.state_dict().items()}
         for index, state in self.adam.state_dict()["state"].items():
@@ -104,17 +106,22 @@ class Optimiser:
         return found
 
     def load_(self, tensors: dict[str, Tensor], count: int) -> None:
-        """Restore what `tensors` returned after `count` updates."""
+        """Restore what `tensors` returned after `count` updates, of weights that were whole."""
         self.count = count
         for name in self.average:
-            self.average[name].copy_(tensors[f"average.{name}"])
+            mine = self.average[name]
+            mine.copy_(shards.placed(tensors[f"average.{name}"], mine))
         weights = {
             k.removeprefix("weight."): v for k, v in tensors.items() if k.startswith("weight.")
         }
-        self.module.load_state_dict(weights)
+        self.module.load_state_dict(
+            {name: shards.placed(v, self.average.get(name, v)) for name, v in weights.items()}
+        )
+        parameters = [p for group in self.adam.param_groups for p in group["params"]]
         state: dict[int, dict[str, Tensor]] = {}
         for name, value in tensors.items():
             if name.startswith("adam."):
                 _, index, key = name.split(".")
-                state.setdefault(int(index), {})[key] = value
+                mine = value if key == "step" else shards.placed(value, parameters[int(index)])
+                state.setdefault(int(index), {})[key] = mine
         self.adam.load_state_dict({**self.adam.state_dict(), "state": state})

@@ -9,18 +9,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
+from training import shards
 from vla.nn.norms import Standardize
 
 PATIENCE = timedelta(days=30)
 """How long processes wait for the one that evaluates; one that has died is noticed at once."""
 LOST = ("gloo", "nccl", "connection", "peer", "socket", "store")
 """Words of which one is in what PyTorch says where a process of the group is gone."""
+Parallel = Literal["ddp", "fsdp"]
+"""Whether every process holds all weights, or a share of them."""
 
 
 class Part(NamedTuple):
@@ -46,6 +49,10 @@ class Team:
     """Its share."""
     control: Any = None
     """Group in which they agree; on the CPU, whatever trains where."""
+    device: str = "cpu"
+    """Where they train."""
+    parallel: Parallel = "ddp"
+    """Who holds which weights."""
 
     @property
     def together(self) -> bool:
@@ -69,6 +76,19 @@ class Team:
         """Whether it is so in any process."""
         return self.summed({"": float(flag)})[""] > 0
 
+    def whole(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return whole tensors, where they were in shards on the CPU; nothing in a process that
+        neither evaluates nor writes. All have to ask for them.
+        """
+        if not self.together:
+            return tensors
+        found = {}
+        for name, value in tensors.items():
+            full = shards.whole(value)
+            if self.leads:
+                found[name] = full if full is value else full.cpu()
+        return found
+
     def wait(self) -> None:
         """Return when all processes are here."""
         self.any(False)
@@ -79,6 +99,9 @@ class Team:
             if isinstance(module, Standardize):
                 # A group of its own: gradients travel meanwhile, in another order on each process.
                 module.group = dist.new_group(timeout=PATIENCE)
+        if self.parallel == "fsdp":
+            shards.shard_(loss, self.device, self.part.size)
+            return loss
         return nn.parallel.DistributedDataParallel(
             loss, broadcast_buffers=False, find_unused_parameters=True
         )
@@ -89,17 +112,24 @@ ALONE = Team()
 
 
 @contextmanager
-def joined(device: str) -> Iterator[Team]:
+def joined(device: str, parallel: Parallel = "ddp") -> Iterator[Team]:
     """Join the processes that `torchrun` started beside this one, if it did.
 
     Args:
         device: Where they train; each on a GPU of its own.
+        parallel: Whether each holds all weights, or a share of them.
 
     Raises:
-        ValueError: one of them ended on the way, or there are too few GPUs.
+        ValueError: one of them ended on the way, there are too few GPUs, or weights are to be
+            shared out and there is but one process.
     """
     size, rank = (int(os.environ.get(n, d)) for n, d in (("WORLD_SIZE", "1"), ("RANK", "0")))
     if size == 1:
+        if parallel == "fsdp":
+            raise ValueError(
+                "parallel: got fsdp with one process, expected two or more to share the weights "
+                "out to; start it by torchrun --nproc-per-node 2 -m vla.cli train"
+            )
         yield ALONE
         return
     if device == "cuda":
@@ -112,7 +142,8 @@ def joined(device: str) -> Iterator[Team]:
         torch.cuda.set_device(local)
     try:
         dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=PATIENCE)
-        yield Team(Part(rank, size), dist.new_group(backend="gloo", timeout=PATIENCE))
+        control = dist.new_group(backend="gloo", timeout=PATIENCE)
+        yield Team(Part(rank, size), control, device, parallel)
     except ValueError as error:
         if rank:  # the first one says it
             raise SystemExit(1) from error

@@ -30,13 +30,16 @@ class TrainArgs:
     """Folder of the run."""
     data: Path | None
     """Data set to learn from; None to record one."""
+    parallel: team.Parallel
+    """Who holds which weights, of several processes."""
     train: TrainConfig
     """The recipe, with the flags' settings."""
 
 
 def train(
-    config: TrainConfig, out: Path, data: Path | None, console: Console
-) -> list[loop.Outcome]:
+    config: TrainConfig, out: Path, data: Path | None, console: Console,
+    parallel: team.Parallel = "ddp",
+) -> list[loop.Outcome]:  # fmt: skip
     """Record the recipe's demonstrations unless `data` is given, then train; started by `torchrun`,
     together with the processes that it started as well.
 
@@ -44,7 +47,7 @@ def train(
         ValueError: settings make no sense, data or `out` are damaged or belong elsewhere, or
             another of these processes has ended.
     """
-    with team.joined(config.device) as mine:
+    with team.joined(config.device, parallel) as mine:
         vec_env.load_arm(config.task, config.robot)
         loop.check(config, out)
         if config.vision_from is not None:
@@ -79,6 +82,7 @@ def parse(argv: list[str]) -> TrainArgs:
 
     def told(
         out: Path, data: Path | None = None,
+        parallel: team.Parallel = "ddp",
         train: Annotated[TrainConfig, tyro.conf.arg(name="")] = config,
     ) -> TrainArgs:  # fmt: skip
         """Train a policy: --recipe NAME chooses a recipe, --preset NAME its scale, --task NAME (or
@@ -87,9 +91,11 @@ def parse(argv: list[str]) -> TrainArgs:
         Args:
             out: Folder of the run; the same command continues what is there.
             data: LeRobotDataset v3 to learn from; recorded beside the run if not given.
+            parallel: Of processes that torchrun started, each holds all weights (ddp) or a share
+                of them and of what the optimiser keeps (fsdp); not a setting of the run.
             train: The recipe; every setting is a flag.
         """
-        return TrainArgs(out=out, data=data, train=train)
+        return TrainArgs(out=out, data=data, parallel=parallel, train=train)
 
     return arguments.read(told, rest, f"vla train --recipe {name}")
 
@@ -104,5 +110,5 @@ def _for_task(recipe: TrainConfig, task: PluginConfig) -> TrainConfig:
 def main(argv: list[str]) -> int:
     """Run the verb."""
     args = parse(argv)
-    train(args.train, args.out, args.data, Console())
+    train(args.train, args.out, args.data, Console(), args.parallel)
     return 0

@@ -17,8 +17,9 @@ from vla.interrupted import Interrupted
 
 
 def together(
-    config: TrainConfig, data: Path, out: Path, *, dies: int | None = None, stops: int | None = None
-) -> list[tuple[int | None, str]]:
+    config: TrainConfig, data: Path, out: Path, *, dies: int | None = None,
+    stops: int | None = None, parallel: team.Parallel = "ddp",
+) -> list[tuple[int | None, str]]:  # fmt: skip
     """Train in two processes; return exit code and last words of each.
 
     Args:
@@ -27,16 +28,17 @@ def together(
         out: Its folder.
         dies: Update at which SIGKILL ends the second process.
         stops: Update at which SIGTERM asks the second process alone to stop.
+        parallel: Who holds which weights.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     spawn = multiprocessing.get_context("spawn")
-    said = [out.with_name(f"{out.name}-said-{rank}") for rank in range(2)]
+    said = [_said(out, rank) for rank in range(2)]
     for path in said:
         path.unlink(missing_ok=True)
     started = [
-        spawn.Process(target=_one, args=(rank, port, config, data, out, said[rank], dies, stops))
+        spawn.Process(target=_one, args=(rank, port, config, data, out, dies, stops, parallel))
         for rank in range(2)
     ]
     for process in started:
@@ -47,9 +49,14 @@ def together(
     return [(process.exitcode, told) for process, told in zip(started, words, strict=True)]
 
 
+def _said(out: Path, rank: int) -> Path:
+    """Return the file of a process's last words."""
+    return out.with_name(f"{out.name}-said-{rank}")
+
+
 def _one(
-    rank: int, port: int, config: TrainConfig, data: Path, out: Path, said: Path,
-    dies: int | None, stops: int | None,
+    rank: int, port: int, config: TrainConfig, data: Path, out: Path,
+    dies: int | None, stops: int | None, parallel: team.Parallel,
 ) -> None:  # fmt: skip
     os.environ |= {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2",
@@ -66,8 +73,8 @@ def _one(
 
     Optimiser.step_ = troubled
     try:
-        with team.joined("cpu") as mine:
+        with team.joined("cpu", parallel) as mine:
             loop.run(config, data, out, Console(quiet=True), mine)
     except (ValueError, Interrupted) as error:
-        said.write_text(f"{type(error).__name__}: {error}")
+        _said(out, rank).write_text(f"{type(error).__name__}: {error}")
         sys.exit(1)

@@ -166,9 +166,17 @@ class BehaviourCloning:
 
     def evaluate(self, weights: Weights, *, episodes: int, seed: int) -> Evaluation:
         """Return the success of weights in simulation."""
-        averaged = copy.deepcopy(self.module)
+        averaged = self._another()
         averaged.load_state_dict(weights)
         return evaluate(averaged.eval(), self.train.task, episodes=episodes, seed=seed)
+
+    def _another(self) -> VLAPolicy:
+        """Return a policy like this one, which has no part in what processes do together."""
+        own = self.module
+        if not self.team.together:
+            return copy.deepcopy(own)
+        other = own.config.build(own.robot, own.statistics, own.text.tokenizer)
+        return other.to(self.train.device)
 
     def save(self, weights: Weights, step: int, folder: Path, also: Callable[[Path], None]) -> None:
         """Write a policy checkpoint."""

@@ -12,6 +12,9 @@ class Standardize(nn.BatchNorm1d):
 
     PyTorch's own SyncBatchNorm knows no CPU. A batch of a single row has no deviation of its own:
     it is standardised by the running statistics and leaves them alone.
+
+    Sums are in float64: where rows hardly differ, what is left of them after the mean is taken off,
+    and its gradient, would be rounding in float32, and how a batch is shared out would decide it.
     """
 
     group: Any = None
@@ -24,17 +27,25 @@ class Standardize(nn.BatchNorm1d):
         """Return rows f32 [b, width] with mean 0 and deviation 1 over the batch, or over the past
         when not in training.
         """
-        if not self.training or (self.group is None and len(x) == 1):
-            return nn.functional.batch_norm(x, self.running_mean, self.running_var, eps=self.eps)
-        if self.group is None:
-            return super().forward(x)
-        count = int(_sum(x.new_tensor([float(len(x))]), self.group))
+        count = self._rows(x) if self.training else 1
         if count == 1:
             return nn.functional.batch_norm(x, self.running_mean, self.running_var, eps=self.eps)
-        mean = _sum(x.sum(0), self.group) / count
-        variance = _sum((x - mean).square().sum(0), self.group) / count
+        wide = x.double()
+        mean = self._sum(wide.sum(0)) / count
+        variance = self._sum((wide - mean).square().sum(0)) / count
         self._remember(mean, variance * count / (count - 1))
-        return (x - mean) / (variance + self.eps).sqrt()
+        return ((wide - mean) / (variance + self.eps).sqrt()).to(x.dtype)
+
+    def _rows(self, x: Tensor) -> int:
+        """Return the rows of all processes."""
+        return int(self._sum(torch.tensor(len(x), device=x.device)))
+
+    def _sum(self, x: Tensor) -> Tensor:
+        """Return the sum over processes; gradients are summed as well."""
+        if self.group is None:
+            return x
+        found: Tensor = all_reduce(x, group=self.group)
+        return found
 
     @torch.no_grad()
     def _remember(self, mean: Tensor, variance: Tensor) -> None:
@@ -43,12 +54,6 @@ class Standardize(nn.BatchNorm1d):
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.num_batches_tracked is not None
-        self.running_mean.lerp_(mean, share)
-        self.running_var.lerp_(variance, share)
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
+        self.running_var.lerp_(variance.to(self.running_var.dtype), share)
         self.num_batches_tracked.add_(1)
-
-
-def _sum(x: Tensor, group: Any) -> Tensor:
-    """Return the sum over processes; gradients are summed as well."""
-    found: Tensor = all_reduce(x, group=group)
-    return found
