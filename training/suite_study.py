@@ -9,7 +9,6 @@ stands a control that sees nothing: the demonstrations themselves, played back i
 import argparse
 import contextlib
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sim import vec_env
-from training import files
+from training import files, lines
 from training.config import EvalConfig
 from vla.contracts import config as configs
 from vla.contracts.config import PluginConfig
@@ -115,13 +114,6 @@ def _folder(task: str) -> str:
     return task.replace("/", "-")
 
 
-def _vla(words: list[str], console: Console) -> None:
-    console.print(f"\n$ vla {' '.join(words)}", highlight=False)
-    code = subprocess.run([sys.executable, "-m", "vla.cli", *words], check=False).returncode
-    if code:
-        raise SystemExit(code)  # the verb has said why
-
-
 def main(argv: list[str] | None = None) -> int:
     """Run what is missing and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -137,14 +129,14 @@ def main(argv: list[str] | None = None) -> int:
     test = EvalConfig().seed + 1
     words = ["--eval.every", "0", "--eval.final-episodes", str(args.episodes), *args.more]
     for task in args.tasks:
-        _vla(record(task, args.demos, args.out), console)
+        lines.must(record(task, args.demos, args.out), console)
         if not _control(task, args.out).exists():
             config = vec_env.load_task(task)
             good = replayed(config, _data(task, args.out), args.episodes, test)
             found = {"success": good, "episodes": args.episodes, "seed": test}
             files.write_json(_control(task, args.out), found)
         for seed in args.seeds:
-            _vla(train(task, seed, args.out, words), console)
+            lines.must(train(task, seed, args.out, words), console)
     sheet, reached = table(args.tasks, args.seeds, args.out)
     console.print(sheet)
     console.print(f"{reached} of {len(args.tasks)} tasks at {BAR:.0%} or more")
