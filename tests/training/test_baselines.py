@@ -133,6 +133,9 @@ def test_the_study_prints_its_table_and_goes_on_where_it_was(
     assert [line[0] for line in ran] == ["demos", "train", "train"]
     assert baseline_study.main(words) == 0
     assert [line[0] for line in ran[3:]] == ["demos"]  # which sees that they are there
+    words[words.index("--steps") + 1] = "3"
+    assert baseline_study.main(words) == 1
+    assert "holds a study with steps 2, got 3; choose another --out" in capsys.readouterr().out
 
 
 def test_the_tables_shares_come_with_their_intervals_and_choices_with_chance() -> None:
