@@ -196,7 +196,7 @@ def growth(policy: VLAPolicy, args: BenchArgs) -> np.ndarray:
 
 def measure(args: BenchArgs, console: Console) -> dict[str, Any]:
     """Run everything and print a table of each; return the figures as JSON types."""
-    policy, origin = checkpoint.load(args.checkpoint)
+    policy, origin = checkpoint.load_ours(args.checkpoint, "bench policy")
     title = f"{args.checkpoint}: one decision, batch 1, one core"
     told: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as place:

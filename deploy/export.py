@@ -158,7 +158,7 @@ def main(argv: list[str]) -> int:
     if critic_export.is_meant(Path(argv[0])):
         return critic_export.main(argv)
     args = arguments.read(ExportArgs, argv[1:], "vla export CHECKPOINT")
-    policy, origin = checkpoint.load(Path(argv[0]))
+    policy, origin = checkpoint.load_ours(Path(argv[0]), "export")
     policy.float()  # frozen weights may be of sixteen bits, which no graph of ours begins with
     policy = policy.with_steps(args.steps) if args.steps else policy
     calibration = []

@@ -257,7 +257,7 @@ def main(argv: list[str]) -> int:
     args = arguments.read(ParityArgs, argv[1:], "vla parity FOLDER")
     folder = Path(argv[0])
     artefact = artefacts.read(folder)
-    policy, origin = checkpoint.load(args.against)
+    policy, origin = checkpoint.load_ours(args.against, "parity")
     policy.float()  # as `vla export` does
     manifest = artefact.manifest
     artefact.check_origin(origin.task, origin.step)

@@ -361,7 +361,9 @@ def _task(run: Run) -> str:
 
 
 def _memory_type(run: Run) -> str:
-    kind = run.policy.get("memory", {}).get("type", "none")
+    if "memory" not in run.policy:
+        return str(run.policy.get("type", "no memory"))
+    kind = run.policy["memory"].get("type", "none")
     return "no memory" if kind == "none" else f"memory {kind}"
 
 

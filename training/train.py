@@ -79,6 +79,7 @@ def parse(argv: list[str]) -> TrainArgs:
         recipe = _for_task(recipe, vec_env.load_task(task))
     recipe = registry.load("training.presets", scale).preset(recipe)
     config, rest = flags.choose_plugins(recipe, rest)
+    config = _as_in(recipe, config)
 
     def told(
         out: Path, data: Path | None = None,
@@ -105,6 +106,20 @@ def _for_task(recipe: TrainConfig, task: PluginConfig) -> TrainConfig:
     policy: Any = recipe.policy
     cameras = tuple(camera.name for camera in vec_env.load_arm(task).cameras)
     return replace(recipe, task=task, policy=replace(policy, cameras=cameras))
+
+
+def _as_in(recipe: TrainConfig, config: TrainConfig) -> TrainConfig:
+    """Return a recipe with another type of policy, which decides as the recipe's does and learns
+    at the rate that it asks for.
+    """
+    if type(config.policy) is type(recipe.policy):
+        return config
+    policy: Any = recipe.policy
+    same = {name: getattr(policy, name) for name in ("chunk", "execute", "cameras")}
+    preset = getattr(config.policy, "preset", {})
+    return replace(
+        config, policy=replace(config.policy, **same), optimiser=replace(config.optimiser, **preset)
+    )
 
 
 def main(argv: list[str]) -> int:

@@ -60,7 +60,7 @@ def provenance(task: dict[str, Any], instructions: tuple[str, ...], step: int) -
 
 
 def save(
-    policy: VLAPolicy,
+    policy: Any,
     origin: Provenance,
     folder: Path,
     weights: dict[str, torch.Tensor],
@@ -69,7 +69,7 @@ def save(
     """Write a checkpoint by atomic rename: the folder is either the old one, or wholly the new.
 
     Args:
-        policy: What to describe.
+        policy: What to describe: an `ArmPolicy` of a file in `vla/policies`.
         origin: Where it comes from.
         folder: Where to write; replaced if it exists.
         weights: The state dict to store, such as an exponential average of the policy's.
@@ -85,9 +85,7 @@ def save(
             "policy": configs.to_json(policy.config),
             "robot": configs.to_json(policy.robot),
             "statistics": configs.to_json(policy.statistics),
-            "provenance": configs.to_json(
-                replace(origin, pretrained=policy.config.backbone.source)
-            ),
+            "provenance": configs.to_json(replace(origin, pretrained=policy.config.source)),
         }
         (fresh / "policy.json").write_text(json.dumps(description, indent=1) + "\n")
         policy.text.tokenizer.save(str(fresh / "tokenizer.json"))
@@ -129,7 +127,7 @@ def old_place(folder: Path) -> Path:
 
 def load(
     folder: Path, robot: RobotSpec | None = None, device: str = "cpu"
-) -> tuple[VLAPolicy, Provenance]:
+) -> tuple[Any, Provenance]:
     """Read and validate a checkpoint.
 
     Args:
@@ -138,7 +136,7 @@ def load(
         device: Where to put the weights.
 
     Returns:
-        The policy, in evaluation mode, and its provenance.
+        The policy, an `ArmPolicy` in evaluation mode, and its provenance.
 
     Raises:
         ValueError: a file is missing or damaged, weights do not fit, or the robot is another.
@@ -150,6 +148,21 @@ def load(
     policy = config.build(trained_on, statistics, read_tokenizer(folder / "tokenizer.json"))
     load_weights_(policy, folder / "model.safetensors")
     return policy.to(device).eval(), origin
+
+
+def load_ours(folder: Path, what: str, device: str = "cpu") -> tuple[VLAPolicy, Provenance]:
+    """Read a checkpoint of our own policy; `what` is what it is read for, such as "export".
+
+    Raises:
+        ValueError: as `load`, or the policy is a baseline, which can be trained and tested alone.
+    """
+    policy, origin = load(folder, device=device)
+    if not isinstance(policy, VLAPolicy):
+        raise ValueError(
+            f"{folder}: {what} got a policy of type {configs.type_name(policy.config)!r}, expected "
+            "one of type 'vla'; baselines are for `vla train`, `vla eval` and `vla bench compare`"
+        )
+    return policy, origin
 
 
 def open_(folder: Path, threads: int, device: str = "cpu") -> Opened:

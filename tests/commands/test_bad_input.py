@@ -46,6 +46,7 @@ WRONG_WORDS = {
     ),
     "memory": ("train --policy.memory.type bnk --out {new}", "unknown memory 'bnk': did you mean"),
     "backbone": ("train --policy.backbone.type big --out {new}", "known names are tiny"),
+    "policy": ("train --policy.type akt --out {new}", "unknown policy 'akt': did you mean act"),
     "no plug-in": ("train --policy.memroy.type bank --out {new}", "no field 'memroy'; known are"),
     "behaviour": ("demos reach --behaviour exprt --out {new}", "choose from expert, undo"),
     "behaviour elsewhere": ("demos reach --behaviour drop --out {new}", "'drop' is not one this"),

@@ -29,7 +29,7 @@ def test_what_is_missing_is_run_and_told_of_all_seeds_together(
     tmp_path, monkeypatch, capsys
 ) -> None:
     said = []
-    monkeypatch.setattr(lines, "vla", fake_vla(said))
+    monkeypatch.setattr(lines, "must", fake_vla(said))
     monkeypatch.setenv("COLUMNS", "120")
     argv = ["--task", "reach", "--seeds", "0", "1", "--sampling", "1", "4", "--episodes", "4",
             "--steps", "7", "--out", str(tmp_path)]  # fmt: skip

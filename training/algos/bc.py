@@ -8,7 +8,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -74,6 +74,15 @@ class Config(PluginConfig):
         return BehaviourCloning(self, train, data)
 
 
+@runtime_checkable
+class Measuring(Protocol):
+    """A policy that takes more figures of a data set than `Statistics`."""
+
+    def measure_(self, store: EpisodeStore) -> None:
+        """Take them, before it learns."""
+        ...
+
+
 class BehaviourCloning:
     """Satisfies `training.loop.Learner`."""
 
@@ -81,7 +90,7 @@ class BehaviourCloning:
         self.config = config
         self.policy_config = train.policy
         robot = vec_env.load_arm(train.task, train.robot)
-        side = train.policy.backbone.image_px
+        side = train.policy.image_px
         beside = data.parent / f"{data.name}-cache"
         windows = config.unit == "windows"
         self.store = load_episodes(
@@ -93,9 +102,13 @@ class BehaviourCloning:
         self.instructions = tuple(sorted(set(self.store.tasks)))
         torch.manual_seed(train.seed)  # noqa: TID251  torch's initialisers know no other source
         self.train = train
-        self.module: VLAPolicy = train.policy.build(
-            robot, normalisation(self.store), train.policy.backbone.tokenizer(self.instructions)
+        self.module = train.policy.build(
+            robot, normalisation(self.store), train.policy.tokenizer(self.instructions)
         ).to(train.device)
+        if isinstance(self.module, Measuring):
+            self.module.measure_(self.store)
+        if not isinstance(self.module, VLAPolicy):
+            _check_baseline(train)
         if train.vision_from is not None:
             borrow_(self.module, train.vision_from)
         self.features: batches.Features | None = None
@@ -125,6 +138,11 @@ class BehaviourCloning:
         Raises:
             ValueError: the loss is compiled.
         """
+        if not isinstance(self.module, VLAPolicy):
+            raise ValueError(
+                f"policy {configs.type_name(self.policy_config)!r} learns in one process; start it "
+                "without torchrun"
+            )
         if self.train.compile:
             raise ValueError("compile: not with several processes; leave out --compile")
         self.team, self.loss = team, team.wrapped(_Loss(self.module))
@@ -211,6 +229,18 @@ class _Loss(nn.Module):
     def forward(self, batch: EpisodeBatch, generator: torch.Generator) -> Any:
         """Return `bc_loss`."""
         return self.policy.bc_loss(batch, generator)
+
+
+def _check_baseline(train: TrainConfig) -> None:
+    """Raise ValueError if a policy that is not our own is to be trained as only that can be."""
+    asked = {"vision_from": train.vision_from is not None, "features": train.features == "cache",
+             "compile": train.compile}  # fmt: skip
+    for name, is_asked in asked.items():
+        if is_asked:
+            raise ValueError(
+                f"{name}: not for a policy of type {configs.type_name(train.policy)!r}; leave "
+                f"--{name.replace('_', '-')} out, or take --policy.type vla"
+            )
 
 
 def normalisation(store: EpisodeStore) -> Statistics:

@@ -66,7 +66,7 @@ class Distillation:
 
     def __init__(self, config: Config, train: DistillConfig, teacher: Teacher) -> None:
         self.config, self.train = config, train
-        policy, self.origin = checkpoint.load(teacher.policy)
+        policy, self.origin = checkpoint.load_ours(teacher.policy, "distillation")
         if policy.steering is not None:
             raise ValueError(
                 f"{teacher.policy}: a steered policy; distil the one that it was steered from"

@@ -46,7 +46,7 @@ class Rounds:
 
     def __init__(self, config: PracticeConfig, start: Start) -> None:
         self.config, self.start = config, start
-        self.policy, self.origin = checkpoint.load(start.policy, device=config.device)
+        self.policy, self.origin = checkpoint.load_ours(start.policy, "practice", config.device)
         self.judge = Judge(config, start, self.policy.robot)
         self.team: Team | None = None
         self.stand_in: StandIn | None = None

@@ -4,7 +4,7 @@ It holds no state between calls: memory, noise and time are arguments. Units are
 edges and normalised inside.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,6 +29,7 @@ from vla.nn.context import Context, Settled
 from vla.nn.steering import Steering, SteeringConfig
 from vla.nn.text import TextEncoder
 from vla.normalize import Normalizer, Statistics
+from vla.policies import _settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,22 +51,27 @@ class Config(PluginConfig):
     steering: SteeringConfig = field(default_factory=SteeringConfig)
     """Who chooses the noise that the head starts from."""
 
+    @property
+    def image_px(self) -> int:
+        """Side of the pictures that data sets are read with."""
+        return self.backbone.image_px
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """Name and hash of pretrained weights; empty for none."""
+        return self.backbone.source
+
+    def tokenizer(self, instructions: Iterable[str]) -> Tokenizer:
+        """Return what turns instructions into numbers."""
+        return self.backbone.tokenizer(instructions)
+
     def build(self, robot: RobotSpec, statistics: Statistics, tokenizer: Tokenizer) -> "VLAPolicy":
         """Return a policy with fresh weights.
 
         Raises:
             ValueError: a camera the robot does not have, or more actions executed than predicted.
         """
-        known = tuple(camera.name for camera in robot.cameras)
-        missing = [name for name in self.cameras if name not in known]
-        if missing or not self.cameras:
-            raise ValueError(
-                f"policy.cameras: {robot.name} has cameras {known}, got {self.cameras}"
-            )
-        if not 1 <= self.execute <= self.chunk:
-            raise ValueError(
-                f"policy.execute must lie in [1, chunk = {self.chunk}], got {self.execute}"
-            )
+        _settings.views(self, robot)
         return VLAPolicy(self, robot, statistics, tokenizer)
 
 
@@ -88,8 +94,7 @@ class VLAPolicy(nn.Module):
         self.backbone = shape.build(*given, size)
         self.config = replace(config, backbone=self.backbone.config)
         self.head = config.head.build(config.chunk, channels, self.backbone.sizes(size))
-        names = [camera.name for camera in robot.cameras]
-        self.views = [names.index(name) for name in config.cameras]
+        self.views = _settings.views(config, robot)
         self.steering: Steering | None = None
         if config.steering.width:
             self.steer_(config.steering)

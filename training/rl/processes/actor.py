@@ -34,7 +34,7 @@ def work(job: Job, alive: Callable[[], None]) -> None:
     """Practise until every round is whole."""
     config, folder = job.config, job.start.experience
     host.prepare(config.threads)
-    begun, _ = checkpoint.load(job.start.policy)
+    begun, _ = checkpoint.load_ours(job.start.policy, "practice")
     made = job.policy.build(begun.robot, begun.statistics, begun.text.tokenizer)
     policy = made.to(config.device).eval()  # its weights come from the board
     left = deque(missing(config, folder))

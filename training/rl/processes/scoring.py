@@ -23,7 +23,7 @@ PAUSE_S = 0.02
 def work(job: Job, alive: Callable[[], None]) -> None:
     """Judge until the learner ends this process."""
     host.prepare(job.config.threads)
-    policy, _ = checkpoint.load(job.start.policy)
+    policy, _ = checkpoint.load_ours(job.start.policy, "practice")
     serve(job, Judge(job.config, job.start, policy.robot), alive)
 
 
