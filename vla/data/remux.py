@@ -67,10 +67,10 @@ def track(path: Path) -> Track:
                 bytes(context.extradata or b""),
             )  # fmt: skip
             scale = float(stream.time_base)
-    except av.FFmpegError as error:
-        raise ValueError(f"{path}: cannot be read ({error}); copy the data set again") from error
     except FileNotFoundError as error:
         raise ValueError(f"{path}: is missing; copy the data set again") from error
+    except av.FFmpegError as error:
+        raise ValueError(f"{path}: cannot be read ({error}); copy the data set again") from error
     if not packets or any(pts is None for pts, _ in packets):
         raise ValueError(f"{path}: holds no frame with a time; copy the data set again")
     times = np.sort(np.array([pts for pts, _ in packets], np.float64))
