@@ -29,3 +29,8 @@ def named(episodes: Sequence[int]) -> str:
         return f"episode {several[0]}"
     more = ", ..." if len(several) > SHOWN else ""
     return f"{len(several)} episodes ({', '.join(map(str, several[:SHOWN]))}{more})"
+
+
+def count(number: int, what: str) -> str:
+    """Return "1 frame" or "3 frames"."""
+    return f"{number} {what}{'' if number == 1 else 's'}"

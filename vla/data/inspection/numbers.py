@@ -12,7 +12,7 @@ import numpy as np
 
 from vla.contracts.specs import RobotSpec
 from vla.data.info import DatasetInfo
-from vla.data.inspection.finding import ERROR, NOTE, WARNING, Finding, named
+from vla.data.inspection.finding import ERROR, NOTE, WARNING, Finding, count, named
 
 OUTLIER = 6.0
 """Robust z-score beyond which a value is one."""
@@ -60,6 +60,10 @@ class Numbers:
         """Return the episode of each row."""
         return (np.searchsorted(self.info.offsets, rows, side="right") - 1).tolist()
 
+    def place(self, rows: np.ndarray) -> str:
+        """Return "3 frames of episode 1" for rows."""
+        return f"{count(len(rows), 'frame')} of {named(self.episodes(rows))}"
+
     @property
     def long(self) -> int:
         """Frames that are long."""
@@ -101,9 +105,9 @@ def not_finite(numbers: Numbers) -> Iterator[Finding]:
             frame = int(rows[0] - numbers.info.offsets[where[0]])
             yield Finding(
                 severity=ERROR, kind="not finite", episodes=tuple(sorted(set(where))),
-                sentence=f"{what} {names[channel]!r} is no number in {len(rows)} frames of "
-                f"{named(where)}, first in frame {frame} of episode {where[0]}: training refuses "
-                "the set; mend or drop them",
+                sentence=f"{what} {names[channel]!r} is no number in "
+                f"{numbers.place(rows)}, first in frame {frame} of episode {where[0]}: training "
+                "refuses the set; mend or drop them",
             )  # fmt: skip
 
 
@@ -121,14 +125,19 @@ def off_grid(numbers: Numbers) -> Iterator[Finding]:
         if not len(at):
             continue
         where = numbers.episodes(at)
-        what = "over half a frame" if severity == ERROR else f"up to {off[at].max() * 1e3:.1f} ms"
+        what, advice = (
+            ("over half a frame", "frames were lost or the rate is wrong; record anew or drop them")
+            if severity == ERROR
+            else (
+                f"up to {off[at].max() * 1e3:.1f} ms",
+                "stock LeRobot refuses such frames; write frame / fps in their place",
+            )
+        )
         yield Finding(
             severity=severity, kind="time", episodes=tuple(sorted(set(where))),
-            sentence=f"timestamps of {len(at)} frames of {named(where)} are off the grid of "
-            f"{info.fps:g} Hz by {what}, first in frame {frame[at[0]]} of episode {where[0]}: "
-            + ("frames were lost or the rate is wrong; record them again, or drop them"
-               if severity == ERROR else
-               "stock LeRobot refuses such frames; write frame / fps in their place"),
+            sentence=f"timestamps of {numbers.place(at)} are off the grid "
+            f"of {info.fps:g} Hz by {what}, first in frame {frame[at[0]]} of episode {where[0]}: "
+            f"{advice}",
         )  # fmt: skip
 
 
@@ -146,9 +155,9 @@ def short(numbers: Numbers) -> Iterator[Finding]:
     if odd:
         yield Finding(
             severity=WARNING, kind="length", episodes=tuple(odd),
-            sentence=f"{named(odd)} of unusual length ({lengths[odd].min()} to {lengths[odd].max()} "
-            f"frames, the usual one has {int(np.median(lengths))}): see whether the recorder was "
-            "stopped late or early",
+            sentence=f"{named(odd)} of unusual length ({lengths[odd].min()} to "
+            f"{lengths[odd].max()} frames, the usual one has {int(np.median(lengths))}): see "
+            "whether the recorder was stopped late or early",
         )  # fmt: skip
 
 
@@ -176,8 +185,7 @@ def duplicates(numbers: Numbers) -> Iterator[Finding]:
         if first != e:
             same.append((first, e))
         elif len(rows) > 1 and moving.any():
-            at = np.rint(np.linspace(0, len(rows) - 1, POINTS)).astype(int)
-            shapes.append((rows[at][:, moving] / scale[moving]).ravel())
+            shapes.append((_resampled(rows[:, moving]) / scale[moving]).ravel())
             alone.append(e)
     if same:
         yield Finding(
@@ -194,6 +202,11 @@ def duplicates(numbers: Numbers) -> Iterator[Finding]:
             f"(episode {near[0][1]} is like episode {near[0][0]}): see whether it was recorded "
             "twice; if so drop it",
         )  # fmt: skip
+
+
+def _resampled(values: np.ndarray) -> np.ndarray:
+    at = np.linspace(0, len(values) - 1, POINTS)
+    return np.stack([np.interp(at, np.arange(len(values)), column) for column in values.T], axis=1)
 
 
 def _near(shapes: np.ndarray, episodes: list[int]) -> list[tuple[int, int]]:
@@ -223,14 +236,15 @@ def beyond(numbers: Numbers) -> Iterator[Finding]:
             low, high = limits[name]
             margin = BEYOND * (high - low)
             column = values[:, channel]
-            rows = np.flatnonzero((column < low - margin) | (column > high + margin))
+            outside = (column < low - margin) | (column > high + margin)
+            rows = np.flatnonzero(outside & np.isfinite(column))
             if len(rows):
                 where = numbers.episodes(rows)
                 worst = column[rows[np.argmax(np.abs(column[rows] - (low + high) / 2))]]
                 yield Finding(
                     severity=WARNING, kind="limits", episodes=tuple(sorted(set(where))),
                     sentence=f"{what} {name!r} passes the limits of {numbers.robot.name} ({low:g} "
-                    f"to {high:g}) in {len(rows)} frames of {named(where)}, up to {worst:g}: check "
+                    f"to {high:g}) in {numbers.place(rows)}, up to {worst:g}: check "
                     "unit and calibration, or the robot's file",
                 )  # fmt: skip
 
@@ -258,10 +272,10 @@ def outliers(numbers: Numbers) -> Iterator[Finding]:
             episode = numbers.episodes(np.array([worst]))[0]
             yield Finding(
                 severity=WARNING, kind="outlier", episodes=tuple(sorted(set(where))),
-                sentence=f"{what} {names[channel]!r} is far from usual in {len(rows)} frames of "
-                f"{named(where)}, worst in frame {worst - numbers.info.offsets[episode]} of "
-                f"episode {episode}: {values[worst, channel]:g}, {z[worst, channel]:.0f} robust deviations "
-                "from the median; look at the episode, drop it if a sensor failed",
+                sentence=f"{what} {names[channel]!r} is far from usual in "
+                f"{numbers.place(rows)}, worst in frame {worst - numbers.info.offsets[episode]} of "
+                f"episode {episode}: {values[worst, channel]:g}, {z[worst, channel]:.0f} robust "
+                "deviations from the median; look at the episode, drop it if a sensor failed",
             )  # fmt: skip
 
 
@@ -317,14 +331,14 @@ def lag(numbers: Numbers) -> Iterator[Finding]:
         return
     seconds = frames / numbers.info.fps
     told = (
-        f"the state follows the action by {frames} frames ({seconds:.2f} s, correlation "
+        f"the state follows the action by {count(frames, 'frame')} ({seconds:.2f} s, correlation "
         f"{correlation:.2f})"
     )
     if frames < 0:
         yield Finding(
             severity=WARNING, kind="lag",
-            sentence=f"the state is {-frames} frames ({-seconds:.2f} s) ahead of the action: "
-            "actions were stamped late; shift them, or record anew",
+            sentence=f"the state is {count(-frames, 'frame')} ({-seconds:.2f} s) ahead of the "
+            "action: actions were stamped late; shift them, or record anew",
         )  # fmt: skip
     else:
         slow = seconds > SLOW_S
@@ -339,7 +353,7 @@ def best_lag(numbers: Numbers) -> tuple[int, float]:
     """Return the lag in frames at which motion of state and action correlate most, and how much."""
     scale = np.maximum(ranges(numbers.action), 1e-12)
     state, action = (
-        np.nan_to_num(v.astype(np.float64)) / scale for v in (numbers.state, numbers.action)
+        np.where(np.isfinite(v), v, 0.0) / scale for v in (numbers.state, numbers.action)
     )
     sums = np.zeros((2 * LAGS + 1, 3))
     for e in range(numbers.info.num_episodes):

@@ -141,17 +141,17 @@ def _cameras(info: DatasetInfo, seen: Mapping[str, Sequence[Seen]]) -> Iterator[
             told += f", brightness {' to '.join(f'{v:.0f}' for v in three(brightness)[::2])} of 255"
         yield f"<h3>{escape(told)}</h3>"
         pictures = "".join(
-            figure(
-                f'<img alt="" src="data:image/jpeg;base64,{base64.b64encode(shown[row]).decode()}">',
-                words[row],
-            )
-            for row in sorted(shown)
+            figure(f'<img alt="" src="{_source(shown[row])}">', words[row]) for row in sorted(shown)
         )
         yield f'<div class="shots">{pictures}</div>' if pictures else "<p>None could be read.</p>"
     yield (
         "<style>.shots { display: grid; grid-template-columns: repeat(auto-fill, "
         "minmax(150px, 1fr)); gap: 12px; } .shots figure { margin: 0; }</style>"
     )
+
+
+def _source(jpeg: bytes) -> str:
+    return f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}"
 
 
 def _channels(numbers: Numbers) -> Iterator[str]:

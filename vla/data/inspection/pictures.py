@@ -19,7 +19,7 @@ from PIL import Image
 
 from vla.data import mp4
 from vla.data.info import Camera, DatasetInfo
-from vla.data.inspection.finding import ERROR, WARNING, Finding, named
+from vla.data.inspection.finding import ERROR, WARNING, Finding, count, named
 from vla.data.inspection.numbers import MOVES, Numbers, ranges
 from vla.data.reader import table_files
 
@@ -224,7 +224,9 @@ def _missing(numbers: Numbers, camera: Camera, seen: list[Seen]) -> Iterator[Fin
     reasons = [one.wrong for one in seen if one.wrong]
     if where or reasons:
         why = f" ({'; '.join(reasons[:3])})" if reasons else ""
-        lost = f"{len(where)} frames of {named(where)}" if where else "no frame that is used"
+        lost = (
+            f"{count(len(where), 'frame')} of {named(where)}" if where else "no frame that is used"
+        )
         yield Finding(
             severity=ERROR, kind="missing frames", episodes=tuple(sorted(set(where))),
             sentence=f"camera {camera.name!r} lacks {lost}{why}: copy the videos again or drop "
@@ -252,7 +254,7 @@ def _dark(numbers: Numbers, camera: Camera, seen: list[Seen]) -> Iterator[Findin
         yield Finding(
             severity=ERROR if shares.max() > MOST else WARNING, kind="black camera",
             episodes=tuple(np.unique(where).tolist()),
-            sentence=f"camera {camera.name!r} {what} in {len(where)} frames of "
+            sentence=f"camera {camera.name!r} {what} in {count(len(where), 'frame')} of "
             f"{named(where.tolist())}, first in frame {first - numbers.info.offsets[episode]} of "
             f"episode {episode}: it was covered, unplugged or unlit; drop the episodes or frames",
         )  # fmt: skip
@@ -262,8 +264,11 @@ def _frozen(numbers: Numbers, camera: Camera, seen: list[Seen]) -> Iterator[Find
     scale = ranges(numbers.state)
     moving = scale > 0
     found = []
+    lit = np.zeros(numbers.info.num_frames, bool)  # what is black is told as that
+    for one in seen:
+        lit[one.rows] = one.std >= FLAT_STD
     for first, end in np.concatenate([one.runs for one in seen]).tolist():
-        if end - first < numbers.long or not moving.any():
+        if end - first < numbers.long or not moving.any() or not lit[first]:
             continue
         state = numbers.state[first : end - 2, moving] / scale[moving]
         if np.nanmax(np.ptp(state, axis=0)) > MOVES:
