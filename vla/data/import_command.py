@@ -78,14 +78,21 @@ def import_set(config: ImportConfig) -> tuple[DatasetInfo, list[str]]:
     parts.mkdir(parents=True, exist_ok=True)
     with (parts / "lock").open("w") as lock:
         _claim(lock, config.out)
-        told_before = parts / "import.json"
-        if told_before.exists():
-            _check_same(parts, told_before, "import", asked)
-        _write_whole(told_before, json.dumps({"import": asked}, indent=1))
+        if _saved(parts):
+            _check_same(parts, parts / "import.json", "import", asked)
+        _write_whole(parts / "import.json", json.dumps({"import": asked}, indent=1))
         _clear_leftovers(config.out, parts)
-        told = _read_and_join(config, source, asked, parts)
-    shutil.rmtree(parts)
+        try:
+            told = _read_and_join(config, source, asked, parts)
+        finally:
+            if config.out.exists() or not _saved(parts):
+                shutil.rmtree(parts)
     return open_dataset(config.out), told
+
+
+def _saved(parts: Path) -> int:
+    """Return how many episodes were read."""
+    return sum(1 for _ in parts.glob(f"episode-*/{EPISODE}"))
 
 
 def open_source(config: ImportConfig) -> Source:
@@ -186,8 +193,7 @@ def _read_and_join(
                 [p.folder for p in kept], config.out, source, recording, lambda: shown.advance(line)
             )
     except KeyboardInterrupt:
-        saved = sum((folder / EPISODE).is_file() for folder in folders)
-        raise Interrupted(f"{saved} of {count} episodes are saved in {parts}") from None
+        raise Interrupted(f"{_saved(parts)} of {count} episodes are saved in {parts}") from None
     return [*source.told, *_told(source, found)]
 
 

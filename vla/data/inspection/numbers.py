@@ -214,7 +214,7 @@ def _near(shapes: np.ndarray, episodes: list[int]) -> list[tuple[int, int]]:
     mean = shapes.mean(axis=1)
     order = np.argsort(mean, kind="stable")
     ends = np.searchsorted(mean[order], mean[order] + NEAR, side="right")
-    found = {}
+    found: dict[int, int] = {}
     for place, end in enumerate(ends.tolist()):
         i, others = order[place], order[place + 1 : end]
         alike = others[np.abs(shapes[others] - shapes[i]).max(axis=1, initial=0) < NEAR]

@@ -183,12 +183,14 @@ def _jpeg(frame: Any) -> bytes:
 def keep(seen: Seen, file: Path) -> None:
     """Write what was seen in a file of the data set, whole or not at all."""
     fresh = file.with_name(f".{file.name}.tmp")
+    arrays: dict[str, Any] = {
+        "rows": seen.rows, "mean": seen.mean, "std": seen.std, "runs": seen.runs,
+        "wrong": np.array(seen.wrong), "shown": np.array(sorted(seen.shown), np.int64),
+    }  # fmt: skip
+    for row, data in seen.shown.items():
+        arrays[f"picture{row}"] = np.frombuffer(data, np.uint8)
     with fresh.open("wb") as out:
-        np.savez(
-            out, rows=seen.rows, mean=seen.mean, std=seen.std, runs=seen.runs,
-            wrong=np.array(seen.wrong), shown=np.array(sorted(seen.shown), np.int64),
-            **{f"picture{row}": np.frombuffer(data, np.uint8) for row, data in seen.shown.items()},
-        )  # fmt: skip
+        np.savez(out, **arrays)
     os.replace(fresh, file)
 
 
