@@ -33,11 +33,13 @@ def frames_of(info: DatasetInfo, episode: int) -> np.ndarray:
     return decode_views(info, info.cameras, choice, size)
 
 
-def encode(path: Path, frames: np.ndarray, fps: float, options: dict[str, str]) -> None:
-    """Write pictures as H.264, 4:2:0."""
+def encode(
+    path: Path, frames: np.ndarray, fps: float, options: dict[str, str], codec: str = "libx264"
+) -> None:
+    """Write pictures as H.264 or another codec, 4:2:0."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w") as container:
-        stream = container.add_stream("libx264", Fraction(fps), options=options)
+        stream = container.add_stream(codec, Fraction(fps), options=options)
         stream.pix_fmt = "yuv420p"
         stream.height, stream.width = frames.shape[1:3]
         for pixels in frames:

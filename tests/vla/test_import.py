@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import av
 import h5py
 import numpy as np
 import pyarrow as pa
@@ -20,7 +21,7 @@ from tests.commands.lines import content
 from tests.vla import foreign_sets
 from tests.vla.foreign_sets import B_FRAMES, FLAT, decoded, encode, frames_of, v2_video
 from vla import cli
-from vla.data import import_parts
+from vla.data import import_parts, remux
 from vla.data.import_command import ImportConfig, import_set
 from vla.data.reader import open_dataset, read_columns
 from vla.interrupted import Interrupted
@@ -184,6 +185,32 @@ def test_a_video_off_the_grid_is_encoded_anew_and_named(v2, fake_dataset, tmp_pa
     assert len(new) == length
     assert np.abs(new.astype(int) - pictures).mean() < 3
     assert len(list((tmp_path / "v3/videos" / FRONT).glob("*/*.mp4"))) == 3  # before, it, after
+
+
+def packet_bytes(video: Path) -> int:
+    with av.open(str(video)) as container:
+        return sum(packet.size for packet in container.demux(video=0))
+
+
+@pytest.mark.parametrize("codec", ["libx264", "libsvtav1"])
+def test_videos_of_one_kind_share_a_file_until_it_is_large_enough(codec, tmp_path) -> None:
+    """AV1 is what LeRobot records; its decoder is another one than its encoder."""
+    options = {"libx264": B_FRAMES, "libsvtav1": {"g": "2", "crf": "30", "preset": "12"}}[codec]
+    rng, clips = np.random.default_rng(0), [tmp_path / f"{i}.mp4" for i in range(4)]
+    for length, clip in zip((5, 1, 7, 4), clips, strict=True):
+        slope = np.linspace(0, 200, 64)[:, None, None].repeat(64, axis=1)
+        frames = slope + rng.integers(0, 50, (length, 1, 1, 3))
+        encode(clip, frames.astype(np.uint8), 10, options, codec)
+    size = sum(packet_bytes(clip) for clip in clips[:3])
+    joiner = remux.Joiner(tmp_path / "out", "cam", 10, file_bytes=size - 1)
+    places = [joiner.add(clip) for clip in clips]
+    joiner.close()
+    assert places == [(0, 0, 0.0), (0, 0, 0.5), (0, 0, 0.6), (0, 1, 0.0)]  # 5 frames, 1, 7
+    for (chunk, file, begin), clip in zip(places, clips, strict=True):
+        joined = decoded(tmp_path / f"out/videos/cam/chunk-{chunk:03d}/file-{file:03d}.mp4")
+        expected = decoded(clip)
+        first = round(begin * 10)
+        np.testing.assert_array_equal(joined[first : first + len(expected)], expected)
 
 
 def damage(source: Path, what: str) -> str:

@@ -119,7 +119,7 @@ class Joiner:
         name = VIDEO.format(video_key=self._key, chunk_index=chunk, file_index=within)
         (self._root / name).parent.mkdir(parents=True, exist_ok=True)
         self._out = av.open(str(self._root / name), "w")
-        self._stream = self._out.add_stream_from_template(stream)
+        self._stream = self._out.add_stream_from_template(stream, opaque=True)
         self._stream.time_base = Fraction(1, self._fps * TICKS)
 
     def _shifted(self, source: Any, stream: Any) -> Iterator[Any]:

@@ -20,7 +20,12 @@ from vla.data.source import Source, SourceEpisode, Wanted, fingerprint
 
 INFO = "meta/info.json"
 EPISODES, TASKS, STATISTICS = (f"meta/{n}.jsonl" for n in ("episodes", "tasks", "episodes_stats"))
-NEEDED = {"fps": (int, float), "features": dict, "data_path": str, "chunks_size": int}
+NEEDED: dict[str, Any] = {
+    "fps": (int, float),
+    "features": dict,
+    "data_path": str,
+    "chunks_size": int,
+}
 
 
 def recognises(path: Path) -> bool:

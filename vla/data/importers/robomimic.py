@@ -171,7 +171,7 @@ def _columns(
     numbers: dict[str, int] = {}
     dropped: list[str] = []
     for name, data in group["obs"].items():
-        shape = getattr(data, "shape", ())
+        shape: tuple[int, ...] = getattr(data, "shape", ())
         if len(shape) == 4 and shape[-1] == 3 and data.dtype == np.uint8:
             cameras[name] = (shape[1], shape[2])
         elif len(shape) in (1, 2) and data.dtype.kind in "fiub":
