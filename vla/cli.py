@@ -28,6 +28,8 @@ VERBS: dict[str, tuple[str, str]] = {
     ),
     "critic eval": ("training.critic.evaluate:main", "test a critic beside the controls"),
     "convert": ("robot_bridge.convert_bag:main", "turn recorded bags into a LeRobot data set"),
+    "data import": ("vla.data.import_command:main", "turn LeRobot v2, robomimic or RLDS into v3"),
+    "data inspect": ("vla.data.inspection.command:main", "look for what is wrong with a data set"),
     "label": ("reward_models.label.command:main", "label a data set with progress and rewards"),
     "report": ("training.report:main", "write one HTML page about a run"),
     "export": ("deploy.export:main", "turn a checkpoint or a critic into ONNX: no torch needed"),

@@ -61,9 +61,7 @@ def test_a_damaged_info_file_is_named(copy: Path) -> None:
 
 def test_version_2_is_told_how_to_convert(copy: Path) -> None:
     edit_info(copy, lambda info: info.update(codebase_version="v2.1"))
-    refuse(
-        copy, "is LeRobotDataset v2.1, expected v3.0; convert it with .*convert_dataset_v21_to_v30"
-    )
+    refuse(copy, "is LeRobotDataset v2.1, expected v3.0; convert it with vla data import")
 
 
 def test_an_unknown_version_is_refused(copy: Path) -> None:

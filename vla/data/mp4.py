@@ -36,6 +36,21 @@ def frames_and_rate(path: Path) -> tuple[int, float]:
         raise ValueError(f"{path}: cannot be read ({error}); copy the data set again") from error
 
 
+def check_video(file: Path, fps: float, end: int) -> None:
+    """Raise ValueError unless a video is whole, of a rate, and holds `end` frames."""
+    frames, hz = frames_and_rate(file)
+    if abs(hz / fps - 1) > 0.1:
+        raise ValueError(
+            f"{file}: has {hz:g} frames/s but meta/info.json says {fps:g}; correct 'fps' there, "
+            "or record the data set again"
+        )
+    if frames < end:
+        raise ValueError(
+            f"{file}: holds {frames} frames but its episodes need {end}; copy the data set again "
+            "or record it again"
+        )
+
+
 def _last_box_end(path: Path, size: int) -> tuple[int, set[bytes]]:
     """Return where the last top-level box ends by its own account, and the kinds of box seen."""
     at = 0

@@ -228,7 +228,7 @@ class _Set:
             for row, stats in zip(self._rows, self._stats, strict=True)
         ]
         pq.write_table(pa.Table.from_pylist(rows), self._root / EPISODES)
-        pq.write_table(_task_table(self._tasks), meta / "tasks.parquet")
+        pq.write_table(task_table(self._tasks), meta / "tasks.parquet")
         joined = {key: joined_statistics([s[key] for s in self._stats]) for key in self._stats[0]}
         said = {k: {name: v.tolist() for name, v in one.items()} for k, one in joined.items()}
         (meta / "stats.json").write_text(json.dumps(said, indent=4))
@@ -246,7 +246,10 @@ def statistics(values: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def joined_statistics(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Return the figures of several episodes together; quantiles as their mean, like LeRobot's."""
+    """Return the figures of several episodes together; quantiles as their mean, like LeRobot's.
+
+    What sets of version 2 say of their pictures has no quantiles.
+    """
     count = np.array([part["count"][0] for part in parts], np.float64)
 
     def mean(name: str) -> np.ndarray:
@@ -260,11 +263,11 @@ def joined_statistics(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarra
         "mean": centre,
         "std": np.sqrt(np.average(spread, axis=0, weights=count)),
         "count": np.array([int(count.sum())]),
-        **{name: mean(name) for name in QUANTILES},
+        **{name: mean(name) for name in QUANTILES if all(name in part for part in parts)},
     }
 
 
-def _task_table(tasks: Mapping[str, int]) -> pa.Table:
+def task_table(tasks: Mapping[str, int]) -> pa.Table:
     """Return the instructions as pandas writes them: as the index, by which LeRobot looks."""
     index = "__index_level_0__"
     said = {

@@ -1,0 +1,186 @@
+"""LeRobotDataset v2.0 and v2.1: a table and a video per episode, its index in JSON lines.
+
+Tables are taken as they are, columns and timestamps alike; statistics of pictures come from
+episodes_stats.jsonl where there is one.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from vla.data.plain_writer import IMPLICIT
+from vla.data.source import Source, SourceEpisode, Wanted, fingerprint
+
+INFO = "meta/info.json"
+EPISODES, TASKS, STATISTICS = (f"meta/{n}.jsonl" for n in ("episodes", "tasks", "episodes_stats"))
+NEEDED: dict[str, Any] = {
+    "fps": (int, float),
+    "features": dict,
+    "data_path": str,
+    "chunks_size": int,
+}
+
+
+def recognises(path: Path) -> bool:
+    """Return whether a folder is a LeRobotDataset of version 2."""
+    try:
+        return str(json.loads((path / INFO).read_text())["codebase_version"]).startswith("v2")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def open_source(path: Path, wanted: Wanted) -> Source:
+    """Describe a data set of version 2.
+
+    Raises:
+        ValueError: what is missing or damaged.
+    """
+    info = json.loads((path / INFO).read_text())
+    for key, kind in NEEDED.items():
+        if not isinstance(info.get(key), kind):
+            raise ValueError(f"{path / INFO}: {key!r} is {info.get(key)!r}; copy it again")
+    for option in ("state", "action", "split"):
+        if getattr(wanted, option):
+            raise ValueError(f"--{option} is for robomimic and RLDS; {path} has columns of its own")
+    fps = info["fps"]
+    if fps != int(fps) or (wanted.fps or fps) != fps or fps < 1:
+        raise ValueError(f"{path}: has {fps} frames/s, expected a whole rate, the one of --fps")
+    features = {k: dict(f) for k, f in info["features"].items() if k not in IMPLICIT}
+    for key in ("observation.state", "action"):
+        if key not in features:
+            raise ValueError(f"{path}: has no column {key!r} (it has {', '.join(features)})")
+    if not any(f["dtype"] in ("video", "image") for f in features.values()):
+        raise ValueError(f"{path}: has no camera; a data set needs at least one")
+    episodes = list(_lines(path / EPISODES))
+    if not episodes:
+        raise ValueError(f"{path / EPISODES}: lists no episode; copy it again")
+    tasks = {line["task_index"]: line["task"] for line in _lines(path / TASKS)}
+    plan = _Plan(
+        path=path, info=info, features=features, tasks=tasks, task=wanted.task,
+        numbers=[line["episode_index"] for line in episodes],
+        lengths=[line["length"] for line in episodes], statistics=_starts(path / STATISTICS),
+    )  # fmt: skip
+    files = [f for f in path.rglob("*") if f.is_file()]
+    return Source(
+        format="lerobot_v2", fps=int(fps), robot=info.get("robot_type"), features=features,
+        names=[f"episode {number}" for number in plan.numbers], read=partial(_read, plan),
+        fingerprint=fingerprint(files),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """What is read of each episode."""
+
+    path: Path
+    info: dict[str, Any]
+    features: dict[str, dict[str, Any]]
+    tasks: dict[int, str]
+    task: str
+    numbers: list[int]
+    lengths: list[int]
+    statistics: dict[int, int]
+    """By episode: where its line in the file of statistics begins."""
+
+    def file(self, key: str, number: int, **more: str) -> Path:
+        """Return the file of an episode, by the pattern of that name."""
+        pattern = self.info.get(key)
+        if not isinstance(pattern, str):
+            raise ValueError(f"{self.path / INFO}: {key!r} is {pattern!r}; copy it again")
+        chunk = number // self.info["chunks_size"]
+        return self.path / pattern.format(episode_chunk=chunk, episode_index=number, **more)
+
+
+def _read(plan: _Plan, place: int) -> SourceEpisode:
+    number, length = plan.numbers[place], plan.lengths[place]
+    file = plan.file("data_path", number)
+    columns = [k for k, f in plan.features.items() if f["dtype"] != "video"]
+    try:
+        with pq.ParquetFile(file) as parquet:
+            missing = {*columns, *IMPLICIT} - set(parquet.schema_arrow.names)
+            if missing:
+                raise ValueError(f"{file}: has no column {min(missing)!r}; leave the episode out")
+            table = parquet.read(columns=[*columns, "timestamp", "frame_index", "task_index"])
+    except FileNotFoundError as error:
+        raise ValueError(f"{file}: is missing; copy it again") from error
+    except (pa.ArrowException, OSError) as error:
+        told = str(error).splitlines()[0]
+        raise ValueError(f"{file}: cannot be read ({told}); copy it again") from error
+    if not np.array_equal(table["frame_index"].to_numpy(), np.arange(length)):
+        raise ValueError(
+            f"{file}: has {len(table)} frames, {EPISODES} says {length}, numbered from 0; copy it "
+            "again"
+        )
+    used, instruction = np.unique(table["task_index"].to_numpy(), return_inverse=True)
+    unknown = set(used.tolist()) - set(plan.tasks)
+    if unknown and not plan.task:
+        raise ValueError(f"{file}: task_index {min(unknown)} is not in {TASKS}; give --task TEXT")
+    texts = (plan.task,) if plan.task else tuple(plan.tasks[int(i)] for i in used)
+    return SourceEpisode(
+        instructions=texts,
+        instruction=np.zeros(length, np.int64) if plan.task else instruction,
+        columns=_embedded(table.select(columns), plan, file),
+        timestamp=table["timestamp"].to_numpy().astype(np.float32),
+        pictures={
+            key: plan.file("video_path", number, video_key=key)
+            for key, f in plan.features.items()
+            if f["dtype"] == "video"
+        },
+        statistics=_statistics(plan, number),
+    )
+
+
+def _embedded(table: pa.Table, plan: _Plan, file: Path) -> pa.Table:
+    """Return the table if its pictures are inside it."""
+    for key, feature in plan.features.items():
+        if feature["dtype"] == "image" and any(
+            not cell["bytes"] for chunk in table[key].chunks for cell in chunk.to_pylist()
+        ):
+            raise ValueError(f"{file}: pictures of {key!r} are not in the table; embed them first")
+    return table.replace_schema_metadata(None)
+
+
+def _statistics(plan: _Plan, number: int) -> dict[str, dict[str, np.ndarray]]:
+    """Return what the source says of an episode's pictures."""
+    if number not in plan.statistics:
+        return {}
+    with (plan.path / STATISTICS).open("rb") as file:
+        file.seek(plan.statistics[number])
+        found = json.loads(file.readline())["stats"]
+    return {
+        key: {name: np.array(values) for name, values in found[key].items()}
+        for key, feature in plan.features.items()
+        if feature["dtype"] in ("video", "image") and key in found
+    }
+
+
+def _starts(file: Path) -> dict[int, int]:
+    """Return where the line of each episode begins; lines are long and stay on disk."""
+    if not file.is_file():
+        return {}
+    found, at = {}, 0
+    with file.open("rb") as lines:
+        for line in lines:
+            try:
+                found[json.loads(line)["episode_index"]] = at
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(f"{file}: damaged ({error!r}); copy it again") from error
+            at += len(line)
+    return found
+
+
+def _lines(file: Path) -> Iterator[dict[str, Any]]:
+    if not file.is_file():
+        raise ValueError(f"{file}: is missing; copy the data set again")
+    for number, line in enumerate(file.read_text().splitlines()):
+        try:
+            yield dict(json.loads(line))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{file}: line {number + 1} is damaged; copy it again") from error

@@ -1,0 +1,254 @@
+"""HDF5 as robomimic, robosuite and LIBERO write it: `data/demo_N` with `obs/*` and `actions`.
+
+Pictures are arrays u8 `t h w 3`. States of the simulator, next_obs, depth and the columns that no
+one asked for are dropped.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from vla.data.source import (
+    Source,
+    SourceEpisode,
+    Wanted,
+    channel_names,
+    feature_table,
+    fingerprint,
+    plain_episode,
+)
+
+USUAL = ("robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos")
+"""What robomimic's own policies see."""
+SUFFIXES = (".hdf5", ".h5")
+CHUNK = 64
+"""Pictures that are read at once."""
+SCALARS = {"rewards": ("next.reward", "float32"), "dones": ("next.done", "bool")}
+
+
+def recognises(path: Path) -> bool:
+    """Return whether `path` is an HDF5 file, or a folder of them."""
+    files = _files(path)
+    return bool(files) and all(h5py.is_hdf5(file) for file in files)
+
+
+def open_source(path: Path, wanted: Wanted) -> Source:
+    """Describe one or several robomimic files.
+
+    Raises:
+        ValueError: what is missing or damaged, and what to give.
+    """
+    files = _files(path)
+    demos = [(file, name) for file in files for name in _demos(file, wanted.split)]
+    if not demos:
+        raise ValueError(f"{path}: holds no demonstration; copy it again")
+    with _opened(demos[0][0]) as root:
+        group = root["data"][demos[0][1]]
+        cameras, numbers, dropped = _columns(demos[0], group)
+        state = _state(path, numbers, wanted.state)
+        if not cameras:
+            raise ValueError(f"{path}: has no pictures u8 `t h w 3` under obs; render them first")
+        action = wanted.action or ("actions",)
+        action_sizes = {name: _vector(group, name, demos[0]).shape[1] for name in action}
+        scalars = {key: kind for name, (key, kind) in SCALARS.items() if name in group}
+        fps = wanted.fps or _rate(path, root["data"].attrs)
+        size = {_camera(name): shape for name, shape in cameras.items()}
+    dropped += [name for name in numbers if name not in state]
+    return Source(
+        format="robomimic", fps=fps, robot=None,
+        features=feature_table(
+            size, channel_names({n: numbers[n] for n in state}),
+            channel_names({n if n != "actions" else "action": w for n, w in action_sizes.items()}),
+            scalars,
+        ),
+        names=[f"{file.name}, {name}" for file, name in demos],
+        read=partial(_read, _Plan(
+            demos=demos, cameras=cameras, state=state, action=tuple(action), scalars=scalars,
+            task=wanted.task, fps=fps,
+        )),
+        fingerprint=fingerprint(files),
+        told=(f"dropped: {', '.join(f'obs/{n}' for n in dropped)}",) if dropped else (),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """What is read of each demonstration."""
+
+    demos: Sequence[tuple[Path, str]]
+    cameras: Mapping[str, tuple[int, int]]
+    state: tuple[str, ...]
+    action: tuple[str, ...]
+    scalars: Mapping[str, str]
+    task: str
+    fps: int
+
+
+def _read(plan: _Plan, number: int) -> SourceEpisode:
+    file, name = demo = plan.demos[number]
+    with _opened(file) as root:
+        data = root["data"]
+        group = data[name]
+        vectors = {
+            "action": [_vector(group, key, demo) for key in plan.action],
+            "observation.state": [_vector(group, f"obs/{key}", demo) for key in plan.state],
+        }
+        task = plan.task or _language(group.attrs, data.attrs)
+        columns = {
+            source: np.asarray(group[source]).reshape(-1)
+            for source, (key, _) in SCALARS.items()
+            if key in plan.scalars and source in group
+        }
+    lengths = {len(v) for parts in vectors.values() for v in parts}
+    lengths |= {len(values) for values in columns.values()}
+    if len(lengths) != 1 or len(columns) != len(plan.scalars):
+        raise ValueError(
+            f"{file}, {name}: its columns have {sorted(lengths)} steps, or one is missing; leave "
+            "it out or write it again"
+        )
+    found = {key: np.concatenate(parts, axis=1) for key, parts in vectors.items()}
+    found |= {
+        SCALARS[source][0]: values.astype(SCALARS[source][1]) for source, values in columns.items()
+    }
+    pictures = {
+        f"observation.images.{_camera(key)}": _pictures(file, f"data/{name}/obs/{key}")
+        for key in plan.cameras
+    }
+    if not task:
+        raise ValueError(f"{file}, {name}: says no instruction; give one with --task TEXT")
+    return plain_episode(found, task, plan.fps, pictures)
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        return sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
+    return [path] if path.is_file() and h5py.is_hdf5(path) else []
+
+
+def _opened(file: Path) -> Any:
+    try:
+        return h5py.File(file, "r")
+    except OSError as error:
+        raise ValueError(f"{file}: cannot be read ({error}); copy it again") from error
+
+
+def _demos(file: Path, mask: str) -> list[str]:
+    """Return the demonstrations of a file in order of number, all or those of a mask."""
+    with _opened(file) as root:
+        if not isinstance(root.get("data"), h5py.Group):
+            raise ValueError(
+                f"{file}: has no group `data` with demonstrations; expected robomimic's"
+            )
+        there = list(root["data"])
+        if mask:
+            masks = list(root.get("mask", ()))
+            if mask not in masks:
+                known = ", ".join(masks) or "no mask at all"
+                raise ValueError(f"{file}: no mask {mask!r} for --split; it has {known}")
+            asked = [_said(name) for name in np.asarray(root["mask"][mask])]
+            unknown = set(asked) - set(there)
+            if unknown:
+                raise ValueError(f"{file}: mask {mask!r} names {min(unknown)!r}, which is missing")
+            there = asked
+    return sorted(there, key=lambda name: (int("".join(re.findall(r"\d+", name)) or 0), name))
+
+
+def _columns(
+    demo: tuple[Path, str], group: Any
+) -> tuple[dict[str, tuple[int, int]], dict[str, int], list[str]]:
+    """Return cameras with their size, columns of numbers with their width, and what is neither."""
+    where = f"{demo[0]}, {demo[1]}"
+    if not isinstance(group.get("obs"), h5py.Group) or "actions" not in group:
+        raise ValueError(f"{where}: has no obs or no actions; expected a file of robomimic's")
+    cameras: dict[str, tuple[int, int]] = {}
+    numbers: dict[str, int] = {}
+    dropped: list[str] = []
+    for name, data in group["obs"].items():
+        shape: tuple[int, ...] = getattr(data, "shape", ())
+        if len(shape) == 4 and shape[-1] == 3 and data.dtype == np.uint8:
+            cameras[name] = (shape[1], shape[2])
+        elif len(shape) in (1, 2) and data.dtype.kind in "fiub":
+            numbers[name] = shape[1] if len(shape) == 2 else 1
+        else:
+            dropped.append(name)
+    return cameras, numbers, dropped
+
+
+def _state(path: Path, numbers: Mapping[str, int], asked: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the columns of the state: those asked for, the usual ones, or all but the objects'."""
+    for name in asked:
+        if name not in numbers:
+            raise ValueError(
+                f"{path}: no column of numbers {name!r} under obs for the state; it has "
+                f"{', '.join(numbers)}"
+            )
+    usual = tuple(name for name in USUAL if name in numbers)
+    rest = tuple(name for name in sorted(numbers) if not name.startswith("object"))
+    found = asked or (usual if len(usual) == len(USUAL) else rest)
+    if not found:
+        raise ValueError(f"{path}: found no state under obs; name its columns with --state")
+    return found
+
+
+def _vector(group: Any, name: str, demo: tuple[Path, str]) -> np.ndarray:
+    """Return a column as f32 `t d`."""
+    if not isinstance(group.get(name), h5py.Dataset) or group[name].dtype.kind not in "fiub":
+        raise ValueError(
+            f"{demo[0]}, {demo[1]}: has no numbers {name!r}; name others, or leave it out"
+        )
+    values = np.asarray(group[name], np.float32)
+    return values.reshape(len(values), -1)
+
+
+def _pictures(file: Path, key: str) -> Iterator[np.ndarray]:
+    with _opened(file) as root:
+        data = root.get(key)
+        if data is None:
+            raise ValueError(f"{file}: has no {key}; leave the demonstration out")
+        for start in range(0, len(data), CHUNK):
+            try:
+                yield from data[start : start + CHUNK]
+            except OSError as error:
+                raise ValueError(
+                    f"{file}: {key} cannot be read ({error}); copy it again"
+                ) from error
+
+
+def _camera(name: str) -> str:
+    return name.removesuffix("_image").removesuffix("_rgb")
+
+
+def _rate(path: Path, attributes: Any) -> int:
+    """Return the control rate that the environment was made with."""
+    try:
+        rate = json.loads(_said(attributes["env_args"]))["env_kwargs"]["control_freq"]
+    except (KeyError, TypeError, json.JSONDecodeError):
+        rate = None
+    if not isinstance(rate, (int, float)) or rate != int(rate) or rate < 1:
+        raise ValueError(f"{path}: env_args says no whole control_freq ({rate}); give --fps")
+    return int(rate)
+
+
+def _language(demo: Any, data: Any) -> str:
+    """Return the instruction: of the demonstration (robocasa) or of the file (LIBERO)."""
+    for attributes, name, key in (
+        (demo, "ep_meta", "lang"), (data, "problem_info", "language_instruction"),
+    ):  # fmt: skip
+        try:
+            text = json.loads(_said(attributes[name]))[key]
+        except (KeyError, TypeError, json.JSONDecodeError):
+            continue
+        if isinstance(text, str) and text.strip():
+            return text.strip()
+    return ""
+
+
+def _said(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
