@@ -1,13 +1,20 @@
 """The Hub itself, through its own client: one commit up, whole folders down; knows no policies."""
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 README = "README.md"
+ADVICE = {
+    "401": "sign in with `hf auth login`",
+    "403": "sign in with a token that may write there",
+}
+"""What to do about an answer's status."""
 
 
 def check_online() -> None:
@@ -64,13 +71,12 @@ def pull(name: str, wanted: Sequence[str], folder: Path, *, revision: str | None
     Raises:
         ValueError: there is no such model, it lacks a file, or not everything arrived.
     """
-    from huggingface_hub import HfApi, hf_hub_download
+    from huggingface_hub import HfApi
 
     check_online()
     with _told(name if revision is None else f"{name}@{revision}", "nothing was written"):
-        info = HfApi(library_name="mneme-vla").model_info(
-            name, revision=revision, files_metadata=True
-        )
+        api = HfApi(library_name="mneme-vla")
+        info = api.model_info(name, revision=revision, files_metadata=True)
         there = {one.rfilename: one for one in info.siblings or ()}
         missing = [file for file in wanted if file not in there]
         if missing:
@@ -79,7 +85,7 @@ def pull(name: str, wanted: Sequence[str], folder: Path, *, revision: str | None
                 f"{', '.join(sorted(there)[:8]) or 'nothing'}); name another"
             )
         for file in [*wanted, *({README} & set(there))]:
-            hf_hub_download(name, file, revision=info.sha, local_dir=folder)
+            api.hf_hub_download(name, file, revision=info.sha, local_dir=folder)
             lfs = there[file].lfs
             if lfs is not None and _sha256(folder / file) != lfs.sha256:
                 raise ValueError(f"{name}: {file} arrived damaged; pull it again")
@@ -109,28 +115,29 @@ def _told(name: str, outcome: str) -> Iterator[None]:
         raise ValueError(
             f"{name}: nobody is signed in; run `hf auth login` first; {outcome}"
         ) from error
-    except errors.HfHubHTTPError as error:
-        status = _status(error)
-        advice = {
-            "401": "sign in with `hf auth login`",
-            "403": "sign in with a token that may write there",
-        }.get(status, "try again later")
-        raise ValueError(
-            f"{name}: the Hub at {at} answers {status}; {advice}; {outcome}"
-        ) from error
-    except (OSError, RuntimeError) as error:  # the client wraps what fails in its threads
-        if os.strerror(28) in str(error):
+    except (OSError, RuntimeError) as error:  # of its threads it wraps what failed
+        if os.strerror(errno.ENOSPC) in str(error):
             raise  # a full disk: the command says so itself
+        print(file=sys.stderr)  # its progress bar has not ended its line
+        raise ValueError(f"{name}: {_why(error, at)}; {outcome}") from error
+
+
+def _why(error: Exception, at: str) -> str:
+    """Return what was refused or broke off, and what to do."""
+    status = _status(error)
+    if status is None:
         cause = " ".join(str(error.__cause__ or error).split())[:200]
-        raise ValueError(
-            f"{name}: the transfer with {at} broke off ({cause}); run the same command again; "
-            f"{outcome}"
-        ) from error
+        return f"the transfer with {at} broke off ({cause}); run the same command again"
+    return f"the Hub at {at} answers {status}; {ADVICE.get(status, 'try again later')}"
 
 
-def _status(error: OSError) -> str:
-    response = getattr(error, "response", None)
-    return str(response.status_code) if response is not None else "nothing"
+def _status(error: BaseException) -> str | None:
+    """Return the status of the answer that an error tells of, if there was one."""
+    for one in (error, error.__cause__):
+        response = getattr(one, "response", None)
+        if response is not None:
+            return str(response.status_code)
+    return None
 
 
 def _sha256(path: Path) -> str:
