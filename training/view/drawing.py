@@ -89,6 +89,15 @@ def text(stream: Any, path: str, words: str) -> None:
     stream.log(path, rerun.TextDocument(words), static=True)
 
 
+def remark(stream: Any, path: str, times: Times, words: str) -> None:
+    """Add a line to a log, at one moment."""
+    import rerun
+
+    _at(stream, times, 0)
+    stream.log(path, rerun.TextLog(words))
+    stream.reset_time()
+
+
 def tables(
     stream: Any, path: str, times: Times, values: Sequence[np.ndarray], axes: Sequence[str]
 ) -> None:
