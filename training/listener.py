@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 
 def _nobody(*_: Any) -> Any:
     """Take no notice."""
 
 
+@runtime_checkable
 class Watcher(Protocol):
     """Who is shown a run as it goes on; what fails there is nothing to the run."""
 

@@ -22,7 +22,7 @@ def episode(
 
     seen = [rrb.Spatial2DView(origin=f"{place}/camera/{c}", name=c) for c in cameras]
     words = rrb.TextDocumentView(origin=f"{place}/task", name="task")
-    curves = [
+    curves: list[Any] = [
         rrb.TimeSeriesView(origin=f"{place}/state", name="state"),
         rrb.TimeSeriesView(origin=f"{place}/action", name="action"),
     ]
@@ -31,7 +31,7 @@ def episode(
     if chunk:
         line = rrb.Spatial2DView(origin=f"{place}/chunk/line", name="chunk, share of limits")
         curves.append(line)
-    rows = [rrb.Horizontal(words, *seen), rrb.Grid(*curves)]
+    rows: list[Any] = [rrb.Horizontal(words, *seen), rrb.Grid(*curves)]
     if memory:
         rows.append(rrb.Horizontal(
             rrb.TensorView(origin=f"{place}/memory/share", name="which decisions a slot holds"),

@@ -85,7 +85,8 @@ class Live:
 
         def send(stream: Any) -> None:
             cameras = [camera.name for camera in robot.cameras]
-            layout.send(stream, layout.practice(min(SHOWN, len(episodes)), cameras))
+            if begin == 0.0:  # later it is the user's own
+                layout.send(stream, layout.practice(min(SHOWN, len(episodes)), cameras))
             for k, (episode, told) in enumerate(zip(episodes, worth, strict=True)):
                 if k < SHOWN:
                     _episode(stream, k, episode, told, cameras, number, begin)

@@ -1,5 +1,7 @@
 """Practice is shown while it goes on, and goes on when nobody looks."""
 
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -71,9 +73,17 @@ def test_a_file_holds_rollouts_and_figures_of_every_round(shown) -> None:
     assert any("/metrics/practice/success" in name for name in rrd.entities(path))
 
 
-def test_being_watched_changes_nothing(shown, begun, tmp_path) -> None:
+def test_a_viewer_that_is_not_there_is_said_once_and_changes_nothing(
+    shown, begun, tmp_path
+) -> None:
     place, rows, _ = shown
-    alone = practise(begun, tmp_path / "run")
+    said: list[str] = []
+    watcher = live.Live(f"rerun+http://127.0.0.1:{closed_port()}/proxy", said.append)
+    alone = practise(begun, tmp_path / "run", watcher)
+    watcher.close()
+    (words,) = said
+    assert "shows nothing any more" in words
+    assert "Connection refused" in words
     timed = ("samples_per_s", "seconds")
     for mine, other in zip(rows, alone, strict=True):
         assert {k: v for k, v in mine.items() if not k.endswith(timed)} == {
@@ -83,26 +93,13 @@ def test_being_watched_changes_nothing(shown, begun, tmp_path) -> None:
     assert (place / "run" / weights).read_bytes() == (tmp_path / "run" / weights).read_bytes()
 
 
-def test_a_viewer_that_is_not_there_is_said_once_and_practice_goes_on(begun, tmp_path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    said: list[str] = []
-    watcher = live.Live(f"rerun+http://127.0.0.1:{port}/proxy", said.append)
-    rows = practise(begun, tmp_path / "run", watcher)
-    watcher.close()
-    assert rows[-1]["step"] == 4
-    (words,) = said
-    assert "shows nothing any more" in words
-    assert "Connection refused" in words
-
-
 def test_a_viewer_on_this_machine_is_sent_everything_until_it_goes_away(tmp_path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = closed_port()
     kept = tmp_path / "kept.rrd"
     words = [RERUN, "--bind", "127.0.0.1", "--port", str(port), "--save", kept]
     said: list[str] = []
-    viewer = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    viewer = subprocess.Popen(words, start_new_session=True, **silent)
     try:
         wait_for(port)
         watcher = live.Live(f"rerun+http://127.0.0.1:{port}/proxy", said.append)
@@ -115,8 +112,9 @@ def test_a_viewer_on_this_machine_is_sent_everything_until_it_goes_away(tmp_path
             time.sleep(0.1)
         time.sleep(0.5)
     finally:
-        viewer.terminate()
+        os.killpg(viewer.pid, signal.SIGKILL)  # the command, and the program that it started
         viewer.wait(timeout=20)
+    wait_for(port, there=False)
     watcher.metrics(5, {"loss": 0.125})
     watcher.metrics(6, {"loss": 0.1})
     watcher.close()
@@ -125,17 +123,27 @@ def test_a_viewer_on_this_machine_is_sent_everything_until_it_goes_away(tmp_path
     assert (at.tolist(), loss[:, 0].tolist()) == ([3, 4], [0.5, 0.25])
 
 
-def wait_for(port: int) -> None:
-    """Wait until somebody listens."""
+def closed_port() -> int:
+    """Return a port of this machine at which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
+
+
+def wait_for(port: int, *, there: bool = True) -> None:
+    """Wait until somebody, or nobody, listens."""
     deadline = time.monotonic() + 30
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        else:
-            return
+    while listens(port) != there:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def listens(port: int) -> bool:
+    """Return whether somebody does."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
 
 
 def sound(path: Path) -> bool:
