@@ -3,6 +3,7 @@
 Rerun is imported where a recording is opened, so that nothing else needs it.
 """
 
+import colorsys
 import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -124,11 +125,14 @@ def lines(stream: Any, path: str, times: Times, values: np.ndarray, names: Seque
 
     count = values.shape[1]
     along = np.arange(count, dtype=np.float32)
+    shades = [colorsys.hsv_to_rgb(n / len(names), 0.7, 0.8) for n in range(len(names))]
     for i, chunk in enumerate(values):
         _at(stream, times, i)
         # Pictures of two dimensions count downwards, and are shown with equal scales.
         strips = [np.stack([along, -count * chunk[:, n] / 2], 1) for n in range(chunk.shape[1])]
-        stream.log(path, rerun.LineStrips2D(strips, labels=list(names), show_labels=False))
+        stream.log(
+            path, rerun.LineStrips2D(strips, labels=list(names), show_labels=False, colors=shades)
+        )
     stream.reset_time()
 
 

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def send(stream: Any, tabs: Sequence[Any]) -> None:
-    """Send a layout with these tabs."""
+def send(stream: Any, tabs: Sequence[Any], timeline: str = "time") -> None:
+    """Send a layout with these tabs, along one of the recording's time lines."""
     import rerun.blueprint as rrb
 
     stream.send_blueprint(rrb.Blueprint(
-        rrb.Tabs(*tabs), rrb.TimePanel(state="collapsed"), rrb.SelectionPanel(state="hidden"),
+        rrb.Tabs(*tabs), rrb.TimePanel(state="collapsed", timeline=timeline),
+        rrb.SelectionPanel(state="hidden"),
     ))  # fmt: skip
 
 
@@ -22,23 +23,27 @@ def episode(
 
     seen = [rrb.Spatial2DView(origin=f"{place}/camera/{c}", name=c) for c in cameras]
     words = rrb.TextDocumentView(origin=f"{place}/task", name="task")
+    bare = rrb.PlotLegend(visible=False)  # of many series it would hide them
     curves: list[Any] = [
         rrb.TimeSeriesView(origin=f"{place}/state", name="state"),
-        rrb.TimeSeriesView(origin=f"{place}/action", name="action"),
+        rrb.TimeSeriesView(origin=f"{place}/action", name="action", plot_legend=bare),
     ]
     if critic:
         curves.append(rrb.TimeSeriesView(origin=f"{place}/critic", name="critic"))
     if chunk:
         line = rrb.Spatial2DView(origin=f"{place}/chunk/line", name="chunk, share of limits")
         curves.append(line)
-    rows: list[Any] = [rrb.Horizontal(words, *seen), rrb.Grid(*curves)]
+    rows: list[Any] = [
+        rrb.Horizontal(words, *seen, column_shares=[1] + [2] * len(seen)),
+        rrb.Grid(*curves),
+    ]
     if memory:
         rows.append(rrb.Horizontal(
             rrb.TensorView(origin=f"{place}/memory/share", name="which decisions a slot holds"),
-            *(rrb.TimeSeriesView(origin=f"{place}/memory/{part}", name=title)
+            *(rrb.TimeSeriesView(origin=f"{place}/memory/{part}", name=title, plot_legend=bare)
               for part, title in MEMORY.items()),
         ))  # fmt: skip
-    return rrb.Vertical(*rows, name=name)
+    return rrb.Vertical(*rows, row_shares=[4, 3, 3][: len(rows)], name=name)
 
 
 MEMORY = {

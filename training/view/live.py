@@ -86,7 +86,8 @@ class Live:
         def send(stream: Any) -> None:
             cameras = [camera.name for camera in robot.cameras]
             if begin == 0.0:  # later it is the user's own
-                layout.send(stream, layout.practice(min(SHOWN, len(episodes)), cameras))
+                tabs = layout.practice(min(SHOWN, len(episodes)), cameras)
+                layout.send(stream, tabs, "practice")
             for k, (episode, told) in enumerate(zip(episodes, worth, strict=True)):
                 if k < SHOWN:
                     _episode(stream, k, episode, told, cameras, number, begin)
