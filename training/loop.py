@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 
 from training import files, flags, host
 from training.config import RunConfig
-from training.listener import Listener
+from training.listener import Listener, Watcher
 from training.metrics import MetricsLog
 from training.optimiser import Optimiser
 from training.team import ALONE, Team
@@ -127,14 +127,17 @@ class _Run:
     optimiser: Optimiser
     generator: torch.Generator
     team: Team
+    watcher: Watcher | None
 
 
 def run(
-    config: RunConfig, data: Any, out: Path, console: Console, team: Team = ALONE
-) -> list[Outcome]:
+    config: RunConfig, data: Any, out: Path, console: Console, team: Team = ALONE,
+    watcher: Watcher | None = None,
+) -> list[Outcome]:  # fmt: skip
     """Train on `data` until `config.steps`, going on from what is in `out`.
 
-    Of several processes each calls this; the first one evaluates, writes and speaks.
+    Of several processes each calls this; the first one evaluates, writes and speaks. A watcher, if
+    there is one, is shown what is written.
 
     Returns:
         The evaluations made by this call, the last one on episodes of a seed of their own.
@@ -157,7 +160,7 @@ def run(
         console = console if team.leads else Console(quiet=True)
     optimiser = Optimiser(config.optimiser, learner.module, config.steps)
     generator = torch.Generator(config.device).manual_seed(config.seed)
-    this = _Run(config, out, learner, optimiser, generator, team)
+    this = _Run(config, out, learner, optimiser, generator, team, watcher)
     if team.leads:
         _claim(config, out)  # only now: settings that nothing could start with leave no trace
         checkpoint.recover_folder(out / "checkpoint")
@@ -190,7 +193,10 @@ def _log(this: _Run) -> Any:
     """Return where figures go: a context manager; None in a process that writes nothing."""
     if not this.team.leads:
         return contextlib.nullcontext()
-    return MetricsLog(this.out, this.optimiser.count, this.config.wandb_project)
+    log = MetricsLog(this.out, this.optimiser.count, this.config.wandb_project)
+    if this.watcher is not None:
+        log.listeners.append(this.watcher.metrics)
+    return log
 
 
 def _train(
@@ -205,6 +211,9 @@ def _train(
             ),
             doing=lambda what: bar.update(line, description=what or "training"),
         )
+        if this.watcher is not None:
+            told = replace(this.learner.listener, practised=this.watcher.practised)
+            this.learner.listener = told
     results: list[Outcome] = []
     samples, since = 0.0, time.perf_counter()
     while optimiser.count < config.steps and not stopped.is_set():

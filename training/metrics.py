@@ -1,6 +1,7 @@
 """Where figures of a run go: a JSON-lines file, TensorBoard, and Weights & Biases on request."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ class MetricsLog:
         self._file = self.path.open("a", buffering=1)
         self._board = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
         self._wandb = _open_wandb(run, wandb_project)
+        self.listeners: list[Callable[[int, dict[str, float]], None]] = []
+        """Who else is told."""
 
     def __enter__(self) -> "MetricsLog":
         return self
@@ -37,6 +40,8 @@ class MetricsLog:
             self._board.add_scalar(name, value, step)
         if self._wandb is not None:
             self._wandb.log(values, step=step)
+        for tell in self.listeners:
+            tell(step, values)
 
 
 def _open_wandb(run: Path, project: str | None) -> Any:

@@ -79,21 +79,34 @@ def record(policy: VLAPolicy, task: PluginConfig, *, seed: int, episode: int) ->
         images.append(obs.images[0])
         # The newest entry is never merged in the write that appends it.
         tokens.append(player.state.tokens[0, -1])
-    written = torch.stack(tokens)[None]
-    times = torch.tensor([now], dtype=torch.float32, device=written.device)
+    share, count = mixed(policy, torch.stack(tokens), np.array(now))
+    schedule = getattr(world.episode, "schedule", None)
+    return Trace(
+        episode=episode, instruction=world.instruction, success=world.succeeded,
+        now=np.array(now), images=np.stack(images), share=share, count=count,
+        cue=(schedule.cue_start, schedule.cue_end) if schedule else None,
+        go=schedule.go if schedule else None, control_hz=policy.robot.control_hz,
+    )  # fmt: skip
+
+
+def mixed(
+    policy: VLAPolicy, tokens: torch.Tensor, now: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return what each of T decisions reads in L slots: shares and counts as `Trace` has them.
+
+    Args:
+        policy: One with a bank.
+        tokens: What each decision wrote, f32 [t, n, d].
+        now: Control step of each, i64 [t].
+    """
+    written = tokens[None]
+    times = torch.as_tensor(now, dtype=torch.float32, device=written.device)[None]
     memory: Any = policy.config.memory
     plan = bank_ops.mixing(
         written, times, torch.ones_like(times), slots=memory.slots, recent=memory.recent,
         fifo=memory.eviction == "fifo",
     )  # fmt: skip
-    schedule = getattr(world.episode, "schedule", None)
-    return Trace(
-        episode=episode, instruction=world.instruction, success=world.succeeded,
-        now=np.array(now), images=np.stack(images), share=plan.share[0].cpu().numpy(),
-        count=plan.count[0].cpu().numpy(),
-        cue=(schedule.cue_start, schedule.cue_end) if schedule else None,
-        go=schedule.go if schedule else None, control_hz=policy.robot.control_hz,
-    )  # fmt: skip
+    return plan.share[0].cpu().numpy(), plan.count[0].cpu().numpy()
 
 
 def _decisions(

@@ -22,6 +22,7 @@ from tokenizers import Tokenizer
 from vla.contracts import config as configs
 from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
+from vla.hub import names
 from vla.normalize import Statistics
 from vla.opening import Opened
 from vla.policies.vla import VLAPolicy
@@ -194,7 +195,7 @@ def find(folder: Path) -> Path:
             return place
     raise ValueError(
         f"{folder}: no checkpoint there (expected a folder with {', '.join(FILES)}); "
-        "give the folder that `vla train --out` wrote"
+        f"give the folder that `vla train --out` wrote{names.hint(folder)}"
     )
 
 

@@ -170,6 +170,14 @@ def onnxruntime() -> str:
     return f"{runtime.__version__}, providers {', '.join(providers)}"
 
 
+def rerun() -> str:
+    """Can recordings be made, and is there a viewer for them?"""
+    found = _import("rerun")
+    near = shutil.which("rerun", path=str(Path(sys.executable).parent))
+    viewer = "a viewer" if near or shutil.which("rerun") else "no viewer"
+    return f"{found.__version__}, {viewer}"
+
+
 def tensorrt() -> str:
     """Can TensorRT make a builder?"""
     trt = _import("tensorrt")

@@ -125,6 +125,28 @@ WRONG_WORDS = {
     "inspect nowhere": ("data inspect {new}", "does not exist; expected the directory"),
     "inspect a run": ("data inspect {run}", "has no meta/info.json"),
     "inspect for nobody": ("data inspect {data} --robot so11", "unknown robot 'so11': did you"),
+    "card without a licence": ("hub card {run} --out {new}", "under which licence?", "--licence"),
+    "card over a file": ("hub card {run} --out {data}/meta/info.json", "is there already"),
+    "card of data": ("hub card {data} --out {new} --licence mit", "no checkpoint there"),
+    "card for no name": ("hub card {run} --out {new} --licence mit --name me", "expected OWNER/"),
+    "push of data": ("hub push {data} me/reach --licence mit", "no checkpoint there"),
+    "push to no name": ("hub push {run} reach --licence mit", "got 'reach', expected OWNER/NAME"),
+    "push without a licence": ("hub push {run} me/reach --yes", "under which licence?"),
+    "push offline": ("hub push {run} me/reach --licence mit --yes", "HF_HUB_OFFLINE"),
+    "pull of no name": ("hub pull reach --out {new}", "got 'reach', expected OWNER/NAME"),
+    "pull of no revision": ("hub pull me/reach@ --out {new}", "got revision ''", "a branch"),
+    "pull over a run": ("hub pull me/reach --out {run}", "is there already", "--out"),
+    "pull offline": ("hub pull me/reach --out {new}", "HF_HUB_OFFLINE"),
+    "eval of a name": ("eval nobody/reach", "no checkpoint there", "`vla hub pull nobody/reach"),
+    "view of nothing": ("view {new}", "no checkpoint there", "vla train --out"),
+    "view of no episode": ("view {data} --episodes 9 --out {new}.rrd", "got 9", "has 0 to 5"),
+    "view of no episodes": ("view {run} --episodes 0 --out {new}.rrd", "episodes: got 0"),
+    "view in a video": ("view {data} --out {new}.mp4", "expected a file *.rrd"),
+    "view by no critic": ("view {run} --critic {new} --out {new}.rrd", "critic"),
+    "practice shown to all": (
+        "train rl --task reach --from {run} --demos {data} --out {new} "
+        "--view rerun+http://10.0.0.7:9876/proxy", "unencrypted to another machine",
+    ),
     # numbers
     "export 0": ("export {run} --out {new} --batch 0", "batch: got 0, expected at least 1"),
     "parity 0": (

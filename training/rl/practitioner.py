@@ -222,6 +222,10 @@ class Practitioner:
             number, count = self.rounds.count + 1, self.run.episodes
             self.listener.doing(f"practising {count} episodes, round {number} of {self.run.rounds}")
             self.figures = self.rounds.practise(self.policy.eval(), self.updates)
+            latest = slice(-count, None)
+            self.listener.practised(
+                number, self.rounds.episodes[latest], self.rounds.worth[latest], self.policy.robot
+            )
             self.figures |= self._examined()
             self.vitals.begin_()
             self.said = set()

@@ -1,5 +1,6 @@
 """`vla train rl`: practice in simulation lifts a cloned policy, with the critic as its reward."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +10,7 @@ from rich.console import Console
 
 from training import flags, loop
 from training.rl.config import PracticeConfig, Start
+from training.view import live
 from vla import arguments
 
 
@@ -22,6 +24,8 @@ class Args:
     """What practice starts from."""
     train: PracticeConfig
     """The run."""
+    view: str = ""
+    """Where it is shown as it goes on; nowhere if empty."""
 
 
 def parse(argv: list[str]) -> Args:
@@ -36,7 +40,7 @@ def parse(argv: list[str]) -> Args:
 
     def told(
         out: Path, policy: Annotated[Path, tyro.conf.arg(name="from")], demos: Path,
-        critic: Path | None = None, also: tuple[Path, ...] = (),
+        critic: Path | None = None, also: tuple[Path, ...] = (), view: str = "",
         train: Annotated[PracticeConfig, tyro.conf.arg(name="")] = config,
     ) -> Args:  # fmt: skip
         """Practise in simulation: --task NAME chooses a task, --algo.type NAME an algorithm.
@@ -47,13 +51,15 @@ def parse(argv: list[str]) -> Args:
             demos: Data set it was cloned from; its cloning term keeps what the policy can do.
             critic: Folder of the critic that gives reward.
             also: Earlier runs of practice to learn from as well, judged anew.
+            view: Show practice as it goes on: a file *.rrd, or the address of a Rerun viewer that
+                runs on this machine, such as rerun+http://127.0.0.1:9876/proxy.
             train: The run; every setting is a flag.
         """
         start = Start(
             policy=policy, demos=demos, critic=critic, experience=out / "experience",
             earlier=tuple(run / "experience" for run in also),
         )  # fmt: skip
-        return Args(out=out, start=start, train=train)
+        return Args(out=out, start=start, train=train, view=view and live.check(view))
 
     return arguments.read(told, rest, "vla train rl")
 
@@ -61,5 +67,18 @@ def parse(argv: list[str]) -> Args:
 def main(argv: list[str]) -> int:
     """Run the verb."""
     args = parse(argv)
-    loop.run(args.train, args.start, args.out, Console())
+    console = Console()
+    watcher = live.Live(args.view, _say(console)) if args.view else None
+    try:
+        loop.run(args.train, args.start, args.out, console, watcher=watcher)
+    finally:
+        if watcher is not None:
+            watcher.close()
     return 0
+
+
+def _say(console: Console) -> Callable[[str], None]:
+    def say(words: str) -> None:
+        console.print(f"view: {words}", style="yellow", markup=False, soft_wrap=True)
+
+    return say

@@ -1,0 +1,1 @@
+"""What Rerun shows: data sets, policies in simulation, practice as it goes on."""
