@@ -36,6 +36,11 @@ class Config(PretrainedConfig):
                 f"look_layer: got {self.look_layer} with layer {self.layer}; give a layer that runs"
             )
 
+    @property
+    def families(self) -> tuple[str, ...]:
+        """See `PretrainedConfig.families`."""
+        return families.FAMILIES
+
     def build(self, views: int, proprio: int, vocabulary: int, memory: int) -> "VlmBackbone":
         """Return a backbone; with pretrained weights, unless a checkpoint has them.
 

@@ -217,17 +217,18 @@ class Reader(nn.Module):
             out = block(x, attention_mask=mask, position_ids=here[0], **given)
             x = out[0] if isinstance(out, tuple) else out
             if i < len(deep):
-                x = x + self._laid(deep[i], *(x.new_zeros(part) for part in self._gaps(x, words)))
+                x = x + self._laid(deep[i], *self._blank(x, words))
             taken = x if i + 1 == layer else taken
         return self._pictures(taken), self.language.norm(x)[:, -1]
 
     def _keep(self, name: str, value: Tensor) -> None:
         self.register_buffer(name, value, persistent=False)
 
-    def _gaps(self, x: Tensor, words: Tensor) -> list[tuple[int, int, int]]:
-        rows, width = x.shape[0], x.shape[2]
+    def _blank(self, x: Tensor, words: Tensor) -> list[Tensor]:
+        """Return zeros of the shapes of what stands around pictures."""
+        rows, _, width = x.shape
         lengths = (len(self.before), words.shape[1], len(self.after))
-        return [(rows, length, width) for length in lengths]
+        return [x.new_zeros(rows, length, width) for length in lengths]
 
     def _laid(self, pictures: Tensor, before: Tensor, words: Tensor, after: Tensor) -> Tensor:
         """Return a prompt's embeddings in their order."""

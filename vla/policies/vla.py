@@ -50,6 +50,11 @@ class Config(PluginConfig):
     steering: SteeringConfig = field(default_factory=SteeringConfig)
     """Who chooses the noise that the head starts from."""
 
+    def check(self) -> None:
+        """See `PluginConfig.check`: that of its parts."""
+        for part in (self.backbone, self.memory, self.head):
+            part.check()
+
     def build(self, robot: RobotSpec, statistics: Statistics, tokenizer: Tokenizer) -> "VLAPolicy":
         """Return a policy with fresh weights.
 

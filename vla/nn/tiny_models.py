@@ -1,10 +1,16 @@
-"""Vision-language models of the real classes with random weights, small enough for tests."""
+"""Small models of the pretrained families: the real classes and processors, with random weights.
+
+They have learned nothing: they are for trying a command without a download, for tests and for
+measuring time. This imports transformers, which takes seconds: import it where a model is made.
+"""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from safetensors.torch import load_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoModel,
@@ -47,15 +53,59 @@ SMOL = ("<|endoftext|>", "<|im_start|>", "<end_of_utterance>", "<fake_token_arou
         "<global-img>", "<image>")  # fmt: skip
 GEMMA = ("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>",
          "<start_of_image>", "<end_of_image>", "<image_soft_token>", "<image>")  # fmt: skip
-SIZES = {
-    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
-    "num_key_value_heads": 1, "head_dim": 16, "initializer_range": 0.3,
-}  # fmt: skip
+PATCH = 8
+"""Pixels along a side of a patch."""
 
 
-VISION = {
-    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
-}  # fmt: skip
+class Sizes(NamedTuple):
+    """How large a model is."""
+
+    width: int = 32
+    """Of the hidden states of both towers; a multiple of 32, above 64 of 64."""
+    layers: int = 2
+    """Of each tower."""
+    image_px: int = 32
+    """Side of its pictures; a multiple of 16."""
+
+    @property
+    def heads(self) -> int:
+        """Attention heads."""
+        return max(self.width // 64, 2)
+
+    @property
+    def vision(self) -> dict[str, Any]:
+        """What towers call their sizes."""
+        return {
+            "hidden_size": self.width, "intermediate_size": 3 * self.width // 2,
+            "num_hidden_layers": self.layers, "num_attention_heads": self.heads,
+        }  # fmt: skip
+
+    @property
+    def square(self) -> dict[str, Any]:
+        """What vision towers for pictures of one size call theirs."""
+        return {**self.vision, "image_size": self.image_px, "patch_size": PATCH}
+
+    @property
+    def language(self) -> dict[str, Any]:
+        """What language models call theirs; weights so large that words and pictures show."""
+        return {
+            **self.vision, "num_key_value_heads": 1, "head_dim": self.width // self.heads,
+            "initializer_range": 0.3 * (32 / self.width) ** 0.5,
+        }  # fmt: skip
+
+    @property
+    def tokens(self) -> int:
+        """Vision tokens of a picture where four patches become one."""
+        return (self.image_px // PATCH // 2) ** 2
+
+    @property
+    def size(self) -> dict[str, int]:
+        """What image processors call the size of a picture."""
+        return {"height": self.image_px, "width": self.image_px}
+
+
+TINY = Sizes()
+"""Some ten thousand weights."""
 
 
 def trained(special: tuple[str, ...]) -> Tokenizer:
@@ -79,25 +129,29 @@ def tokenizer(special: tuple[str, ...], **named: str) -> Qwen2TokenizerFast:
     )  # fmt: skip
 
 
-def save_qwen(folder: Path) -> Path:
-    """Write a Qwen3-VL of some ten thousand weights, with its processor."""
+def save_qwen(folder: Path, sizes: Sizes = TINY) -> Path:
+    """Write a Qwen3-VL with random weights and its processor."""
     words = tokenizer(QWEN)
+    axis = sizes.width // sizes.heads // 8
+    vision = {"hidden_size": sizes.width, "intermediate_size": 3 * sizes.width // 2,
+              "depth": sizes.layers}  # fmt: skip
     ids = {name: words.convert_tokens_to_ids(name) for name in QWEN}
     config = Qwen3VLConfig(
         text_config={
-            **SIZES, "vocab_size": len(words), "rope_scaling": {
-                "rope_type": "default", "mrope_section": [4, 2, 2], "mrope_interleaved": True},
+            **sizes.language, "vocab_size": len(words), "rope_scaling": {
+                "rope_type": "default", "mrope_section": [2 * axis, axis, axis],
+                "mrope_interleaved": True},
         },
         vision_config={
-            "depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2,
-            "patch_size": 8, "out_hidden_size": 32, "num_position_embeddings": 16,
+            **vision, "num_heads": sizes.heads, "patch_size": PATCH,
+            "out_hidden_size": sizes.width, "num_position_embeddings": 16,
             "deepstack_visual_indexes": [0],
         },
         image_token_id=ids["<|image_pad|>"], video_token_id=ids["<|video_pad|>"],
         vision_start_token_id=ids["<|vision_start|>"], vision_end_token_id=ids["<|vision_end|>"],
     )  # fmt: skip
-    images = {"patch_size": 8, "merge_size": 2}
-    size = {"shortest_edge": 16 * 16, "longest_edge": 64 * 64}
+    images = {"patch_size": PATCH, "merge_size": 2}
+    size = {"shortest_edge": 16 * 16, "longest_edge": (2 * sizes.image_px) ** 2}
     processor = Qwen3VLProcessor(
         Qwen2VLImageProcessorFast(**images, size=size), words,
         Qwen3VLVideoProcessor(**images),
@@ -106,31 +160,31 @@ def save_qwen(folder: Path) -> Path:
     return _save(folder, config, processor)
 
 
-def save_internvl(folder: Path) -> Path:
-    """Write an InternVL of some ten thousand weights, with its processor."""
+def save_internvl(folder: Path, sizes: Sizes = TINY) -> Path:
+    """Write an InternVL with random weights and its processor."""
     named = {
         "start_image_token": "<img>", "end_image_token": "</img>",
         "context_image_token": "<IMG_CONTEXT>", "video_token": "<video>",
     }  # fmt: skip
     words = tokenizer(INTERN, **named)
-    size = {"height": 32, "width": 32}
     config = InternVLConfig(
-        text_config={"model_type": "qwen2", "vocab_size": len(words), **SIZES},
+        text_config={"model_type": "qwen2", "vocab_size": len(words), **sizes.language},
         vision_config={
-            "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-            "num_attention_heads": 2, "image_size": [32, 32], "patch_size": [8, 8],
+            **sizes.vision, "image_size": [sizes.image_px] * 2, "patch_size": [PATCH] * 2,
         },
-        image_token_id=words.convert_tokens_to_ids("<IMG_CONTEXT>"), image_seq_length=4,
+        image_token_id=words.convert_tokens_to_ids("<IMG_CONTEXT>"),
+        image_seq_length=sizes.tokens,
     )  # fmt: skip
     processor = InternVLProcessor(
-        GotOcr2ImageProcessorFast(size=size), words, InternVLVideoProcessor(size=size),
-        image_seq_length=4, chat_template=TEMPLATE.replace("IMAGE", "<IMG_CONTEXT>"),
+        GotOcr2ImageProcessorFast(size=sizes.size), words,
+        InternVLVideoProcessor(size=sizes.size), image_seq_length=sizes.tokens,
+        chat_template=TEMPLATE.replace("IMAGE", "<IMG_CONTEXT>"),
     )  # fmt: skip
     return _save(folder, config, processor)
 
 
-def save_smolvlm(folder: Path) -> Path:
-    """Write a SmolVLM2 of some ten thousand weights, with its processor."""
+def save_smolvlm(folder: Path, sizes: Sizes = TINY) -> Path:
+    """Write a SmolVLM2 with random weights and its processor."""
     words = PreTrainedTokenizerFast(
         tokenizer_object=trained(SMOL), eos_token=SMOL[2], pad_token=SMOL[0], bos_token=SMOL[1],
         extra_special_tokens={
@@ -139,12 +193,14 @@ def save_smolvlm(folder: Path) -> Path:
         },
     )  # fmt: skip
     config = SmolVLMConfig(
-        text_config={"model_type": "llama", "vocab_size": len(words), "pad_token_id": 0, **SIZES},
-        vision_config={**VISION, "image_size": 32, "patch_size": 8}, scale_factor=2,
+        text_config={"model_type": "llama", "vocab_size": len(words), "pad_token_id": 0,
+                     **sizes.language},
+        vision_config=sizes.square, scale_factor=2,
         image_token_id=words.convert_tokens_to_ids("<image>"), pad_token_id=0,
     )  # fmt: skip
     _save(folder, config, words)
-    images = SmolVLMImageProcessor(size={"longest_edge": 32}, max_image_size={"longest_edge": 32})
+    edge = {"longest_edge": sizes.image_px}
+    images = SmolVLMImageProcessor(size=edge, max_image_size=edge)
     images.save_pretrained(folder)
     # What `SmolVLMProcessor` adds to them; it needs a package that nothing else here does.
     template = TEMPLATE.replace("IMAGE", "<image>").replace("<|im_end|>", "<end_of_utterance>")
@@ -152,35 +208,37 @@ def save_smolvlm(folder: Path) -> Path:
     return folder
 
 
-def save_paligemma(folder: Path) -> Path:
-    """Write a PaliGemma of some ten thousand weights, with its processor."""
+def save_paligemma(folder: Path, sizes: Sizes = TINY) -> Path:
+    """Write a PaliGemma with random weights and its processor."""
     words = _gemma_words()
     config = PaliGemmaConfig(
-        text_config={"model_type": "gemma", "vocab_size": len(words), **SIZES},
-        vision_config={**VISION, "image_size": 32, "patch_size": 8, "vision_use_head": False,
-                       "projection_dim": 32, "model_type": "siglip_vision_model"},
-        image_token_index=words.convert_tokens_to_ids("<image>"), projection_dim=32,
+        text_config={"model_type": "gemma", "vocab_size": len(words), **sizes.language},
+        vision_config={**sizes.square, "vision_use_head": False,
+                       "projection_dim": sizes.width, "model_type": "siglip_vision_model"},
+        image_token_index=words.convert_tokens_to_ids("<image>"), projection_dim=sizes.width,
     )  # fmt: skip
-    images = SiglipImageProcessorFast(size={"height": 32, "width": 32})
-    images.image_seq_length = 16
+    images = SiglipImageProcessorFast(size=sizes.size)
+    images.image_seq_length = 4 * sizes.tokens
     return _save(folder, config, PaliGemmaProcessor(images, words))
 
 
-def save_gemma3(folder: Path) -> Path:
-    """Write a Gemma 3 of some ten thousand weights, with its processor."""
+def save_gemma3(folder: Path, sizes: Sizes = TINY) -> Path:
+    """Write a Gemma 3 with random weights and its processor."""
     words = _gemma_words()
+    kinds = [("sliding_attention", "full_attention")[i % 2] for i in range(sizes.layers)]
     config = Gemma3Config(
         text_config={"model_type": "gemma3_text", "vocab_size": len(words), "sliding_window": 16,
-                     "layer_types": ["sliding_attention", "full_attention"],
-                     "query_pre_attn_scalar": 16, **SIZES},
-        vision_config={**VISION, "image_size": 32, "patch_size": 8, "vision_use_head": False,
+                     "layer_types": kinds,
+                     "query_pre_attn_scalar": sizes.width // sizes.heads, **sizes.language},
+        vision_config={**sizes.square, "vision_use_head": False,
                        "model_type": "siglip_vision_model"},
-        mm_tokens_per_image=4, image_token_index=words.convert_tokens_to_ids("<image_soft_token>"),
+        mm_tokens_per_image=sizes.tokens,
+        image_token_index=words.convert_tokens_to_ids("<image_soft_token>"),
         boi_token_index=words.convert_tokens_to_ids("<start_of_image>"),
         eoi_token_index=words.convert_tokens_to_ids("<end_of_image>"),
     )  # fmt: skip
     processor = Gemma3Processor(
-        Gemma3ImageProcessorFast(size={"height": 32, "width": 32}), words, image_seq_length=4,
+        Gemma3ImageProcessorFast(size=sizes.size), words, image_seq_length=sizes.tokens,
         chat_template=TEMPLATE.replace("IMAGE", "<start_of_image>").replace(
             "<|im_start|>", "<start_of_turn>").replace("<|im_end|>", "<end_of_turn>"),
     )  # fmt: skip
@@ -197,36 +255,44 @@ def _gemma_words() -> GemmaTokenizerFast:
     )  # fmt: skip
 
 
-def save_siglip(folder: Path) -> Path:
-    """Write a SigLIP2 of some ten thousand weights, with its tokenizer."""
+def save_siglip(folder: Path, sizes: Sizes = TINY) -> Path:
+    """Write a SigLIP2 with random weights and its tokenizer."""
     words = _gemma_words()
     config = SiglipConfig(
-        text_config={**VISION, "vocab_size": len(words), "max_position_embeddings": 16,
-                     "projection_size": 32},
-        vision_config={**VISION, "image_size": 32, "patch_size": 8},
+        text_config={**sizes.vision, "vocab_size": len(words), "max_position_embeddings": 16,
+                     "projection_size": sizes.width},
+        vision_config=sizes.square,
     )  # fmt: skip
     _save(folder, config, words)
-    SiglipImageProcessorFast(size={"height": 32, "width": 32}).save_pretrained(folder)
+    SiglipImageProcessorFast(size=sizes.size).save_pretrained(folder)
     return folder
 
 
-def save_dinov2(folder: Path) -> Path:
-    """Write a DINOv2 of some ten thousand weights."""
+def save_dinov2(folder: Path, sizes: Sizes = TINY) -> Path:
+    """Write a DINOv2 with random weights."""
     config = Dinov2Config(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, mlp_ratio=2, image_size=48,
-        patch_size=8,
+        hidden_size=sizes.width, num_hidden_layers=sizes.layers,
+        num_attention_heads=sizes.heads, mlp_ratio=2, image_size=3 * sizes.image_px // 2,
+        patch_size=PATCH,
     )  # fmt: skip
-    images = BitImageProcessor(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
+    images = BitImageProcessor(size={"shortest_edge": sizes.image_px}, crop_size=sizes.size)
     return _save(folder, config, images)
 
 
-TOWERS = {"siglip": save_siglip, "dinov2": save_dinov2}
+Maker = Callable[[Path, Sizes], Path]
+TOWERS: dict[str, Maker] = {"siglip": save_siglip, "dinov2": save_dinov2}
 """What writes a vision tower of each kind."""
-FAMILIES = {
+FAMILIES: dict[str, Maker] = {
     "smolvlm": save_smolvlm, "qwen3_vl": save_qwen, "paligemma": save_paligemma,
     "gemma3": save_gemma3, "internvl": save_internvl,
 }  # fmt: skip
 """What writes a model of each family."""
+
+
+def count(folder: Path) -> int:
+    """Return how many weights the model in a folder has."""
+    files = folder.glob("*.safetensors")
+    return sum(weight.numel() for file in files for weight in load_file(file).values())
 
 
 def _save(folder: Path, config: PretrainedConfig, processor: Any) -> Path:
