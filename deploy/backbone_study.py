@@ -23,6 +23,7 @@ from rich.table import Table
 from deploy import artefact as artefacts
 from deploy import recorded
 from vla import arguments, checkpoint, cli
+from vla.contracts import config as configs
 from vla.contracts.config import check_least
 from vla.model_command import FAMILIES
 from vla.policies.vla import VLAPolicy
@@ -178,8 +179,8 @@ def earlier(path: Path, args: StudyArgs) -> dict[str, Row]:
     if not path.is_file():
         return {}
     try:
-        told = {name: Row(**row) for name, row in json.loads(path.read_text()).items()}
-    except (ValueError, TypeError, AttributeError) as error:
+        told = {n: configs.from_json(Row, r, n) for n, r in json.loads(path.read_text()).items()}
+    except (ValueError, AttributeError) as error:
         raise ValueError(f"{path}: damaged ({error}); delete it to begin afresh") from error
     return {
         name: row for name, row in told.items()

@@ -70,6 +70,7 @@ PROBES = (
     Probe(name="lerobot", target="vla.probes:lerobot", mend=PIP.format("train"), required=True),
     Probe(name="video", target="vla.probes:video", mend=PIP.format("train"), required=True),
     Probe(name="torchcodec", target="vla.probes:torchcodec", mend="apt-get install -y ffmpeg"),
+    Probe(name="transformers", target="vla.probes:transformers", mend=PIP.format("train")),
     Probe(name="onnxruntime", target="vla.probes:onnxruntime", mend=PIP.format("deploy")),
     Probe(name="tensorrt", target="vla.probes:tensorrt", mend="pip install tensorrt"),
     Probe(name="rclpy", target="vla.probes:rclpy", mend=PIP.format("ros")),
