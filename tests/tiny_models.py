@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-VLMS = ("smolvlm", "qwen3_vl", "paligemma", "gemma3", "internvl")
+VLMS = ("smolvlm", "qwen3_vl", "qwen2_5_vl", "paligemma", "gemma3", "internvl")
 TOWERS = ("siglip", "dinov2")
 KINDS = {"vlm": VLMS, "vision_text": TOWERS}
 """Families of models by the backbone that takes them."""

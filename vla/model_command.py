@@ -14,7 +14,9 @@ from vla import arguments
 from vla.contracts.config import check_least
 from vla.data.whole import publish
 
-FAMILIES = ("smolvlm", "qwen3_vl", "paligemma", "gemma3", "internvl", "siglip", "dinov2")
+FAMILIES = (
+    "smolvlm", "qwen3_vl", "qwen2_5_vl", "paligemma", "gemma3", "internvl", "siglip", "dinov2",
+)  # fmt: skip
 """What can be made; `vla.nn.tiny_models` makes it."""
 USAGE = f"""usage: vla model tiny FAMILY --out FOLDER [--width N] [--layers N] [--image-px N]
 families: {", ".join(FAMILIES)}"""

@@ -28,7 +28,7 @@ from vla import checkpoint
 from vla.backbones import vision_text, vlm
 from vla.heads import diffusion
 from vla.memory import bank
-from vla.nn import families
+from vla.nn import families, qwen
 from vla.nn.looking import resized
 from vla.nn.pretrained import PretrainedConfig
 from vla.policies import vla
@@ -175,6 +175,27 @@ def test_pictures_are_resized_as_torch_resizes_them(side: int) -> None:
         images, (side, side), mode="bilinear", antialias=True
     )
     torch.testing.assert_close(resized(images, side), expected)
+
+
+def test_windows_that_do_not_divide_a_picture_are_those_of_transformers(tmp_path: Path) -> None:
+    from transformers import AutoImageProcessor, AutoModelForImageTextToText
+
+    from vla.nn import tiny_models
+
+    # Windows of 32 pixels, which are 2 x 2 tokens; a picture of 48 has 3 x 3.
+    folder = tiny_models.save_qwen25(tmp_path / "model", tiny_models.Sizes(image_px=64, layers=3))
+    tower = AutoModelForImageTextToText.from_pretrained(folder).eval().model.visual
+    processor = AutoImageProcessor.from_pretrained(folder, use_fast=True)
+    pictures = torch.rand(2, 3, 48, 48, generator=torch.Generator().manual_seed(0))
+    made = processor(images=list(pictures), return_tensors="pt", do_rescale=False)
+    sight = qwen.Sight(tower, 3)
+    assert sight.near.sum(1).unique().tolist() == [4, 8, 16]  # patches that a patch sees
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in (processor.image_mean, processor.image_std))
+    with torch.no_grad():
+        expected = tower(made["pixel_values"], grid_thw=made["image_grid_thw"])
+        found, deep = sight(tower, (pictures - mean) / std)
+    torch.testing.assert_close(found.flatten(0, 1), expected, atol=1e-5, rtol=1e-5)
+    assert deep == []
 
 
 TUNED = [(kind, ("frozen", "lora", "full")[i % 3]) for i, kind in enumerate(EVERY)]

@@ -29,8 +29,11 @@ from transformers import (
     PaliGemmaProcessor,
     PretrainedConfig,
     PreTrainedTokenizerFast,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLProcessor,
     Qwen2TokenizerFast,
     Qwen2VLImageProcessorFast,
+    Qwen2VLVideoProcessor,
     Qwen3VLConfig,
     Qwen3VLProcessor,
     Qwen3VLVideoProcessor,
@@ -49,6 +52,7 @@ TEMPLATE = (
     "{% if c['type'] == 'image' %}IMAGE{% else %}{{ c['text'] }}{% endif %}{% endfor %}"
     "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+QWEN_TEMPLATE = TEMPLATE.replace("IMAGE", "<|vision_start|><|image_pad|><|vision_end|>")
 SMOL = ("<|endoftext|>", "<|im_start|>", "<end_of_utterance>", "<fake_token_around_image>",
         "<global-img>", "<image>")  # fmt: skip
 GEMMA = ("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>",
@@ -132,32 +136,66 @@ def tokenizer(special: tuple[str, ...], **named: str) -> Qwen2TokenizerFast:
 def save_qwen(folder: Path, sizes: Sizes = TINY) -> Path:
     """Write a Qwen3-VL with random weights and its processor."""
     words = tokenizer(QWEN)
-    axis = sizes.width // sizes.heads // 8
-    vision = {"hidden_size": sizes.width, "intermediate_size": 3 * sizes.width // 2,
-              "depth": sizes.layers}  # fmt: skip
-    ids = {name: words.convert_tokens_to_ids(name) for name in QWEN}
-    config = Qwen3VLConfig(
-        text_config={
-            **sizes.language, "vocab_size": len(words), "rope_scaling": {
-                "rope_type": "default", "mrope_section": [2 * axis, axis, axis],
-                "mrope_interleaved": True},
-        },
-        vision_config={
-            **vision, "num_heads": sizes.heads, "patch_size": PATCH,
-            "out_hidden_size": sizes.width, "num_position_embeddings": 16,
-            "deepstack_visual_indexes": [0],
-        },
-        image_token_id=ids["<|image_pad|>"], video_token_id=ids["<|video_pad|>"],
-        vision_start_token_id=ids["<|vision_start|>"], vision_end_token_id=ids["<|vision_end|>"],
-    )  # fmt: skip
-    images = {"patch_size": PATCH, "merge_size": 2}
-    size = {"shortest_edge": 16 * 16, "longest_edge": (2 * sizes.image_px) ** 2}
     processor = Qwen3VLProcessor(
-        Qwen2VLImageProcessorFast(**images, size=size), words,
-        Qwen3VLVideoProcessor(**images),
-        chat_template=TEMPLATE.replace("IMAGE", "<|vision_start|><|image_pad|><|vision_end|>"),
+        *_qwen_eyes(sizes, words), Qwen3VLVideoProcessor(patch_size=PATCH, merge_size=2),
+        chat_template=QWEN_TEMPLATE,
+    )  # fmt: skip
+    config = Qwen3VLConfig(
+        text_config=_qwen_language(sizes, words, True),
+        vision_config={
+            **_qwen_vision(sizes), "num_position_embeddings": 16, "deepstack_visual_indexes": [0],
+        },
+        **_qwen_ids(words),
     )  # fmt: skip
     return _save(folder, config, processor)
+
+
+def save_qwen25(folder: Path, sizes: Sizes = TINY) -> Path:
+    """Write a Qwen2.5-VL with random weights and its processor; two windows along a picture."""
+    words = tokenizer(QWEN)
+    processor = Qwen2_5_VLProcessor(
+        *_qwen_eyes(sizes, words), Qwen2VLVideoProcessor(patch_size=PATCH, merge_size=2),
+        chat_template=QWEN_TEMPLATE,
+    )  # fmt: skip
+    config = Qwen2_5_VLConfig(
+        text_config=_qwen_language(sizes, words, False),
+        vision_config={
+            **_qwen_vision(sizes), "window_size": max(sizes.image_px // 2, 2 * PATCH),
+            "fullatt_block_indexes": [sizes.layers - 1],
+        },
+        **_qwen_ids(words),
+    )  # fmt: skip
+    return _save(folder, config, processor)
+
+
+def _qwen_eyes(sizes: Sizes, words: Qwen2TokenizerFast) -> tuple[Any, Qwen2TokenizerFast]:
+    size = {"shortest_edge": 16 * 16, "longest_edge": (2 * sizes.image_px) ** 2}
+    return Qwen2VLImageProcessorFast(patch_size=PATCH, merge_size=2, size=size), words
+
+
+def _qwen_language(sizes: Sizes, words: Qwen2TokenizerFast, interleaved: bool) -> dict[str, Any]:
+    axis = sizes.width // sizes.heads // 8
+    turns = {"rope_type": "default", "mrope_section": [2 * axis, axis, axis]}
+    if interleaved:
+        turns["mrope_interleaved"] = True
+    return {**sizes.language, "vocab_size": len(words), "rope_scaling": turns}
+
+
+def _qwen_vision(sizes: Sizes) -> dict[str, Any]:
+    return {
+        "hidden_size": sizes.width, "intermediate_size": 3 * sizes.width // 2,
+        "depth": sizes.layers, "num_heads": sizes.heads, "patch_size": PATCH,
+        "out_hidden_size": sizes.width,
+    }  # fmt: skip
+
+
+def _qwen_ids(words: Qwen2TokenizerFast) -> dict[str, int]:
+    ids = {name: words.convert_tokens_to_ids(name) for name in QWEN}
+    return {
+        "image_token_id": ids["<|image_pad|>"], "video_token_id": ids["<|video_pad|>"],
+        "vision_start_token_id": ids["<|vision_start|>"],
+        "vision_end_token_id": ids["<|vision_end|>"],
+    }  # fmt: skip
 
 
 def save_internvl(folder: Path, sizes: Sizes = TINY) -> Path:
@@ -283,7 +321,8 @@ Maker = Callable[[Path, Sizes], Path]
 TOWERS: dict[str, Maker] = {"siglip": save_siglip, "dinov2": save_dinov2}
 """What writes a vision tower of each kind."""
 FAMILIES: dict[str, Maker] = {
-    "smolvlm": save_smolvlm, "qwen3_vl": save_qwen, "paligemma": save_paligemma,
+    "smolvlm": save_smolvlm, "qwen3_vl": save_qwen, "qwen2_5_vl": save_qwen25,
+    "paligemma": save_paligemma,
     "gemma3": save_gemma3, "internvl": save_internvl,
 }  # fmt: skip
 """What writes a model of each family."""
