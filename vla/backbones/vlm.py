@@ -1,7 +1,7 @@
 """A pretrained vision-language model: pictures and instruction in, hidden states to tokens.
 
-SmolVLM2, Qwen3-VL, PaliGemma, Gemma 3 and InternVL, as transformers has them. It runs once per
-decision; memory, proprioception and all denoising steps work on what it gave.
+SmolVLM2, Qwen3-VL, Qwen2.5-VL, PaliGemma, Gemma 3 and InternVL, as transformers has them. It runs
+once per decision; memory, proprioception and all denoising steps work on what it gave.
 """
 
 import copy

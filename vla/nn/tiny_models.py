@@ -175,7 +175,7 @@ def _qwen_eyes(sizes: Sizes, words: Qwen2TokenizerFast) -> tuple[Any, Qwen2Token
 
 def _qwen_language(sizes: Sizes, words: Qwen2TokenizerFast, interleaved: bool) -> dict[str, Any]:
     axis = sizes.width // sizes.heads // 8
-    turns = {"rope_type": "default", "mrope_section": [2 * axis, axis, axis]}
+    turns: dict[str, Any] = {"rope_type": "default", "mrope_section": [2 * axis, axis, axis]}
     if interleaved:
         turns["mrope_interleaved"] = True
     return {**sizes.language, "vocab_size": len(words), "rope_scaling": turns}
