@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-VLMS = ("smolvlm", "qwen3_vl", "paligemma", "gemma3", "internvl")
+VLMS = ("smolvlm", "qwen3_vl", "qwen2_5_vl", "paligemma", "gemma3", "internvl")
 TOWERS = ("siglip", "dinov2")
 KINDS = {"vlm": VLMS, "vision_text": TOWERS}
 """Families of models by the backbone that takes them."""
@@ -19,10 +19,11 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
     place = tmp_path_factory.mktemp("models")
 
     def folder(name: str) -> Path:
-        from tests import tiny_vlm  # transformers takes seconds to import
+        from vla.nn import tiny_models  # transformers takes seconds to import
 
         if not (place / name).exists():
-            {**tiny_vlm.FAMILIES, **tiny_vlm.TOWERS}[name](place / name)
+            makers = {**tiny_models.FAMILIES, **tiny_models.TOWERS}
+            makers[name](place / name, tiny_models.TINY)
         return place / name
 
     return folder

@@ -4,7 +4,8 @@
 looking at every picture anew and reading what was kept. It prints the time of an epoch of each and
 how far their losses part. Two visions are measured: the frozen part of the tiny backbone, and one
 of the size of a small pretrained encoder (ResNet-18 up to 1/16, random weights: time and equality
-do not depend on what it has learned).
+do not depend on what it has learned). `--backbone vlm` or `vision_text` measures that one instead,
+frozen, with the model in `--model` or a small random one that is made on the spot.
 """
 
 import json
@@ -13,7 +14,7 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -27,8 +28,9 @@ from training.algos import bc
 from training.config import TrainConfig
 from training.data import features
 from training.optimiser import Optimiser
-from vla import arguments, cli
+from vla import arguments, cli, model_command
 from vla.backbones import tiny
+from vla.contracts import registry
 from vla.contracts.config import PluginConfig, check_least
 from vla.memory import none
 from vla.nn.vision import grid
@@ -48,6 +50,10 @@ class StudyArgs:
     """What it shows."""
     out: Path = Path("runs/feature-study")
     """Folder of features.json."""
+    backbone: Literal["vlm", "vision_text"] | None = None
+    """Pretrained backbone to measure; the two visions above if None."""
+    model: str = ""
+    """Its model, as `--policy.backbone.model` takes it; one is made if nothing is said."""
     updates: int = 40
     """Updates of each, after which losses are compared and an epoch's time is extrapolated."""
     batch: int = 64
@@ -58,6 +64,8 @@ class StudyArgs:
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
         check_least(self, updates=2, batch=1, threads=1)
+        if self.model and self.backbone is None:
+            raise ValueError(f"model: got {self.model} without --backbone; give vlm or vision_text")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +121,36 @@ VISIONS: dict[str, PluginConfig] = {
     "ResNet-18, frozen": ResNetConfig(),
 }
 """What is measured, by name."""
+MADE = {"vlm": "smolvlm", "vision_text": "siglip"}
+"""Family of the model that is made for a pretrained backbone."""
+WIDTH, LAYERS, SIDE = 192, 4, 128
+"""Its size: a tenth of a published model's, and its vision the larger part of the work."""
+
+
+def visions(args: StudyArgs, folder: Path) -> dict[str, PluginConfig]:
+    """Return what to measure, by name.
+
+    Args:
+        args: Says what.
+        folder: Where a model may be made.
+
+    Raises:
+        ValueError: there is no such model.
+    """
+    if args.backbone is None:
+        return VISIONS
+    model, name = args.model, args.model
+    if not model:
+        family = MADE[args.backbone]
+        size = model_command.TinyArgs(
+            out=folder / family, width=WIDTH, layers=LAYERS, image_px=SIDE
+        )
+        weights, model = model_command.make(family, size), str(size.out)
+        name = f"{family}, {weights / 1e6:.1f} million random weights"
+    plugged = registry.load("vla.backbones", args.backbone)
+    config = plugged.Config(model=model, image_px=tiny.Config().image_px)
+    config.check()
+    return {f"{args.backbone}, frozen: {name}": config}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,16 +220,17 @@ def main(argv: list[str]) -> int:
     table = Table("vision", "epoch, looking", "epoch, kept", "faster", "looking once", "kept",
                   "losses part by", "loss, first to last")  # fmt: skip
     found = {}
-    for name, backbone in VISIONS.items():
-        with tempfile.TemporaryDirectory() as folder:
-            data = Path(folder) / "data"
-            data.symlink_to(args.data.resolve())  # features go beside it, and away with it
-            found[name] = row = measure(args, backbone, data)
-        table.add_row(
-            name, f"{row.encode_s:.1f} s", f"{row.cache_s:.1f} s", f"{row.faster:.1f} x",
-            f"{row.once_s:.1f} s", f"{row.kept_mb:.0f} MB", f"{row.parted:.1e}",
-            f"{row.loss[0]:.3f} to {row.loss[1]:.3f}",
-        )  # fmt: skip
+    with tempfile.TemporaryDirectory() as models:
+        for name, backbone in visions(args, Path(models)).items():
+            with tempfile.TemporaryDirectory() as folder:
+                data = Path(folder) / "data"
+                data.symlink_to(args.data.resolve())  # features go beside it, and away with it
+                found[name] = row = measure(args, backbone, data)
+            table.add_row(
+                name, f"{row.encode_s:.1f} s", f"{row.cache_s:.1f} s", f"{row.faster:.1f} x",
+                f"{row.once_s:.1f} s", f"{row.kept_mb:.0f} MB", f"{row.parted:.1e}",
+                f"{row.loss[0]:.3f} to {row.loss[1]:.3f}",
+            )  # fmt: skip
     Console(width=140).print(table)
     args.out.mkdir(parents=True, exist_ok=True)
     told = {name: {**asdict(row), "faster": row.faster} for name, row in found.items()}

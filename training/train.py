@@ -50,6 +50,7 @@ def train(
     with team.joined(config.device, parallel) as mine:
         vec_env.load_arm(config.task, config.robot)
         loop.check(config, out)
+        config.policy.check()
         if config.vision_from is not None:
             critics.find(Path(config.vision_from))  # before demonstrations are recorded
         if data is None:

@@ -16,6 +16,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "env list": ("sim.env_command:list_", "list suites: installed, working, what to type"),
     "env remove": ("sim.env_command:remove", "take the environment of a suite away"),
     "demos": ("training.demos:main", "record demonstrations of a task as a LeRobot data set"),
+    "model tiny": ("vla.model_command:tiny", "make a small random model of a pretrained family"),
     "train": ("training.train:main", "train a policy from demonstrations by a recipe"),
     "train rl": ("training.rl.train:main", "lift a cloned policy by practice in simulation"),
     "train distill": ("training.distill:main", "teach a student to denoise in one step"),

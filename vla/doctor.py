@@ -71,6 +71,7 @@ PROBES = (
     Probe(name="video", target="vla.probes:video", mend=PIP.format("train"), required=True),
     Probe(name="torchcodec", target="vla.probes:torchcodec", mend="apt-get install -y ffmpeg"),
     Probe(name="rerun", target="vla.probes:rerun", mend=PIP.format("view")),
+    Probe(name="transformers", target="vla.probes:transformers", mend=PIP.format("train")),
     Probe(name="onnxruntime", target="vla.probes:onnxruntime", mend=PIP.format("deploy")),
     Probe(name="tensorrt", target="vla.probes:tensorrt", mend="pip install tensorrt"),
     Probe(name="rclpy", target="vla.probes:rclpy", mend=PIP.format("ros")),

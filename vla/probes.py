@@ -161,6 +161,14 @@ def torchcodec() -> str:
     return f"{importlib.metadata.version('torchcodec')}, with FFmpeg's libraries"
 
 
+def transformers() -> str:
+    """Are the packages of pretrained backbones there?"""
+    for package in ("transformers", "peft"):
+        _import(package)
+    version = importlib.metadata.version
+    return f"{version('transformers')}, with peft {version('peft')}"
+
+
 def onnxruntime() -> str:
     """Which execution providers does ONNX Runtime offer?"""
     runtime = _import("onnxruntime")

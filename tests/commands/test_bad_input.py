@@ -47,6 +47,13 @@ WRONG_WORDS = {
     "memory": ("train --policy.memory.type bnk --out {new}", "unknown memory 'bnk': did you mean"),
     "backbone": ("train --policy.backbone.type big --out {new}", "known names are tiny"),
     "policy": ("train --policy.type akt --out {new}", "unknown policy 'akt': did you mean act"),
+    "pretrained backbone without a model": (
+        "train --policy.backbone.type vlm --out {new}", "policy.backbone.model: got none",
+    ),
+    "family of models": ("model tiny qwen3 --out {new}", "'qwen3': did you mean qwen3_vl?"),
+    "width of a model": ("model tiny dinov2 --width 40 --out {new}", "width: got 40", "of 64"),
+    "pictures of a model": ("model tiny dinov2 --image-px 40 --out {new}", "got 40", "of 16"),
+    "model over data": ("model tiny dinov2 --out {data}", "is there already", "choose another"),
     "no plug-in": ("train --policy.memroy.type bank --out {new}", "no field 'memroy'; known are"),
     "behaviour": ("demos reach --behaviour exprt --out {new}", "choose from expert, undo"),
     "behaviour elsewhere": ("demos reach --behaviour drop --out {new}", "'drop' is not one this"),

@@ -14,12 +14,12 @@ from reward_models.calibrate import Calibration
 from reward_models.critic import Critic, Moment, Shown
 from reward_models.curves import LEAST_SHARE, ScorerConfig
 from reward_models.scorer import Scorer
-from tests import tiny_vlm
 from tests.fake_critics import take
 from tests.fakes import PX, TASKS, liven_
 from vla.contracts import config as configs
 from vla.contracts import registry
 from vla.contracts.types import Example, Frames, Progress
+from vla.nn import tiny_models
 from vla.nn.text import train_tokenizer
 
 LENGTHS = (9, 1, 5)
@@ -29,7 +29,7 @@ FIELDS = ("value", "delta", "trend", "done_prob", "match", "confidence")
 
 @functools.cache
 def tiny_model(folder: Path) -> Path:
-    return tiny_vlm.save_qwen(folder)
+    return tiny_models.save_qwen(folder)
 
 
 def settings(name: str, folder: Path) -> Any:

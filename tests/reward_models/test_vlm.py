@@ -21,17 +21,16 @@ from reward_models.vlm_tune import (
     trend_targets,
     tune_,
 )
-from tests import tiny_vlm
 from tests.fakes import liven_
 from vla.contracts.types import Example, Frames, Progress
-from vla.nn import vlm
+from vla.nn import tiny_models, vlm
 
 # Inside transformers' processor of InternVL.
 pytestmark = pytest.mark.filterwarnings("ignore:__array_wrap__ must accept:DeprecationWarning")
 
 TASK = "press the red button"
 PX = 32
-MAKERS = {"qwen3_vl": tiny_vlm.save_qwen, "internvl": tiny_vlm.save_internvl}
+MAKERS = {"qwen3_vl": tiny_models.save_qwen, "internvl": tiny_models.save_internvl}
 
 
 @pytest.fixture(scope="module", params=list(MAKERS))
@@ -42,7 +41,7 @@ def folder(request, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def qwen(tmp_path_factory) -> Path:
-    return tiny_vlm.save_qwen(tmp_path_factory.mktemp("qwen"))
+    return tiny_models.save_qwen(tmp_path_factory.mktemp("qwen"))
 
 
 def config(folder: Path, **changes) -> Config:

@@ -9,18 +9,18 @@ import torch
 
 from reward_models import checkpoint
 from reward_models.critics import vlm
-from tests import tiny_vlm
 from training.critic import tune
 from training.critic.tune import TuneConfig
 from vla.data.info import Columns
 from vla.data.reader import open_dataset, read_columns
+from vla.nn import tiny_models
 
 PX = 32
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
-    return tiny_vlm.save_qwen(tmp_path_factory.mktemp("qwen"))
+    return tiny_models.save_qwen(tmp_path_factory.mktemp("qwen"))
 
 
 @pytest.fixture

@@ -1,20 +1,23 @@
 """Features of a frozen backbone are kept whole, read back the same, never for something else."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from tests.tiny_models import SMALL
 from tests.training.tiny_run import PX, run, tiny_config
 from training.algos import bc
 from training.config import TrainConfig
 from training.data import features
 from training.metrics import read_metrics
 from vla import checkpoint
-from vla.backbones import tiny
+from vla.backbones import tiny, vision_text, vlm
 
 
 def plan(**changes) -> TrainConfig:
@@ -139,3 +142,61 @@ def test_features_that_do_not_fit_into_memory_are_refused(
     monkeypatch.setattr(features.os, "sysconf", lambda name: 10)
     with pytest.raises(ValueError, match="learn from fewer episodes, or take --features encode"):
         features.load(learner.module, learner.store, tmp_path)
+
+
+def pretrained(kind: str, model: Path, **more: Any) -> TrainConfig:
+    """Return a tiny run whose backbone is a frozen pretrained one."""
+    config, plugged = plan(), vlm if kind == "smolvlm" else vision_text
+    backbone = plugged.Config(model=str(model), **{**SMALL, **more})
+    return replace(config, policy=replace(config.policy, backbone=backbone), steps=3)
+
+
+@pytest.mark.parametrize("kind", ["smolvlm", "siglip", "dinov2"])
+def test_a_frozen_pretrained_backbone_looks_once_and_learns_the_same(
+    kind, tiny_model: Callable[[str], Path], arm_dataset, tmp_path
+) -> None:
+    config = pretrained(kind, tiny_model(kind))
+    runs = [
+        run(replace(config, features=how), arm_dataset, tmp_path / how)
+        for how in ("encode", "cache")
+    ]
+    losses = [[row["loss"] for row in read_metrics(one)] for one in runs]
+    assert len(losses[0]) == 3
+    np.testing.assert_allclose(losses[0], losses[1], atol=1e-4)
+    learner = replace(config, features="cache").algo.start(
+        replace(config, features="cache"), arm_dataset
+    )
+    called = []
+    for part in learner.module.backbone.net.modules():
+        part.register_forward_hook(lambda *_: called.append(1))
+    learner.module.bc_loss(learner.collect(), torch.Generator())
+    assert not called
+    assert set(learner.features) == ({"seen"} if kind == "dinov2" else {"seen", "last"})
+
+
+def test_pretrained_features_are_those_of_a_frame_an_instruction_a_size_a_layer_and_weights(
+    tiny_model: Callable[[str], Path], arm_dataset
+) -> None:
+    def name(tasks: tuple[str, ...] = (), kind: str = "smolvlm", **more: Any) -> str:
+        config = pretrained("smolvlm", tiny_model(kind), **more)
+        learner = config.algo.start(config, arm_dataset)
+        info = learner.store.info
+        store = replace(learner.store, info=replace(info, tasks=tasks or info.tasks))
+        return features.name(learner.module, store)
+
+    names = [
+        name(), name(("something else",) * 3), name(layer=1), name(look_layer=1),
+        name(image_px=64), name(dtype="bfloat16"), name(kind="internvl"),
+        name(embed_mib=0),
+    ]  # fmt: skip
+    assert len(set(names)) == len(names)
+    assert name() == names[0]
+
+
+def test_adapters_that_learn_leave_nothing_to_keep(
+    tiny_model: Callable[[str], Path], arm_dataset
+) -> None:
+    config = pretrained("smolvlm", tiny_model("smolvlm"), tune="lora", rank=2)
+    config = replace(config, features="cache")
+    with pytest.raises(ValueError, match=r"pretrained ones: --policy.backbone.tune frozen"):
+        config.algo.start(config, arm_dataset)

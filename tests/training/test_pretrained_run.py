@@ -1,13 +1,15 @@
 """`vla train` with a pretrained backbone: the same command, the same loop, the same checkpoint."""
 
+import importlib.util
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from vla import checkpoint, cli
-from vla.backbones import vlm
+from vla.backbones import vision_text, vlm
 
 
 def line(data: Path, out: Path, model: str) -> list[str]:
@@ -18,6 +20,13 @@ def line(data: Path, out: Path, model: str) -> list[str]:
         "--eval.every 0 --eval.final-episodes 0"
     )
     return [*words.split(), *(("--policy.backbone.model", model) if model else ())]
+
+
+def recording(out: Path, model: str) -> list[str]:
+    """Return the command where demonstrations are still to be recorded."""
+    words = line(out, out, model)
+    del words[words.index("--data") : words.index("--data") + 2]
+    return words
 
 
 def test_a_run_is_trained_by_the_command_and_goes_on(
@@ -42,10 +51,59 @@ def test_a_run_is_trained_by_the_command_and_goes_on(
     [("", "policy.backbone.model: got none, expected a model; give its folder"),
      ("owner/name", "fetch it once: hf download owner/name")],
 )  # fmt: skip
-def test_a_model_that_is_missing_is_one_sentence(
-    model: str, said: str, arm_dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_model_that_is_missing_is_one_sentence_before_anything_is_recorded(
+    model: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(line(arm_dataset, tmp_path / "run", model)) == 1
+    assert cli.main(recording(tmp_path / "run", model)) == 1
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "said"),
+    [("model.safetensors", "has no weights (no *.safetensors)"),
+     ("tokenizer.json", "has no tokenizer.json"),
+     ("config.json", "config.json: damaged, or names no model_type")],
+)  # fmt: skip
+def test_a_model_that_is_not_whole_is_told_before_anything_is_recorded(
+    spoilt: str, said: str, tiny_model: Callable[[str], Path], tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    model = shutil.copytree(tiny_model("smolvlm"), tmp_path / "model")
+    (model / spoilt).unlink()
+    if spoilt == "config.json":
+        (model / spoilt).write_text("{")
+    assert cli.main(recording(tmp_path / "run", str(model))) == 1
+    assert said in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [model]
+
+
+@pytest.mark.parametrize(("package", "tune"), [("transformers", "frozen"), ("peft", "lora")])
+def test_a_package_that_is_missing_is_named_with_the_extra_that_has_it(
+    package: str, tune: str, tiny_model: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = vlm.Config(model=str(tiny_model("smolvlm")), tune=tune)
+    config.check()
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name == package else find(name, *a)
+    )
+    said = rf"needs {package}, which is not installed; pip install -e '.\[train\]'"
+    with pytest.raises(ValueError, match=said):
+        config.check()
+    frozen = vlm.Config(model=config.model)
+    if package == "peft":
+        frozen.check()  # adapters alone need it
+
+
+def test_a_backbone_refuses_the_models_of_another_before_it_is_built(
+    tiny_model: Callable[[str], Path],
+) -> None:
+    with pytest.raises(ValueError, match=r"is a dinov2, expected one of smolvlm, qwen3_vl"):
+        vlm.Config(model=str(tiny_model("dinov2"))).check()
+    with pytest.raises(ValueError, match=r"is a smolvlm, expected one of siglip, dinov2"):
+        vision_text.Config(model=str(tiny_model("smolvlm"))).check()
+    vision_text.Config(model=str(tiny_model("dinov2"))).check()  # has no words of its own
+    vision_text.Config(model=str(tiny_model("siglip"))).check()

@@ -28,7 +28,7 @@ from vla import checkpoint
 from vla.backbones import vision_text, vlm
 from vla.heads import diffusion
 from vla.memory import bank
-from vla.nn import families
+from vla.nn import families, qwen
 from vla.nn.looking import resized
 from vla.nn.pretrained import PretrainedConfig
 from vla.policies import vla
@@ -177,6 +177,27 @@ def test_pictures_are_resized_as_torch_resizes_them(side: int) -> None:
     torch.testing.assert_close(resized(images, side), expected)
 
 
+def test_windows_that_do_not_divide_a_picture_are_those_of_transformers(tmp_path: Path) -> None:
+    from transformers import AutoImageProcessor, AutoModelForImageTextToText
+
+    from vla.nn import tiny_models
+
+    # Windows of 32 pixels, which are 2 x 2 tokens; a picture of 48 has 3 x 3.
+    folder = tiny_models.save_qwen25(tmp_path / "model", tiny_models.Sizes(image_px=64, layers=3))
+    tower = AutoModelForImageTextToText.from_pretrained(folder).eval().model.visual
+    processor = AutoImageProcessor.from_pretrained(folder, use_fast=True)
+    pictures = torch.rand(2, 3, 48, 48, generator=torch.Generator().manual_seed(0))
+    made = processor(images=list(pictures), return_tensors="pt", do_rescale=False)
+    sight = qwen.Sight(tower, 3)
+    assert sight.near.sum(1).unique().tolist() == [4, 8, 16]  # patches that a patch sees
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in (processor.image_mean, processor.image_std))
+    with torch.no_grad():
+        expected = tower(made["pixel_values"], grid_thw=made["image_grid_thw"])
+        found, deep = sight(tower, (pictures - mean) / std)
+    torch.testing.assert_close(found.flatten(0, 1), expected, atol=1e-5, rtol=1e-5)
+    assert deep == []
+
+
 TUNED = [(kind, ("frozen", "lora", "full")[i % 3]) for i, kind in enumerate(EVERY)]
 
 
@@ -212,7 +233,24 @@ def test_what_is_frozen_is_not_in_the_optimiser(tiny_model: Models) -> None:
         assert (id(weight) in inside) == ("backbone.net." not in name or "lora_" in name)
 
 
-@pytest.mark.parametrize("kind", ["smolvlm", "qwen3_vl", "siglip"])
+@pytest.mark.parametrize("kind", EVERY)
+def test_adapters_learn_the_same_from_activations_computed_twice(
+    kind: str, tiny_model: Models
+) -> None:
+    found = []
+    for checkpointing in (False, True):
+        folder = tiny_model(kind)
+        policy = made(settings(kind, folder, tune="lora", rank=2, checkpointing=checkpointing))
+        rng = np.random.default_rng(3)
+        batch = as_batch(list(fake_rollout(rng, 2, 2)), [2, 2], [1, 3], 4, rng)
+        policy.train().bc_loss(batch, torch.Generator().manual_seed(0))[0].backward()
+        found.append({n: p.grad for n, p in policy.named_parameters() if "lora_B" in n})
+    kept, twice = found
+    assert any(grad.any() for grad in kept.values())
+    assert all(torch.equal(grad, twice[name]) for name, grad in kept.items())
+
+
+@pytest.mark.parametrize("kind", EVERY)
 def test_activations_computed_twice_give_the_same_gradient(kind: str, tiny_model: Models) -> None:
     found = []
     for checkpointing in (False, True):
@@ -280,10 +318,15 @@ def test_many_frozen_weights_stay_in_the_models_folder(tiny_model: Models, tmp_p
         checkpoint.load(place)
 
 
-def test_sixteen_bits_hold_what_does_not_learn(tiny_model: Models, tmp_path: Path) -> None:
-    policy = made(settings("qwen3_vl", tiny_model("qwen3_vl"), tune="lora", dtype="bfloat16"))
+@pytest.mark.parametrize(("kind", "tune"), [(k, ("lora", "frozen")[i % 2]) for i, k in
+                                            enumerate((*EVERY, "qwen3_vl"))])  # fmt: skip
+def test_sixteen_bits_hold_what_does_not_learn(
+    kind: str, tune: str, tiny_model: Models, tmp_path: Path
+) -> None:
+    policy = made(settings(kind, tiny_model(kind), tune=tune, dtype="bfloat16"))
     kinds = {("lora_" in n, p.dtype) for n, p in policy.backbone.net.named_parameters()}
-    assert kinds == {(False, torch.bfloat16), (True, torch.float32)}
+    adapters = {(True, torch.float32)} if tune == "lora" else set()
+    assert kinds == {(False, torch.bfloat16), *adapters}
     losses = trained(policy, 6)
     assert losses[-1] < losses[0]
     loaded, _ = checkpoint.load(saved(policy, tmp_path / "checkpoint"))

@@ -9,12 +9,11 @@ import torch
 
 from reward_models.critics import vlm as critics
 from sim import vec_env
-from tests import tiny_vlm
 from tests.fake_episodes import fake_robot
 from tests.fakes import PX, fake_observation, liven_
 from vla.contracts.protocols import Policy
 from vla.contracts.types import Frames
-from vla.nn import vlm
+from vla.nn import tiny_models, vlm
 from vla.vlm_actor import ActorConfig, VlmActor
 
 RNG = np.random.default_rng(0)
@@ -23,7 +22,7 @@ NOISE = np.zeros((3, *VlmActor.noise_shape), np.float32)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    return tiny_vlm.save_qwen(tmp_path_factory.mktemp("qwen"))
+    return tiny_models.save_qwen(tmp_path_factory.mktemp("qwen"))
 
 
 def actor(folder: Path, lora_rank: int = 0, **changes) -> VlmActor:

@@ -47,7 +47,8 @@ def load(policy: VLAPolicy, store: EpisodeStore, folder: Path) -> dict[str, np.n
     if not (isinstance(backbone, Cacheable) and backbone.frozen):
         raise ValueError(
             f"features: backbone {type_name(policy.config.backbone)!r} has no frozen part to "
-            "keep; freeze it (tiny: --policy.backbone.frozen True), or take --features encode"
+            "keep; freeze it (tiny: --policy.backbone.frozen True, pretrained ones: "
+            "--policy.backbone.tune frozen), or take --features encode"
         )
     place = folder / f"features-{name(policy, store)}.zarr"
     folder.mkdir(parents=True, exist_ok=True)
@@ -74,6 +75,7 @@ def name(policy: VLAPolicy, store: EpisodeStore) -> str:
     key = {
         "version": VERSION, "backbone": configs.to_json(policy.config.backbone),
         "data": content_hash(store.info), "cameras": list(store.cameras),
+        "tasks": list(store.tasks),  # a language model sees pictures in the light of what is asked
         "frames": list(store.frames.shape), "words": policy.text.tokenizer.to_str(),
         "device": policy.device.type,
     }  # fmt: skip

@@ -33,6 +33,11 @@ class Config(PretrainedConfig):
     text_width: int = 64
     """Width of the word embedding, where the model has no text tower."""
 
+    @property
+    def families(self) -> tuple[str, ...]:
+        """See `PretrainedConfig.families`."""
+        return FAMILIES
+
     def tokenizer(self, instructions: Iterable[str]) -> Tokenizer:
         """Return the text tower's tokenizer; a small one of our own where there is none."""
         folder = self.folder()
@@ -105,6 +110,15 @@ class VisionText(PretrainedBackbone):
         ids = torch.cat([ids, torch.full_like(ids[:, :1], self.pad).expand(-1, self.longest)], 1)
         told = net.text_model(input_ids=ids[:, : self.longest]).pooler_output
         return seen.float().unflatten(0, (-1, self.views)), told.float()
+
+    def frozen_features(self, images: Tensor, words: Tensor) -> dict[str, Tensor]:
+        """See `Cacheable`; words that are read with an embedding of our own stay words."""
+        found = super().frozen_features(images, words)
+        return {"seen": found["seen"]} if self.pad is None else found
+
+    def encode_from(self, features: dict[str, Tensor], proprio: Tensor, words: Tensor) -> Encoded:
+        """See `Cacheable`."""
+        return self.encode_features(features["seen"], features.get("last", words), proprio)
 
     def encode_features(self, seen: Tensor, last: Tensor, proprio: Tensor) -> Encoded:
         """Encode what `features` gave."""

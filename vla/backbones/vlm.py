@@ -1,7 +1,7 @@
 """A pretrained vision-language model: pictures and instruction in, hidden states to tokens.
 
-SmolVLM2, Qwen3-VL, PaliGemma, Gemma 3 and InternVL, as transformers has them. It runs once per
-decision; memory, proprioception and all denoising steps work on what it gave.
+SmolVLM2, Qwen3-VL, Qwen2.5-VL, PaliGemma, Gemma 3 and InternVL, as transformers has them. It runs
+once per decision; memory, proprioception and all denoising steps work on what it gave.
 """
 
 import copy
@@ -35,6 +35,11 @@ class Config(PretrainedConfig):
             raise ValueError(
                 f"look_layer: got {self.look_layer} with layer {self.layer}; give a layer that runs"
             )
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """See `PretrainedConfig.families`."""
+        return families.FAMILIES
 
     def build(self, views: int, proprio: int, vocabulary: int, memory: int) -> "VlmBackbone":
         """Return a backbone; with pretrained weights, unless a checkpoint has them.

@@ -17,6 +17,12 @@ from vla.contracts import registry
 class PluginConfig:
     """Base of every plug-in's `Config`; its module's file name is its registry key."""
 
+    def check(self) -> None:
+        """Raise ValueError unless what it names is on this machine.
+
+        Asked before anything that takes long; builds nothing.
+        """
+
     if typing.TYPE_CHECKING:
         # `build` and what else a folder's plug-ins offer take that folder's own arguments.
         def __getattr__(self, name: str) -> Any: ...

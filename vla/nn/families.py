@@ -10,13 +10,16 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+
+from vla.nn.qwen import Sight
 
 MARK = "press the button"
 """Stands for the instruction while the processor's prompt is taken apart."""
 LAYERS = r"layers\..*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
 """What an adapter is attached to in a language model."""
-FAMILIES = ("smolvlm", "qwen3_vl", "paligemma", "gemma3", "internvl")
+QWEN = ("qwen3_vl", "qwen2_5_vl")
+"""Families that take pictures of any size, and count places by row and column."""
+FAMILIES = ("smolvlm", "qwen3_vl", "qwen2_5_vl", "paligemma", "gemma3", "internvl")
 """Names that the models give themselves."""
 
 
@@ -47,7 +50,7 @@ def check(kind: str, where: object) -> None:
 def eyes(config: Any, image_px: int) -> Eyes:
     """Return how large a model sees; one that takes any size, as large as data are read."""
     vision, kind = config.vision_config, config.model_type
-    if kind == "qwen3_vl":
+    if kind in QWEN:
         cell = vision.patch_size * vision.spatial_merge_size
         count = max(image_px // cell, 1)
         return Eyes(count * cell, count)
@@ -172,8 +175,10 @@ class Reader(nn.Module):
         self.start = int(places.amax()) + 1
         self._keep("places", places)
         self._keep("groups", groups)
+        if self.kind in QWEN:
+            self.sight = Sight(self.model.visual, seen.tokens)
         if self.kind == "qwen3_vl":
-            self._prepare_qwen()
+            self._keep("axes", self._axes())
 
     @property
     def language(self) -> Any:
@@ -217,17 +222,18 @@ class Reader(nn.Module):
             out = block(x, attention_mask=mask, position_ids=here[0], **given)
             x = out[0] if isinstance(out, tuple) else out
             if i < len(deep):
-                x = x + self._laid(deep[i], *(x.new_zeros(part) for part in self._gaps(x, words)))
+                x = x + self._laid(deep[i], *self._blank(x, words))
             taken = x if i + 1 == layer else taken
         return self._pictures(taken), self.language.norm(x)[:, -1]
 
     def _keep(self, name: str, value: Tensor) -> None:
         self.register_buffer(name, value, persistent=False)
 
-    def _gaps(self, x: Tensor, words: Tensor) -> list[tuple[int, int, int]]:
-        rows, width = x.shape[0], x.shape[2]
+    def _blank(self, x: Tensor, words: Tensor) -> list[Tensor]:
+        """Return zeros of the shapes of what stands around pictures."""
+        rows, _, width = x.shape
         lengths = (len(self.before), words.shape[1], len(self.after))
-        return [(rows, length, width) for length in lengths]
+        return [x.new_zeros(rows, length, width) for length in lengths]
 
     def _laid(self, pictures: Tensor, before: Tensor, words: Tensor, after: Tensor) -> Tensor:
         """Return a prompt's embeddings in their order."""
@@ -288,13 +294,15 @@ class Reader(nn.Module):
             scale = language.rotary_emb.attention_scaling
             turn = ((angle.cos() * scale).to(x.dtype), (angle.sin() * scale).to(x.dtype))
             return {"position_embeddings": turn}
-        return {"position_embeddings": language.rotary_emb(x, here[0])}
+        # Qwen2.5-VL's layers choose among the axes themselves.
+        axes = here if self.kind == "qwen2_5_vl" else here[0]
+        return {"position_embeddings": language.rotary_emb(x, axes)}
 
     def _see(self, pixels: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Return vision tokens [b * v, n, d], and what is added to them in the first layers."""
         model: Any = self.model
-        if self.kind == "qwen3_vl":
-            return self._see_qwen(pixels)
+        if self.kind in QWEN:
+            return self.sight(model.visual, pixels)
         if self.kind != "smolvlm":
             return model.get_image_features(pixel_values=pixels), []
         tower = model.vision_model  # its own embedding counts patches, picture by picture
@@ -302,65 +310,13 @@ class Reader(nn.Module):
         x = tower.encoder(inputs_embeds=x + tower.embeddings.position_embedding.weight)
         return model.connector(tower.post_layernorm(x.last_hidden_state)), []
 
-    def _prepare_qwen(self) -> None:
-        """Compute what depends on the size of pictures alone."""
-        tower: Any = self.model.visual
-        self.merge = int(tower.spatial_merge_size)
-        side = self.seen.tokens * self.merge
-        every = self._blocks(torch.arange(side**2).view(1, 1, side, side).float())
-        order = every[0, :, 0].long()
-        had = int(tower.num_grid_per_side)
-        at = torch.linspace(0, had - 1, side)[:, None]
-        share = (1 - (at - torch.arange(had)).abs()).clamp(min=0)  # [side, had]
-        self._keep("spread", torch.kron(share, share)[order].contiguous())
-        freq = tower.rotary_pos_emb.inv_freq.float()
-        angle = torch.cat([(order // side)[:, None] * freq, (order % side)[:, None] * freq], 1)
-        angle = torch.cat([angle, angle], 1)
-        self._keep("cos", angle.cos())
-        self._keep("sin", angle.sin())
+    def _axes(self) -> Tensor:
+        """Return which of time, row and column turns each angle of Qwen3-VL's language model."""
         axes = torch.zeros(len(self.language.rotary_emb.inv_freq), dtype=torch.int64)
         sections = self.language.rotary_emb.mrope_section
         for axis in (1, 2):
             axes[axis : 3 * sections[axis] : 3] = axis
-        self._keep("axes", axes)
-
-    def _blocks(self, maps: Tensor) -> Tensor:
-        """Return maps [b, c, h, w] as tokens [b, n, c], those that will be one side by side."""
-        m = self.merge
-        cells = maps.unflatten(3, (-1, m)).unflatten(2, (-1, m))  # [b, c, h, m, w, m]
-        return cells.permute(0, 2, 4, 3, 5, 1).flatten(1, 4)
-
-    def _see_qwen(self, pixels: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Its tower, for pictures of one size in a batch instead of patches of many in a row."""
-        tower: Any = self.model.visual
-        proj = tower.patch_embed.proj  # of two frames of a film; a picture is shown twice
-        x = nn.functional.conv2d(pixels, proj.weight.sum(2), proj.bias, proj.stride[1:])
-        x = self._blocks(x) + self.spread.to(x) @ tower.pos_embed.weight
-        deep: list[Tensor] = []
-        spare = tower.training and tower.gradient_checkpointing and torch.is_grad_enabled()
-        for i, block in enumerate(tower.blocks):
-            args = (block, x, self.cos, self.sin)
-            x = checkpoint(_qwen_block, *args, use_reentrant=False) if spare else _qwen_block(*args)
-            if i in tower.deepstack_visual_indexes:
-                merger = tower.deepstack_merger_list[len(deep)]
-                deep.append(merger(x).unflatten(0, (len(pixels), -1)))
-        return tower.merger(x).unflatten(0, (len(pixels), -1)), deep
-
-
-def _qwen_block(block: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """One block of Qwen's vision tower, on [b, n, d]."""
-    attn = block.attn
-    parts = attn.qkv(block.norm1(x)).unflatten(2, (3, attn.num_heads, -1)).permute(2, 0, 3, 1, 4)
-    q, k = ((part.float() * cos + _half_turned(part.float()) * sin).to(x.dtype)
-            for part in parts[:2])  # fmt: skip
-    seen = nn.functional.scaled_dot_product_attention(q, k, parts[2])
-    x = x + attn.proj(seen.transpose(1, 2).flatten(2))
-    return x + block.mlp(block.norm2(x))
-
-
-def _half_turned(x: Tensor) -> Tensor:
-    left, right = x.chunk(2, -1)
-    return torch.cat([-right, left], -1)
+        return axes
 
 
 def _places(cuts: list[int], side: int, kind: str) -> tuple[Tensor, Tensor]:
@@ -378,7 +334,7 @@ def _places(cuts: list[int], side: int, kind: str) -> tuple[Tensor, Tensor]:
             break
         cells = [(y, x) for y in range(side) for x in range(side)]
         groups += [i + 1] * len(cells)
-        if kind == "qwen3_vl":
+        if kind in QWEN:
             rows += [(at, at + y, at + x) for y, x in cells]
             at += side
         else:

@@ -6,6 +6,7 @@ and its hash, and reads them from there.
 """
 
 import hashlib
+import importlib.util
 import json
 import re
 from collections.abc import Callable, Iterable
@@ -72,6 +73,11 @@ class PretrainedConfig(BackboneConfig):
             )
 
     @property
+    def families(self) -> tuple[str, ...]:
+        """Names that the models it takes give themselves."""
+        raise NotImplementedError
+
+    @property
     def token_shape(self) -> tuple[int, int]:
         """Tokens per decision and their width."""
         return self.cells**2 + 1, self.token_width
@@ -103,6 +109,23 @@ class PretrainedConfig(BackboneConfig):
         if not (folder / "config.json").is_file():
             raise ValueError(f"{folder}: no model there (no config.json); copy it whole")
         return folder
+
+    def check(self) -> None:
+        """See `PluginConfig.check`: packages, the model's files, its family."""
+        need = ("transformers", "peft") if self.tune == "lora" else ("transformers",)
+        for package in need:
+            if importlib.util.find_spec(package) is None:
+                raise ValueError(
+                    f"policy.backbone: needs {package}, which is not installed; "
+                    "pip install -e '.[train]'"
+                )
+        folder = self.folder()
+        kind = model_type(folder)
+        if kind not in self.families:
+            raise ValueError(f"{folder}: is a {kind}, expected one of {', '.join(self.families)}")
+        if not any(folder.glob("*.safetensors")):
+            raise ValueError(f"{folder}: has no weights (no *.safetensors); copy the model whole")
+        self.tokenizer(())
 
     def tokenizer(self, instructions: Iterable[str]) -> Tokenizer:
         """Return the model's own tokenizer, without what it lays around a text."""
@@ -155,7 +178,7 @@ class PretrainedBackbone(nn.Module):
     def train(self, mode: bool = True) -> "PretrainedBackbone":
         """Set the mode; what does not learn stays as it was judged."""
         super().train(mode)
-        if self.config.tune == "frozen":
+        if self.frozen:
             self.net.eval()
         return self
 
@@ -171,11 +194,24 @@ class PretrainedBackbone(nn.Module):
         """
         raise NotImplementedError
 
+    @property
+    def frozen(self) -> bool:
+        """See `Cacheable`: whether nothing of the pretrained network learns."""
+        return self.config.tune == "frozen"
+
     def encode(self, images: Tensor, proprio: Tensor, words: Tensor) -> Encoded:
         """Encode observations without memory; `features`, and proprioception f32 [b, s]."""
-        with torch.set_grad_enabled(torch.is_grad_enabled() and self.config.tune != "frozen"):
+        return self.encode_from(self.frozen_features(images, words), proprio, words)
+
+    def frozen_features(self, images: Tensor, words: Tensor) -> dict[str, Tensor]:
+        """See `Cacheable`; what `features` gives, by name."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             seen, last = self.features(images, words)
-        return self.encode_features(seen, last, proprio)
+        return {"seen": seen, "last": last}
+
+    def encode_from(self, features: dict[str, Tensor], proprio: Tensor, words: Tensor) -> Encoded:
+        """See `Cacheable`; words are in what was read already."""
+        return self.encode_features(features["seen"], features["last"], proprio)
 
     def encode_features(self, seen: Tensor, last: Tensor, proprio: Tensor) -> Encoded:
         """Encode what `features` gave."""
@@ -215,11 +251,11 @@ def tune_(net: nn.Module, config: PretrainedConfig, adapted: nn.Module, layers: 
         adapted: The part of it that adapters are attached to.
         layers: Regular expression for the names of the layers in there.
     """
-    from peft import LoraConfig, inject_adapter_in_model
-
     net.to(DTYPES[config.dtype])
     net.requires_grad_(config.tune == "full")
     if config.tune == "lora":
+        from peft import LoraConfig, inject_adapter_in_model
+
         lora = LoraConfig(
             r=config.rank, lora_alpha=2 * config.rank, lora_dropout=0.0, target_modules=layers
         )
@@ -251,6 +287,20 @@ def opened(read: Callable[[], T], folder: Path) -> T:
     except (OSError, ValueError, KeyError, ImportError, AttributeError) as error:
         line = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise ValueError(f"{folder}: cannot be read ({line}); copy the model whole") from error
+
+
+def model_type(folder: Path) -> str:
+    """Return the name that a model gives itself.
+
+    Raises:
+        ValueError: its config.json is damaged.
+    """
+    try:
+        return str(json.loads((folder / "config.json").read_text())["model_type"])
+    except (ValueError, LookupError, TypeError) as error:
+        raise ValueError(
+            f"{folder / 'config.json'}: damaged, or names no model_type; copy the model whole"
+        ) from error
 
 
 def is_stored(config: PretrainedConfig, folder: Path) -> bool:

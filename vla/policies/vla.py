@@ -65,6 +65,11 @@ class Config(PluginConfig):
         """Return what turns instructions into numbers."""
         return self.backbone.tokenizer(instructions)
 
+    def check(self) -> None:
+        """See `PluginConfig.check`: that of its parts."""
+        for part in (self.backbone, self.memory, self.head):
+            part.check()
+
     def build(self, robot: RobotSpec, statistics: Statistics, tokenizer: Tokenizer) -> "VLAPolicy":
         """Return a policy with fresh weights.
 

@@ -1,0 +1,221 @@
+"""Does every family of pretrained models load, learn, survive saving, and run without torch?
+
+`python -m deploy.backbone_study` makes a small random model of each family and takes it through
+the verbs a user types: `vla model tiny`, `vla train`, `vla export`, `vla parity`. Before anything
+is loaded the model's own folder is deleted: the checkpoint must be enough. A row each is printed.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from deploy import artefact as artefacts
+from deploy import recorded
+from vla import arguments, checkpoint, cli
+from vla.contracts import config as configs
+from vla.contracts.config import check_least
+from vla.model_command import FAMILIES
+from vla.policies.vla import VLAPolicy
+
+TOWERS = ("siglip", "dinov2")
+"""Families of the backbone `vision_text`; the others are of `vlm`."""
+ACTS = 5
+"""Decisions that have to be the same after loading."""
+BACKBONE = "--policy.backbone."
+SMALL = ("image-px", "32", "cells", "2", "bottleneck", "16", "token-width", "16",
+         "pooled-width", "32", "rank", "4")  # fmt: skip
+"""Settings of a backbone that fit a small model, as names and values."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyArgs:
+    """Take a small random model of every family from its folder to ONNX."""
+
+    out: Path = Path("runs/backbone-study")
+    """Folder of backbones.json; families that are in it are not taken again."""
+    families: tuple[str, ...] = FAMILIES
+    """Which."""
+    tune: Literal["frozen", "lora", "full"] = "lora"
+    """What of the pretrained weights learns: frozen, lora or full."""
+    updates: int = 20
+    """Updates of training."""
+    decisions: int = 200
+    """Decisions in which the export is compared with the checkpoint."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no family, and numbers out of range."""
+        check_least(self, updates=2, decisions=1)
+        unknown = [name for name in self.families if name not in FAMILIES]
+        if unknown or not self.families:
+            raise ValueError(f"families: got {self.families}, expected some of {FAMILIES}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What became of one family."""
+
+    tune: str
+    """What of it learned."""
+    loss: tuple[float, float] = (0.0, 0.0)
+    """Of the first and the last update."""
+    same: bool = False
+    """Whether a checkpoint that is loaded, saved and loaded again acts the same to the bit."""
+    parity: float = 0.0
+    """Largest difference of an action of the export, as a share of its joint's range."""
+    seconds: float = 0.0
+    """All of it took."""
+    wrong: str = ""
+    """What failed; nothing if empty."""
+
+
+def take(family: str, place: Path, data: Path, args: StudyArgs) -> Row:
+    """Take one family through everything.
+
+    Args:
+        family: Its name.
+        place: Folder for what is made; emptied first.
+        data: Demonstrations of `reach`.
+        args: How much of it.
+    """
+    begin = time.perf_counter()
+    shutil.rmtree(place, ignore_errors=True)
+    model, run, onnx = place / "model", place / "run", place / "onnx"
+    try:
+        vla("model", "tiny", family, "--out", str(model))
+        vla(*training(family, model, run, data, args))
+        shutil.rmtree(model)
+        same = survives(run, place / "again", data)
+        vla("export", str(run), "--out", str(onnx))
+        vla("parity", str(onnx), "--against", str(run), "--data", str(data), "--episodes", "0",
+            "--decisions", str(args.decisions), "--stages", "5")  # fmt: skip
+    except ValueError as error:
+        return Row(tune=args.tune, wrong=str(error), seconds=time.perf_counter() - begin)
+    found = (artefacts.read(onnx).manifest.parity or {})["found"]["action"]
+    wrong = "" if same else "acts otherwise once it is saved and loaded"
+    return Row(
+        tune=args.tune, loss=losses(run), same=same, parity=float(found), wrong=wrong,
+        seconds=time.perf_counter() - begin,
+    )  # fmt: skip
+
+
+def training(family: str, model: Path, run: Path, data: Path, args: StudyArgs) -> list[str]:
+    """Return the words of `vla train`."""
+    kind = "vision_text" if family in TOWERS else "vlm"
+    told = ("type", kind, "model", str(model), "tune", args.tune, *SMALL)
+    flags = [(BACKBONE + name, value) for name, value in zip(told[::2], told[1::2], strict=True)]
+    return [
+        "train", "--recipe", "reach", "--data", str(data), "--out", str(run), "--steps",
+        str(args.updates), "--algo.batch", "16", "--log-every", "1", "--threads", "1",
+        "--eval.every", "0", "--eval.final-episodes", "0",
+        *(word for flag in flags for word in flag),
+    ]  # fmt: skip
+
+
+def vla(*words: str) -> None:
+    """Run a verb.
+
+    Raises:
+        ValueError: it failed; what it said last.
+    """
+    line = [sys.executable, "-m", "vla.cli", *words]
+    done = subprocess.run(line, check=False, capture_output=True, text=True, errors="replace")
+    if done.returncode:
+        said = [row for row in done.stderr.splitlines() if row.strip()] or ["nothing was said"]
+        raise ValueError(f"`vla {' '.join(words[:2])}` ended with {done.returncode}: {said[-1]}")
+
+
+def losses(run: Path) -> tuple[float, float]:
+    """Return the loss of the first and of the last update of a run."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    told = [float(row["loss"]) for row in rows if "loss" in row]
+    return told[0], told[-1]
+
+
+def survives(run: Path, place: Path, data: Path) -> bool:
+    """Return whether a policy acts the same to the bit once it is saved and loaded."""
+    policy, origin = checkpoint.load(run)
+    checkpoint.save(policy, origin, place, policy.state_dict())
+    again, _ = checkpoint.load(place)
+    return torch.equal(acted(policy, data), acted(again, data))
+
+
+def acted(policy: VLAPolicy, data: Path) -> torch.Tensor:
+    """Return what a policy does in the first recorded observations."""
+    rng, state, found = np.random.default_rng(0), policy.initial_state(1), []
+    for obs in recorded.observations(recorded.load(data, policy), policy.robot.control_hz, ACTS):
+        noise = rng.standard_normal((1, *policy.noise_shape), np.float32)
+        chunk, state = policy.act(obs, state, noise)
+        found.append(torch.as_tensor(chunk.values))
+    return torch.cat(found)
+
+
+def sheet(rows: dict[str, Row]) -> Table:
+    """Return what was found as a table."""
+    table = Table("family", "learns", "loss, first to last update", "saved and loaded: acts",
+                  "ONNX, of a joint's range", "took", "")  # fmt: skip
+    for family, row in rows.items():
+        whole = not row.wrong
+        table.add_row(
+            family, row.tune, f"{row.loss[0]:.3f} to {row.loss[1]:.3f}" if whole else "",
+            "the same to the bit" if row.same else "", f"{row.parity:.1e}" if whole else "",
+            f"{row.seconds:.0f} s", row.wrong,
+        )  # fmt: skip
+    return table
+
+
+def earlier(path: Path, args: StudyArgs) -> dict[str, Row]:
+    """Return what an earlier call found of the families that are asked for, and was well."""
+    if not path.is_file():
+        return {}
+    try:
+        told = {n: configs.from_json(Row, r, n) for n, r in json.loads(path.read_text()).items()}
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"{path}: damaged ({error}); delete it to begin afresh") from error
+    return {
+        name: row for name, row in told.items()
+        if name in args.families and row.tune == args.tune and not row.wrong
+    }  # fmt: skip
+
+
+def main(argv: list[str]) -> int:
+    """Take every family, print and write; return 1 if one of them failed.
+
+    Raises:
+        ValueError: no demonstrations could be recorded.
+    """
+    args = arguments.read(StudyArgs, argv, "python -m deploy.backbone_study")
+    path, data = args.out / "backbones.json", args.out / "data"
+    rows = earlier(path, args)
+    args.out.mkdir(parents=True, exist_ok=True)
+    if not data.exists():
+        vla("demos", "reach", "--episodes", "6", "--workers", "1", "--out", str(data))
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+               TimeRemainingColumn())  # fmt: skip
+    with Progress(*columns, transient=True) as bar:
+        line = bar.add_task("families", total=len(args.families), completed=len(rows))
+        for family in args.families:
+            if family in rows:
+                continue
+            bar.update(line, description=family)
+            rows[family] = take(family, args.out / family, data, args)
+            fresh = path.with_name(f".{path.name}.new")
+            fresh.write_text(json.dumps({n: asdict(r) for n, r in rows.items()}, indent=1) + "\n")
+            fresh.replace(path)
+            bar.advance(line)
+    Console(highlight=False, width=140).print(sheet({n: rows[n] for n in args.families}))
+    return int(any(row.wrong for row in rows.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(cli.run("deploy.backbone_study:main", sys.argv[1:]))
