@@ -74,7 +74,7 @@ def installed(tmp_path):
     place = tmp_path / "site"
     marker = place / "lerobot_robot_mneme_ros2-1.dist-info"
     marker.mkdir(parents=True)
-    shutil.copy(ROOT / "launch" / "resource" / "METADATA", marker)
+    shutil.copy(ROOT / "launch" / "resource" / "lerobot_robot_mneme_ros2" / "METADATA", marker)
     return place
 
 
