@@ -66,7 +66,8 @@ class MnemeConfig(PreTrainedConfig):
         modes = {kind: mode.value for kind, mode in self.normalization_mapping.items()}
         if set(modes.values()) - {"IDENTITY"}:
             raise ValueError(
-                f"normalization_mapping: got {modes}, expected IDENTITY: this policy normalises by itself; leave the setting out"
+                f"normalization_mapping: got {modes}, expected IDENTITY: this policy normalises by "
+                "itself; leave the setting out"
             )
 
     @property
