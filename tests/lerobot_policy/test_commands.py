@@ -42,7 +42,8 @@ def place(tmp_path_factory):
     _, choosing = packed(place, 0, name="choosing")
     train = [
         "--policy.type=mneme", "--policy.device=cpu", "--policy.history=2", "--batch_size=3",
-        "--policy.parts={memory: {type: bank, slots: 9}}", "--dataset.repo_id=me/reach", "--num_workers=0",
+        "--policy.parts={memory: {type: bank, slots: 9}}",
+        "--dataset.repo_id=me/reach", "--num_workers=0",
         f"--dataset.root={place / 'data'}", "--dataset.video_backend=pyav", "--steps=2",
         f"--output_dir={place / 'trained'}", "--eval_freq=2", "--env.type=mneme",
         "--env.task=reach", "--eval.n_episodes=1", "--eval.batch_size=1",
