@@ -15,12 +15,14 @@ from vla import checkpoint
 ROOT = Path(__file__).parents[2]
 MARKER = "lerobot_policy_mneme"
 CODE = (
-    "import importlib, json, sys\n"
+    "import functools, importlib, inspect, json, sys\n"
+    "inspect.getsource = functools.cache(inspect.getsource)\n"
     "for name, words in json.loads(sys.argv[1]):\n"
     "    sys.argv = [name, *words]\n"
     "    importlib.import_module(f'lerobot.scripts.{name}').main()\n"
 )
-"""Runs the commands one after the other: importing LeRobot takes longer than they do."""
+"""Runs the commands one after the other: importing LeRobot takes longer than they do, and so does
+its parser, which reads the source of every setting for its help; here, but once."""
 
 
 def installed(tmp_path):

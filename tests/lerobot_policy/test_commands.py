@@ -40,17 +40,18 @@ def place(tmp_path_factory):
     write_shard(place / "data", vec_env.load_robot(None), episodes, recording)
     _, reaching = packed(place, 2, name="reaching")
     _, choosing = packed(place, 0, name="choosing")
+    learn = [
+        "--policy.device=cpu", "--batch_size=3", "--num_workers=0", "--dataset.repo_id=me/reach",
+        f"--dataset.root={place / 'data'}", "--dataset.video_backend=pyav",
+    ]  # fmt: skip
     train = [
-        "--policy.type=mneme", "--policy.device=cpu", "--policy.history=2", "--batch_size=3",
-        "--policy.parts={memory: {type: bank, slots: 9}}",
-        "--dataset.repo_id=me/reach", "--num_workers=0",
-        f"--dataset.root={place / 'data'}", "--dataset.video_backend=pyav", "--steps=2",
-        f"--output_dir={place / 'trained'}", "--eval_freq=2", "--env.type=mneme",
-        "--env.task=reach", "--eval.n_episodes=1", "--eval.batch_size=1",
+        *learn, "--policy.type=mneme", "--policy.parts={memory: {type: bank, slots: 9}}",
+        "--policy.history=2", "--steps=2", f"--output_dir={place / 'trained'}", "--eval_freq=2",
+        "--env.type=mneme", "--env.task=reach", "--eval.n_episodes=1", "--eval.batch_size=1",
     ]  # fmt: skip
     saved = place / "trained" / "checkpoints" / "000002" / "pretrained_model"
     resumed = [f"--config_path={saved / 'train_config.json'}", "--resume=true", "--steps=3"]
-    tuned = [f"--policy.path={reaching}", *train[1:4], *train[5:10], "--steps=1", "--eval_freq=0",
+    tuned = [*learn, f"--policy.path={reaching}", "--steps=1", "--eval_freq=0",
              f"--output_dir={place / 'tuned'}"]  # fmt: skip
     done = run(
         place, ("lerobot_train", train), ("lerobot_train", resumed), ("lerobot_train", tuned),
@@ -58,6 +59,7 @@ def place(tmp_path_factory):
         evaluation(choosing, "cue_colour", {"delay_steps": [16, 24]}, place / "cue_colour"),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
+    (place / "said").write_text(done.stderr)
     return place
 
 
