@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lerobot_policy_mneme import batch as batches
 from lerobot_policy_mneme.configuration_mneme import MnemeConfig, to_lerobot_, to_ours
-from lerobot_policy_mneme.origin import fresh
+from lerobot_policy_mneme.origin import check_channels, fresh
 from lerobot_policy_mneme.player import Player
 from vla import checkpoint
 from vla.checkpoint import Provenance
@@ -66,7 +66,9 @@ class MnemePolicy(PreTrainedPolicy):
         check_agreement(config, self.policy)
         self.starts = None
         if dataset_meta is not None:
-            self.starts = np.asarray(dataset_meta.episodes["dataset_from_index"])
+            check_channels(self.policy.robot, dataset_meta)
+            if dataset_meta.episodes is not None:  # one that is yet to be recorded has none
+                self.starts = np.asarray(dataset_meta.episodes["dataset_from_index"])
         self.player = Player(self.policy, config.noise_seed)
 
     @classmethod

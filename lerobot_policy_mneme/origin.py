@@ -40,7 +40,8 @@ def fresh(config: MnemeConfig, meta: Any, stats: Stats) -> tuple[VLAPolicy, Prov
     recording = recorded(Path(meta.root))
     robot = arm(config, meta, recording)
     found = statistics(stats)
-    fits(robot, found, meta)
+    check_channels(robot, meta)
+    check_units(robot, found, meta)
     instructions = tuple(sorted(map(str, meta.tasks.index)))
     ours = to_ours(config, tuple(camera.name for camera in robot.cameras))
     policy = ours.build(robot, found, ours.backbone.tokenizer(instructions))
@@ -106,8 +107,8 @@ def statistics(stats: Stats) -> Statistics:
     )  # fmt: skip
 
 
-def fits(robot: RobotSpec, found: Statistics, meta: Any) -> None:
-    """Raise ValueError unless channels and units of a data set are those of the arm."""
+def check_channels(robot: RobotSpec, meta: Any) -> None:
+    """Raise ValueError unless joints and rate of a data set are those of the arm."""
     for key in (OBS_STATE, ACTION):
         told = meta.features[key].get("names")
         names = [str(name).removesuffix(".pos") for name in told] if told else []
@@ -116,6 +117,15 @@ def fits(robot: RobotSpec, found: Statistics, meta: Any) -> None:
                 f"{meta.root}: {key} has {json.dumps(told)}, {robot.name} has "
                 f"{', '.join(robot.names)}; give its own arm with --policy.robot"
             )
+    if meta.fps != robot.control_hz:
+        raise ValueError(
+            f"{meta.root}: {meta.fps} frames per second, the policy acts at {robot.control_hz:g} "
+            "Hz; record at that rate, or train anew"
+        )
+
+
+def check_units(robot: RobotSpec, found: Statistics, meta: Any) -> None:
+    """Raise ValueError unless actions of a data set are in the units of the arm."""
     for name, low, high, least, most in zip(
         robot.names, found.action_low, found.action_high, robot.low, robot.high, strict=True
     ):

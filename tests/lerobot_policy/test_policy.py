@@ -20,7 +20,7 @@ from lerobot.scripts.lerobot_eval import rollout
 from lerobot_policy_mneme import MnemeConfig, MnemeEnvConfig, MnemePolicy, env
 from lerobot_policy_mneme.batch import CLOCK, PLACE, episodes
 from lerobot_policy_mneme.configuration_mneme import features, to_lerobot_
-from lerobot_policy_mneme.origin import arm, fits, fresh, statistics
+from lerobot_policy_mneme.origin import arm, check_channels, check_units, fresh, statistics
 from sim import vec_env
 from sim.episode import record_episode
 from sim.tasks import cue_colour
@@ -272,7 +272,9 @@ def test_a_data_set_of_another_arm_or_unit_is_refused(recorded):
     robot = arm(recorded.config, meta, {"robot": "so101"})
     degrees = replace(statistics(stats), action_high=(90.0,) * 6)
     with pytest.raises(ValueError, match="range from .* to 90, the arm from .* rad or m"):
-        fits(robot, degrees, meta)
+        check_units(robot, degrees, meta)
+    with pytest.raises(ValueError, match="10 frames per second, the policy acts at 30 Hz"):
+        check_channels(replace(robot, control_hz=30.0), meta)
     with pytest.raises(ValueError, match="no std of observation.state"):
         statistics({**stats, "observation.state": {"mean": [0.0] * 6}})
     with pytest.raises(ValueError, match=r"say which arm that is: --policy.robot="):
