@@ -115,7 +115,7 @@ class MnemeConfig(PreTrainedConfig):
         if missing:
             raise ValueError(
                 f"{missing[0]}: not among the features ({', '.join(given) or 'none'}); name "
-                "cameras with --policy.cameras, or rename columns with --rename_map"
+                "other cameras with --policy.cameras, or rename the columns of the data set"
             )
 
 

@@ -107,6 +107,11 @@ WRONG_WORDS = {
     "up unrecorded": ("up record", "out: got nothing, expected a folder for the recordings"),
     "up twice": ("up dual_arm --right.namespace left", "got namespace 'left' twice"),
     "up halfway": ("up dual_arm --left.policy {run}", "policy: got nothing, expected a folder"),
+    "pack of data": ("lerobot pack {data} --out {new}", "no checkpoint there", "vla train --out"),
+    "pack over data": ("lerobot pack {run} --out {data}", "is there already", "another --out"),
+    "pack without a past": ("lerobot pack {run} --history 0 --out {new}", "history: got 0"),
+    "unpack of data": ("lerobot unpack {data} --out {new}", "no policy of LeRobot there"),
+    "unpack of a run": ("lerobot unpack {run} --out {new}", "expected 'mneme'"),
     # numbers
     "export 0": ("export {run} --out {new} --batch 0", "batch: got 0, expected at least 1"),
     "parity 0": (
