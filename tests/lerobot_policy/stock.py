@@ -5,12 +5,14 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from lerobot_policy_mneme import convert
 from tests.fakes import liven_
 from tests.training.small_policy import small_policy, write_run
 from vla import checkpoint
+from vla.normalize import Normalizer
 
 ROOT = Path(__file__).parents[2]
 MARKER = "lerobot_policy_mneme"
@@ -44,10 +46,16 @@ def run(tmp_path, *commands):
     )  # fmt: skip
 
 
-def packed(tmp_path, weights=0, by=0.08, name="packed", memory=None):
-    """Return our run and LeRobot's folder of a policy that moves a lot."""
-    policy = small_policy(memory)
+def packed(tmp_path, weights=0, by=0.08, name="packed", around_home=None):
+    """Return our run and LeRobot's folder of a policy that moves a lot, or so far from home."""
+    policy = small_policy()
     liven_(policy, weights, by)
+    if around_home is not None:
+        low, high = (
+            tuple(home + sign * around_home for home in policy.robot.home) for sign in (-1, 1)
+        )
+        policy.statistics = replace(policy.statistics, action_low=low, action_high=high)
+        policy.normalizer = Normalizer(policy.statistics)
     write_run(policy.eval(), tmp_path / f"{name}-run")
     words = [str(tmp_path / f"{name}-run"), "--out", str(tmp_path / name), "--history", "3"]
     assert convert.pack(words) == 0

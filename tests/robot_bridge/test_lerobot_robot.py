@@ -152,10 +152,11 @@ def test_stock_lerobot_record_lets_our_policy_drive_the_arm_behind_the_bridge(tm
 
     from tests.lerobot_policy.stock import packed
 
-    _, policy = packed(tmp_path)
+    _, policy = packed(tmp_path, around_home=0.2)
     by = (f"--policy.path={policy}", "--policy.device=cpu", "--robot.topic=chunk")
     with simulated(tmp_path) as operator:
-        done = record(tmp_path, by=by, name="eval_swings")
+        # Where nobody leads the arm back, LeRobot 0.4.4 would wait for its reset without an end.
+        done = record(tmp_path, "--dataset.reset_time_s=0", by=by, name="eval_swings")
         assert done.returncode == 0, done.stderr[-3000:]
         operator.wait(lambda: operator.state == "disarmed", "the end")
     with np.load(tmp_path / "safety.npz", allow_pickle=False) as log:
@@ -166,8 +167,8 @@ def test_stock_lerobot_record_lets_our_policy_drive_the_arm_behind_the_bridge(tm
     action, episode, at = (
         np.array(data.hf_dataset[:][key]) for key in ("action", "episode_index", "frame_index")
     )  # fmt: skip
-    assert ((action >= ROBOT.low) & (action <= ROBOT.high)).all()
-    assert (np.ptp(commands, axis=0) > 0.05).sum() >= 4, "the arm moved"
+    assert (np.abs(action - HOME) < 1.5 * 0.2 + 1e-6).all(), "the policy's own range"
+    assert (np.ptp(commands, axis=0) > 0.02).sum() >= 4, "the arm moved"
     # The first decision of an episode depends on what is seen and on the episode's number alone.
     first = [action[(episode == e) & (at < 8)] for e in range(2)]
     assert all(len(one) == 8 and (np.ptp(one, axis=0) > 0).any() for one in first)
