@@ -131,7 +131,7 @@ class MnemeTask(gymnasium.Env[dict[str, Any], np.ndarray]):
         self._seed, self._episode, self._steps = episodes_seed, -1, 0
         low, high = np.array(arm.low, np.float32), np.array(arm.high, np.float32)
         self.action_space = spaces.Box(low, high)
-        pictures = {
+        pictures: dict[str, spaces.Space[Any]] = {
             c.name: spaces.Box(0, 255, (c.height_px, c.width_px, 3), np.uint8) for c in arm.cameras
         }
         whole = np.iinfo(np.int64)
