@@ -24,7 +24,7 @@ check: .venv/.installed
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 
-.venv/.installed: requirements.lock pyproject.toml tools/venv.sh
+.venv/.installed: requirements.lock pyproject.toml setup.py tools/venv.sh
 	@bash tools/venv.sh install
 	@touch $@
 

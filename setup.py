@@ -14,17 +14,24 @@ if int(setuptools.__version__.split(".")[0]) < 61:
     )
 
 
-def plugin() -> list[tuple[str, list[str]]]:
-    """Return where the marker belongs, below the prefix, by which LeRobot finds our plug-in.
+PLUGINS = ("lerobot_policy_mneme", "lerobot_robot_mneme_ros2")
 
-    It imports what is installed under a name that begins with `lerobot_robot_`, and asks for no
-    entry points: a second installed name, with nothing in it, saves users a second installation.
+
+def plugins() -> list[tuple[str, list[str]]]:
+    """Return where the markers belong, below the prefix, by which LeRobot finds our plug-ins.
+
+    It imports what is installed under a name that begins with `lerobot_robot_` or
+    `lerobot_policy_`, and asks for no entry points: further installed names, with nothing in them,
+    save users further installations.
     """
     paths = {name: Path(path) for name, path in sysconfig.get_paths().items()}
     if paths["data"] not in paths["purelib"].parents:
         return []
-    place = paths["purelib"].relative_to(paths["data"]) / "lerobot_robot_mneme_ros2-1.dist-info"
-    return [(place.as_posix(), ["launch/resource/METADATA"])]
+    place = paths["purelib"].relative_to(paths["data"])
+    return [
+        ((place / f"{name}-1.dist-info").as_posix(), [f"launch/resource/{name}/METADATA"])
+        for name in PLUGINS
+    ]
 
 
 class Distribution(setuptools.Distribution):
@@ -46,7 +53,7 @@ class Distribution(setuptools.Distribution):
         """
         beside = str(Path(__file__).resolve().parent / "pyproject.toml")
         super().parse_config_files(filenames or [beside], *args, **kwargs)
-        self.data_files = [*(self.data_files or []), *plugin()]
+        self.data_files = [*(self.data_files or []), *plugins()]
         self.python_requires = str(self.python_requires)
         self.metadata.python_requires = self.python_requires
 

@@ -15,7 +15,8 @@ else:
 
 ROOT = Path(__file__).parents[1]
 PLUGIN = "lerobot_robot_mneme_ros2"
-FOLDERS = ("vla", "sim", "reward_models", "training", "deploy", "robot_bridge", PLUGIN)
+PLUGINS = (PLUGIN, "lerobot_policy_mneme")
+FOLDERS = ("vla", "sim", "reward_models", "training", "deploy", "robot_bridge", *PLUGINS)
 MAX_LINES = 450
 SOURCES = sorted(p for folder in FOLDERS for p in (ROOT / folder).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
@@ -122,7 +123,7 @@ def test_what_the_robot_and_simulator_need_imports_without_torch_or_lerobot(modu
     assert done.stderr.strip() == ""
 
 
-INITS = [p for p in SOURCES + TESTS if p.name == "__init__.py" and PLUGIN not in p.parts]
+INITS = [p for p in SOURCES + TESTS if p.name == "__init__.py" and not set(PLUGINS) & set(p.parts)]
 
 
 @pytest.mark.parametrize("path", INITS, ids=relative)
@@ -164,7 +165,9 @@ def test_a_module_opens_with_what_it_does_and_reads_no_pickle(path):
         assert call not in text, f"{call} reads or writes a pickle: use safetensors and JSON"
 
 
-@pytest.mark.parametrize("path", [p for p in SOURCES if PLUGIN not in p.parts], ids=relative)
+@pytest.mark.parametrize(
+    "path", [p for p in SOURCES if not set(PLUGINS) & set(p.parts)], ids=relative
+)
 def test_lerobot_is_imported_only_inside_functions_because_it_takes_seconds(path):
     at_top = {name for name, top in imports(path) if top}
     assert not any(name.split(".")[0] == "lerobot" for name in at_top)

@@ -40,6 +40,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "export": ("deploy.export:main", "turn a checkpoint or a critic into ONNX: no torch needed"),
     "parity": ("deploy.parity:main", "prove that what was exported is the original"),
     "engines": ("deploy.engines:main", "build an exported policy's engines here, and time them"),
+    "lerobot pack": ("lerobot_policy_mneme.convert:pack", "hand a checkpoint to stock LeRobot"),
+    "lerobot unpack": ("lerobot_policy_mneme.convert:unpack", "take a policy over from LeRobot"),
     "serve": ("deploy.serve:main", "serve a policy to a robot's computer or to simulators"),
     "up": ("robot_bridge.up:main", "start the ROS 2 nodes of an arm, simulated or real"),
     "safety": ("robot_bridge.switch:main", "arm, stop or look at an arm's safety node"),

@@ -154,6 +154,11 @@ WRONG_WORDS = {
         "train rl --task reach --from {run} --demos {data} --out {new} "
         "--view rerun+http://10.0.0.7:9876/proxy", "unencrypted to another machine",
     ),
+    "pack of data": ("lerobot pack {data} --out {new}", "no checkpoint there", "vla train --out"),
+    "pack over data": ("lerobot pack {run} --out {data}", "is there already", "another --out"),
+    "pack without a past": ("lerobot pack {run} --history 0 --out {new}", "history: got 0"),
+    "unpack of data": ("lerobot unpack {data} --out {new}", "no policy of LeRobot there"),
+    "unpack of a run": ("lerobot unpack {run} --out {new}", "expected 'mneme'"),
     # numbers
     "export 0": ("export {run} --out {new} --batch 0", "batch: got 0, expected at least 1"),
     "parity 0": (

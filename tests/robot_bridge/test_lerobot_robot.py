@@ -35,6 +35,10 @@ RATE_HZ = 50
 NAMESPACE = f"arm_{os.getpid()}"
 """Whoever runs the same test beside us is not heard."""
 LEADER = {"shoulder_pan": "pan_of_leader"}
+LED = (
+    "--teleop.type=mneme_ros2_joints", f"--teleop.namespace={NAMESPACE}", "--teleop.stale_s=5",
+    "--teleop.joints={shoulder_pan: pan_of_leader}",
+)  # fmt: skip
 
 
 class Swinging(Threaded):
@@ -70,11 +74,12 @@ def simulated(tmp_path):
 
 
 def installed(tmp_path):
-    """Return where pip's marker of the plug-in lies, whatever was installed here."""
+    """Return where pip's markers of the plug-ins lie, whatever was installed here."""
     place = tmp_path / "site"
-    marker = place / "lerobot_robot_mneme_ros2-1.dist-info"
-    marker.mkdir(parents=True)
-    shutil.copy(ROOT / "launch" / "resource" / "METADATA", marker)
+    for name in ("lerobot_policy_mneme", "lerobot_robot_mneme_ros2"):
+        marker = place / f"{name}-1.dist-info"
+        marker.mkdir(parents=True)
+        shutil.copy(ROOT / "launch" / "resource" / name / "METADATA", marker)
     return place
 
 
@@ -85,14 +90,12 @@ def until_it_raises(act, limit_s=60.0):
         time.sleep(0.01)
 
 
-def record(tmp_path, *more):
+def record(tmp_path, *more, by=LED, name="swings"):
     """Run the stock command; return it once it has ended."""
     words = [
         "--robot.type=mneme_ros2", f"--robot.namespace={NAMESPACE}", "--robot.fps=10",
-        "--robot.stale_s=5", "--robot.apart_s=2", "--robot.frozen_s=60",
-        "--teleop.type=mneme_ros2_joints", f"--teleop.namespace={NAMESPACE}", "--teleop.stale_s=5",
-        "--teleop.joints={shoulder_pan: pan_of_leader}",
-        "--dataset.repo_id=somebody/swings", f"--dataset.root={tmp_path / 'dataset'}",
+        "--robot.stale_s=5", "--robot.apart_s=2", "--robot.frozen_s=60", *by,
+        f"--dataset.repo_id=somebody/{name}", f"--dataset.root={tmp_path / 'dataset'}",
         "--dataset.single_task=swing", "--dataset.fps=10", "--dataset.num_episodes=2",
         "--dataset.episode_time_s=3", "--dataset.reset_time_s=1",
         "--dataset.push_to_hub=false", "--display_data=false", "--play_sounds=false", *more,
@@ -142,6 +145,34 @@ def test_stock_lerobot_record_records_two_episodes_of_an_arm_behind_the_bridge(t
     assert first["task"] == "swing"
     assert first["observation.images.front"].shape == (3, 96, 96)
     assert first["observation.images.front"].std() > 0.05
+
+
+def test_stock_lerobot_record_lets_our_policy_drive_the_arm_behind_the_bridge(tmp_path):
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    from tests.lerobot_policy.stock import packed
+
+    _, policy = packed(tmp_path, around_home=0.2)
+    by = (f"--policy.path={policy}", "--policy.device=cpu", "--robot.topic=chunk")
+    with simulated(tmp_path) as operator:
+        # Where nobody leads the arm back, LeRobot 0.4.4 would wait for its reset without an end.
+        done = record(tmp_path, "--dataset.reset_time_s=0", by=by, name="eval_swings")
+        assert done.returncode == 0, done.stderr[-3000:]
+        operator.wait(lambda: operator.state == "disarmed", "the end")
+    with np.load(tmp_path / "safety.npz", allow_pickle=False) as log:
+        commands = log["command"]
+
+    data = LeRobotDataset("somebody/eval_swings", root=tmp_path / "dataset", video_backend="pyav")
+    assert (data.num_episodes, data.fps, data[0]["task"]) == (2, 10, "swing")
+    action, episode, at = (
+        np.array(data.hf_dataset[:][key]) for key in ("action", "episode_index", "frame_index")
+    )  # fmt: skip
+    assert (np.abs(action - HOME) < 0.4).all(), "the policy's range, and not the arm's"
+    assert (np.ptp(commands, axis=0) > 0.02).sum() >= 4, "the arm moved"
+    # The first decision of an episode depends on what is seen and on the episode's number alone.
+    first = [action[(episode == e) & (at < 8)] for e in range(2)]
+    assert all(len(one) == 8 and (np.ptp(one, axis=0) > 0).any() for one in first)
+    assert not np.array_equal(*first)
 
 
 def test_a_latched_safety_node_and_a_silent_leader_are_one_clear_sentence(tmp_path):

@@ -100,18 +100,22 @@ def test_limits_are_found_from_anywhere(prefix, tmp_path):
     assert (found / "so101_limits.yaml").is_file()
 
 
-def test_stock_lerobot_finds_our_robot_after_one_installation(prefix, tmp_path):
+def test_stock_lerobot_finds_our_robot_and_our_policy_after_one_installation(prefix, tmp_path):
     pytest.importorskip("lerobot")
     pytest.importorskip("rclpy")
     code = (
         "from lerobot.utils.import_utils import register_third_party_plugins\n"
         "from lerobot.robots import RobotConfig\n"
         "from lerobot.teleoperators import TeleoperatorConfig\n"
+        "from lerobot.configs.policies import PreTrainedConfig\n"
+        "from lerobot.envs.configs import EnvConfig\n"
         "register_third_party_plugins()\n"
         "print({'mneme_ros2'} <= set(RobotConfig.get_known_choices()))\n"
-        "print({'mneme_ros2_joints'} <= set(TeleoperatorConfig.get_known_choices()))"
+        "print({'mneme_ros2_joints'} <= set(TeleoperatorConfig.get_known_choices()))\n"
+        "print({'mneme'} <= set(PreTrainedConfig.get_known_choices()))\n"
+        "print({'mneme'} <= set(EnvConfig.get_known_choices()))"
     )
-    assert said(prefix, [prefix / "bin" / "python", "-c", code], tmp_path).split() == ["True"] * 2
+    assert said(prefix, [prefix / "bin" / "python", "-c", code], tmp_path).split() == ["True"] * 4
 
 
 def test_without_its_files_the_package_says_so(monkeypatch, tmp_path):

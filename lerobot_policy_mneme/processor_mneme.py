@@ -1,0 +1,59 @@
+"""LeRobot's processors around policy `mneme`: rows and devices; values pass through untouched.
+
+The steps that normalise are there, since fine-tuning names them, and do nothing by the
+configuration's `normalization_mapping`.
+"""
+
+from typing import Any
+
+from lerobot.processor import (
+    AddBatchDimensionProcessorStep,
+    DeviceProcessorStep,
+    NormalizerProcessorStep,
+    PolicyAction,
+    PolicyProcessorPipeline,
+    RenameObservationsProcessorStep,
+    UnnormalizerProcessorStep,
+)
+from lerobot.processor.converters import policy_action_to_transition, transition_to_policy_action
+from lerobot.utils.constants import (
+    POLICY_POSTPROCESSOR_DEFAULT_NAME,
+    POLICY_PREPROCESSOR_DEFAULT_NAME,
+)
+
+from lerobot_policy_mneme.configuration_mneme import MnemeConfig
+
+Pipelines = tuple[
+    PolicyProcessorPipeline[dict[str, Any], dict[str, Any]],
+    PolicyProcessorPipeline[PolicyAction, PolicyAction],
+]
+
+
+def make_mneme_pre_post_processors(
+    config: MnemeConfig, dataset_stats: dict[str, dict[str, Any]] | None = None
+) -> Pipelines:
+    """Return what a batch goes through before the policy, and an action after it.
+
+    Args:
+        config: Of the policy.
+        dataset_stats: Not used; LeRobot hands them to every policy's.
+    """
+    inputs, outputs = config.input_features or {}, config.output_features or {}
+    norm_map = config.normalization_mapping
+    before = [
+        RenameObservationsProcessorStep(rename_map={}),
+        AddBatchDimensionProcessorStep(),
+        DeviceProcessorStep(device=config.device),
+        NormalizerProcessorStep(features={**inputs, **outputs}, norm_map=norm_map, stats=None),
+    ]
+    after = [
+        UnnormalizerProcessorStep(features=outputs, norm_map=norm_map, stats=None),
+        DeviceProcessorStep(device="cpu"),
+    ]
+    return (
+        PolicyProcessorPipeline(steps=before, name=POLICY_PREPROCESSOR_DEFAULT_NAME),
+        PolicyProcessorPipeline(
+            steps=after, name=POLICY_POSTPROCESSOR_DEFAULT_NAME,
+            to_transition=policy_action_to_transition, to_output=transition_to_policy_action,
+        ),
+    )  # fmt: skip
