@@ -9,7 +9,6 @@ Every line it runs is printed, continues what is there, and can be run by itself
 import argparse
 import json
 import math
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from training import lines
 from training.metrics import read_metrics
 from vla.statistics import wilson
 
@@ -258,13 +258,6 @@ def _folder(name: str) -> str:
     return name.replace(",", "").replace(" ", "-")
 
 
-def _vla(words: list[str], console: Console) -> None:
-    console.print(f"\n$ vla {' '.join(words)}", highlight=False)
-    code = subprocess.run([sys.executable, "-m", "vla.cli", *words], check=False).returncode
-    if code:
-        raise SystemExit(code)  # the verb has said why
-
-
 def main(argv: list[str] | None = None) -> int:
     """Run what is missing and print a table per task."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -279,11 +272,11 @@ def main(argv: list[str] | None = None) -> int:
         found: dict[str, list[Found]] = {name: [] for name in args.arm}
         for seed in args.seed:
             demos, train = begin(task, seed, args.critic, args.out)
-            _vla(demos, console)
-            _vla([*train, "--threads", args.threads], console)
+            lines.must(demos, console)
+            lines.must([*train, "--threads", args.threads], console)
             for name in args.arm:
                 line = practice(task, seed, name, args.critic, args.out)
-                _vla([*line, "--threads", args.threads], console)
+                lines.must([*line, "--threads", args.threads], console)
                 found[name].append(read(task, seed, name, args.out))
         console.print(table(task, found))
         if CLONES[task].task in REMEMBERED:
