@@ -5,8 +5,6 @@ capability joins by one more line in `steps`.
 """
 
 import json
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from training import lines
 from vla.contracts import registry
 
 OUT = Path("runs/demo")
@@ -120,11 +119,8 @@ def main() -> int:
     """Run the steps; stop at the first that fails and return its exit code."""
     console = Console()
     begin = time.perf_counter()
-    # Ctrl-C reaches the verb, too: it saves and says so, and we wait for it.
-    signal.signal(signal.SIGINT, lambda *_: None)
     for words in steps(OUT):
-        console.print(f"\n[bold]$ vla {' '.join(words)}[/bold]", highlight=False)
-        code = subprocess.run([sys.executable, "-m", "vla.cli", *words], check=False).returncode
+        code = lines.run(words, console)
         if code:
             return code
     console.print()

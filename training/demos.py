@@ -27,12 +27,9 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    ProgressColumn,
-    Task,
     TextColumn,
     TimeRemainingColumn,
 )
-from rich.text import Text
 
 from sim import suite_episode
 from sim.behaviours import check_supported
@@ -42,6 +39,7 @@ from sim.vec_env import TASKS, is_suite, load_arm, load_task, title
 from vla import arguments
 from vla.contracts import registry
 from vla.contracts.config import PluginConfig, check_least, to_json, type_name
+from vla.data.bar import Rate
 from vla.data.reader import DatasetInfo, open_dataset
 from vla.data.writer import Episode, merge_shards, write_shard
 from vla.interrupted import Interrupted
@@ -285,18 +283,11 @@ def _bar(config: DemosConfig) -> Progress:
         TextColumn(f"recording {title(config.task)}"),
         BarColumn(),
         MofNCompleteColumn(),
-        _Rate(),
+        Rate(),
         TextColumn("saved {task.fields[saved]}"),
         TimeRemainingColumn(),
         console=Console(stderr=True),
     )
-
-
-class _Rate(ProgressColumn):
-    """Episodes per second."""
-
-    def render(self, task: Task) -> Text:
-        return Text(f"{task.speed:.1f}/s" if task.speed else "starting")
 
 
 class _Team:

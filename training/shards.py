@@ -26,9 +26,11 @@ def shard_(loss: nn.Module, device: str, size: int) -> None:
 
 def layers(module: nn.Module) -> Iterator[nn.Module]:
     """Yield the outermost members of lists of modules that have parameters: what is called as one
-    and is one of many.
+    and is one of many. A list that is `driven` has members whose parts are called without them.
     """
     for child in module.children():
+        if getattr(child, "driven", False):
+            continue
         if isinstance(child, nn.ModuleList):
             yield from (one for one in child if any(True for _ in one.parameters()))
         else:

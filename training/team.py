@@ -5,6 +5,7 @@ summed, so that an update is that of one process. The first one evaluates, write
 """
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -145,7 +146,8 @@ def joined(device: str, parallel: Parallel = "ddp") -> Iterator[Team]:
         control = dist.new_group(backend="gloo", timeout=PATIENCE)
         yield Team(Part(rank, size), control, device, parallel)
     except ValueError as error:
-        if rank:  # the first one says it
+        if rank:  # the first one has mostly met the same, and says it as commands do
+            print(f"process {rank}: {error}", file=sys.stderr)
             raise SystemExit(1) from error
         raise
     except RuntimeError as error:

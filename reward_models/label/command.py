@@ -7,23 +7,11 @@ source is read and never written; its checksums before and after are part of the
 import contextlib
 import resource
 import shutil
-import signal
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
 
 from reward_models.label import columns, corrections, parts, settings, source, write
 from reward_models.label.plan import Plan, estimate, prepare
@@ -33,6 +21,7 @@ from reward_models.label_report.command import report
 from reward_models.label_report.read import LABELS_FILE
 from reward_models.review import server as review
 from vla import arguments, checkpoint
+from vla.data.bar import bar, stoppable
 from vla.interrupted import Interrupted
 
 FORMAT = 1
@@ -140,13 +129,13 @@ def _score_missing(plan: Plan, store: parts.Parts, wanted: Sequence[int]) -> int
             todo.append(inside)
     frames = plan.job.source.scored_frames
     count = 0
-    with parts.claim(store, f"shard-{i}-of-{n}"), _stoppable(), _bar() as bar:
-        line = bar.add_task("", total=int(sum(frames[list(g)].sum() for g in todo)))
+    with parts.claim(store, f"shard-{i}-of-{n}"), stoppable(), bar("frames") as shown:
+        line = shown.add_task("labelling", total=int(sum(frames[list(g)].sum() for g in todo)))
         try:
             for found in score_groups(plan.job, todo):
                 for episode, scored in found.items():
                     store.write(episode, scored)
-                    bar.advance(line, int(frames[episode]))
+                    shown.advance(line, int(frames[episode]))
                     count += int(frames[episode])
         except KeyboardInterrupt:
             saved = len(wanted) - len(store.missing(wanted))
@@ -237,40 +226,3 @@ def told(speed: dict[str, Any]) -> str:
         f"{speed['frames']:,} frames scored in {speed['seconds']:.1f} s "
         f"({speed['frames_per_s']:,.0f}/s), peak memory {speed['peak_memory_mb']:,.0f} MB"
     )
-
-
-# --- signals and the bar -------------------------------------------------------------------------
-
-
-class _stoppable:  # noqa: N801  reads as what it does: `with _stoppable():`
-    """SIGTERM stops a labelling like Ctrl-C."""
-
-    def __enter__(self) -> None:
-        self._before: Callable[..., Any] | int | None = None
-        try:
-            self._before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-        except ValueError:  # not the main thread, which alone gets signals
-            self._before = None
-
-    def __exit__(self, *error: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGTERM, self._before)
-
-
-def _bar() -> Progress:
-    return Progress(
-        TextColumn("labelling"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("frames"),
-        _Rate(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-    )
-
-
-class _Rate(ProgressColumn):
-    """Frames per second."""
-
-    def render(self, task: Task) -> Text:
-        return Text(f"{task.speed:.1f}/s" if task.speed else "starting")

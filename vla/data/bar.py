@@ -24,16 +24,17 @@ def bar(unit: str) -> Progress:
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn(unit),
-        _Rate(),
+        Rate(),
         TimeRemainingColumn(),
         console=Console(stderr=True),
     )
 
 
-class _Rate(ProgressColumn):
+class Rate(ProgressColumn):
     """Things per second."""
 
     def render(self, task: Task) -> Text:
+        """Return it as text."""
         return Text(f"{task.speed:.1f}/s" if task.speed else "starting")
 
 

@@ -24,6 +24,7 @@ class Sight(nn.Module):
         """
         super().__init__()
         self.merge = int(tower.spatial_merge_size)
+        tower.blocks.driven = True  # their parts are called here, not they
         side = tokens * self.merge
         order = self.blocks(torch.arange(side**2).view(1, 1, side, side).float())[0, :, 0].long()
         row, column = order // side, order % side
