@@ -188,7 +188,7 @@ class BehaviourCloning:
         averaged.load_state_dict(weights)
         return evaluate(averaged.eval(), self.train.task, episodes=episodes, seed=seed)
 
-    def _another(self) -> VLAPolicy:
+    def _another(self) -> Any:
         """Return a policy like this one, which has no part in what processes do together."""
         own = self.module
         if not self.team.together:
