@@ -101,16 +101,21 @@ def save(
 
 def replace_folder(fresh: Path, folder: Path) -> None:
     """Put `fresh` in the place of `folder` such that a kill leaves one of the two, complete."""
-    for path in fresh.rglob("*"):
-        if path.is_file():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+    flush(fresh)
     old = old_place(folder)
     shutil.rmtree(old, ignore_errors=True)
     if folder.exists():
         folder.rename(old)
     fresh.rename(folder)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def flush(folder: Path) -> None:
+    """Have everything in a folder written to the disk before it gets its name."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
 
 
 def recover_folder(folder: Path) -> None:
