@@ -89,8 +89,8 @@ def unpack(argv: list[str]) -> int:
     """Run `vla lerobot unpack DIR --out RUN`; return the exit code.
 
     Raises:
-        ValueError: there is no such policy, it is damaged or a baseline, its task is not known, or something is
-            at RUN.
+        ValueError: there is no such policy, it is damaged or a baseline, its task is not known, or
+            something is at RUN.
     """
     args = arguments.read(UnpackArgs, argv, "vla lerobot unpack")
     found = located(args.folder)

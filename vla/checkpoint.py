@@ -151,9 +151,23 @@ def load(
     config, trained_on, statistics, origin = _read_description(folder / "policy.json")
     if robot is not None:
         check_robot(trained_on, robot)
+    check_described(config, folder / "policy.json")
     policy = config.build(trained_on, statistics, read_tokenizer(folder / "tokenizer.json"))
     load_weights_(policy, folder / "model.safetensors")
     return policy.to(device).eval(), origin
+
+
+def check_described(config: PluginConfig, path: Path) -> None:
+    """Raise ValueError if a policy leaves it to a model elsewhere to say what it is made of.
+
+    Building it would look for that model, and download it if its name asks for that.
+    """
+    for part in (config, getattr(config, "backbone", None)):
+        if getattr(part, "given", {}) is None:
+            raise ValueError(
+                f"{path}: does not say how its pretrained model is built (given is null); restore "
+                "the checkpoint, or train again"
+            )
 
 
 def load_ours(folder: Path, what: str, device: str = "cpu") -> tuple[VLAPolicy, Provenance]:

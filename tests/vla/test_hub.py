@@ -226,9 +226,7 @@ def test_a_folder_whose_replacement_was_killed_is_kept(run, hub, tmp_path, refus
     assert (out / "mine").read_text() == "mine"
 
 
-def test_what_appears_during_a_download_is_kept(
-    run, hub, tmp_path, refusals, monkeypatch
-) -> None:
+def test_what_appears_during_a_download_is_kept(run, hub, tmp_path, refusals, monkeypatch) -> None:
     fill(hub, "me/cue", run)
     out, load = tmp_path / "pulled", checkpoint.load
 
