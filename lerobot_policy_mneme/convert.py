@@ -57,11 +57,11 @@ def pack(argv: list[str]) -> int:
     """Run `vla lerobot pack CHECKPOINT --out DIR`; return the exit code.
 
     Raises:
-        ValueError: there is no checkpoint, it is damaged, or something is at DIR.
+        ValueError: there is no checkpoint, it is damaged or a baseline, or something is at DIR.
     """
     args = arguments.read(PackArgs, argv, "vla lerobot pack")
     found = checkpoint.find(args.checkpoint)
-    policy, _ = checkpoint.load(found)
+    policy, _ = checkpoint.load_ours(found, "vla lerobot pack")
     robot = policy.robot
     seen = {
         camera.name: (camera.height_px, camera.width_px)
@@ -89,12 +89,12 @@ def unpack(argv: list[str]) -> int:
     """Run `vla lerobot unpack DIR --out RUN`; return the exit code.
 
     Raises:
-        ValueError: there is no such policy, it is damaged, its task is not known, or something is
-            at RUN.
+        ValueError: there is no such policy, it is damaged or a baseline, its task is not known, or
+            something is at RUN.
     """
     args = arguments.read(UnpackArgs, argv, "vla lerobot unpack")
     found = located(args.folder)
-    _, origin = checkpoint.load(found)
+    _, origin = checkpoint.load_ours(found, "vla lerobot unpack")
     if not (args.task or origin.task):
         raise ValueError(
             f"{found}: its data set does not say which task it is for; give --task, as in `vla "

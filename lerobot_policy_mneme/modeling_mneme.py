@@ -95,7 +95,8 @@ class MnemePolicy(PreTrainedPolicy):
             config = PreTrainedConfig.from_pretrained(folder)
         if not isinstance(config, MnemeConfig):
             raise ValueError(f"{folder}: a policy of type {config.type}, expected mneme")
-        policy = cls(config, loaded=checkpoint.load(folder), **kwargs)
+        loaded = checkpoint.load_ours(folder, "LeRobot's policy mneme")
+        policy = cls(config, loaded=loaded, **kwargs)
         return policy.to(config.device).eval()
 
     def _save_pretrained(self, save_directory: Path) -> None:

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from vla import checkpoint
 from vla.contracts import config as configs
 from vla.contracts import registry
 from vla.contracts.config import PluginConfig, plugin
+from vla.nn.vlm import HUB, locate
 
 FORMAT = 1
 PACKAGE = "reward_models.critics"
@@ -114,9 +115,24 @@ def load(place: str | Path) -> Scorer:
     folder = find(Path(place))
     told = describe(folder)
     words = folder / "tokenizer.json"
-    critic = told.critic.build(checkpoint.read_tokenizer(words) if words.is_file() else None)
+    critic = _local(told.critic).build(
+        checkpoint.read_tokenizer(words) if words.is_file() else None
+    )
     checkpoint.load_weights_(critic, folder / "model.safetensors")
     return Scorer(critic.eval(), told.scorer, told.calibration)
+
+
+def _local(critic: Any) -> Any:
+    """Return settings that download nothing; a critic's folder may be anybody's.
+
+    Raises:
+        ValueError: they name a model that is not on this machine.
+    """
+    name: str = getattr(critic, "model", "")
+    if not name:
+        return critic
+    locate(name, download=False)
+    return replace(critic, model=name.removeprefix(HUB))
 
 
 def find(place: Path) -> Path:

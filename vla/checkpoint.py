@@ -101,16 +101,21 @@ def save(
 
 def replace_folder(fresh: Path, folder: Path) -> None:
     """Put `fresh` in the place of `folder` such that a kill leaves one of the two, complete."""
-    for path in fresh.rglob("*"):
-        if path.is_file():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+    flush(fresh)
     old = old_place(folder)
     shutil.rmtree(old, ignore_errors=True)
     if folder.exists():
         folder.rename(old)
     fresh.rename(folder)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def flush(folder: Path) -> None:
+    """Have everything in a folder written to the disk before it gets its name."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
 
 
 def recover_folder(folder: Path) -> None:
@@ -146,9 +151,23 @@ def load(
     config, trained_on, statistics, origin = _read_description(folder / "policy.json")
     if robot is not None:
         check_robot(trained_on, robot)
+    check_described(config, folder / "policy.json")
     policy = config.build(trained_on, statistics, read_tokenizer(folder / "tokenizer.json"))
     load_weights_(policy, folder / "model.safetensors")
     return policy.to(device).eval(), origin
+
+
+def check_described(config: PluginConfig, path: Path) -> None:
+    """Raise ValueError if a policy leaves it to a model elsewhere to say what it is made of.
+
+    Building it would look for that model, and download it if its name asks for that.
+    """
+    for part in (config, getattr(config, "backbone", None)):
+        if getattr(part, "given", {}) is None:
+            raise ValueError(
+                f"{path}: does not say how its pretrained model is built (given is null); restore "
+                "the checkpoint, or train again"
+            )
 
 
 def load_ours(folder: Path, what: str, device: str = "cpu") -> tuple[VLAPolicy, Provenance]:

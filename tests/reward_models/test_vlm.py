@@ -315,6 +315,19 @@ def test_no_name_reaches_the_network_by_default(
         vlm.locate("hub:some/model")
 
 
+def test_a_critics_folder_downloads_nothing(
+    qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = config(qwen)
+    foreign = replace(told, model="hub:evil/huge")
+    checkpoint.save(Scorer(told.build()), foreign, None, tmp_path / "c", weights={}, provenance={})
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(socket.socket, "connect", None)
+    with pytest.raises(ValueError, match=r"not on this machine; fetch it once: hf download evil"):
+        checkpoint.load(tmp_path / "c")
+
+
 def test_wrong_use_is_explained(qwen: Path, tmp_path: Path) -> None:
     critic = config(qwen).build()
     with pytest.raises(ValueError, match="got images of 2 cameras, expected .'front',."):

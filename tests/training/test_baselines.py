@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from sim import vec_env
 from training import baseline_study, compare, lines, report, train
 from training.optimiser import OptimiserConfig
+from training.view import rollout
 from vla import checkpoint, cli
+from vla.contracts import config as configs
 from vla.policies import act
 
 SMALL = "--policy.image-px 32 --policy.width 16 --policy.layers 1"
@@ -61,12 +64,27 @@ def test_a_run_is_trained_measured_tested_and_reported(
     assert ">act<" in page  # where our own policies name their memory
 
 
+def test_a_baseline_has_a_card_and_can_be_looked_at(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "card.md"
+    assert cli.main(f"hub card {run} --licence mit --out {out}".split()) == 0
+    text = out.read_text()
+    assert "policy-act" in text
+    assert "vla eval runs/" in text
+    assert "vla export" not in text
+    policy, origin = checkpoint.load(run)
+    task = configs.from_json(None, origin.task, "task", vec_env.TASKS)
+    (row,) = rollout.play(policy, task, episodes=1, seed=0)
+    assert row.chunk
+    assert not row.wrote
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
         ("export {run} --out {new}", "export got a policy of type 'act', expected one of type"),
         ("train rl --task cue_colour --from {run} --demos {data} --reward sparse --out {new}",
          "practice got a policy of type 'act'"),
+        ("lerobot pack {run} --out {new}", "vla lerobot pack got a policy of type 'act'"),
         ("train distill --from {run} --data {data} --out {new}", "distillation got a policy of"),
         ("train --policy.type act --features cache --data {data} --out {new} --algo.shift-px 0 "
          "--algo.gain 0", "features: not for a policy of type 'act'"),

@@ -216,6 +216,31 @@ def test_no_name_of_the_hub(name) -> None:
         names.check(name)
 
 
+def test_a_folder_whose_replacement_was_killed_is_kept(run, hub, tmp_path, refusals) -> None:
+    fill(hub, "me/cue", run)
+    out = tmp_path / "pulled"
+    old = checkpoint.old_place(out)
+    old.mkdir()
+    (old / "mine").write_text("mine")
+    assert "is there already" in refusals(f"hub pull me/cue --out {out}", hub, TOKEN)
+    assert (out / "mine").read_text() == "mine"
+
+
+def test_what_appears_during_a_download_is_kept(run, hub, tmp_path, refusals, monkeypatch) -> None:
+    fill(hub, "me/cue", run)
+    out, load = tmp_path / "pulled", checkpoint.load
+
+    def meanwhile(folder):
+        out.mkdir()
+        (out / "mine").write_text("mine")
+        return load(folder)
+
+    monkeypatch.setattr(checkpoint, "load", meanwhile)
+    assert "is there already" in refusals(f"hub pull me/cue --out {out}", hub, TOKEN)
+    assert [path.name for path in tmp_path.iterdir()] == ["pulled"]
+    assert (out / "mine").read_text() == "mine"
+
+
 # --- the card --------------------------------------------------------------------------------
 
 

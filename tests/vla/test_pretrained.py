@@ -314,7 +314,7 @@ def test_many_frozen_weights_stay_in_the_models_folder(tiny_model: Models, tmp_p
     with pytest.raises(ValueError, match=r"model: holds weights \w{12}, the checkpoint was"):
         checkpoint.load(place)
     shutil.rmtree(folder)
-    with pytest.raises(ValueError, match=r"is not on this machine; give a folder, or hub:"):
+    with pytest.raises(ValueError, match=r"is not on this machine; put its folder there again"):
         checkpoint.load(place)
 
 

@@ -118,7 +118,12 @@ def _show(fill: Callable[[Any], None], out: Path | None) -> None:
         with drawing.recording(path) as stream:
             fill(stream)
         # By default it listens to the whole network.
-        subprocess.run([program, "--bind", "127.0.0.1", str(path)], check=False)
+        done = subprocess.run([program, "--bind", "127.0.0.1", str(path)], check=False)
+    if done.returncode:
+        raise ValueError(
+            f"the viewer ended with {done.returncode}, and what it showed is gone; add --out "
+            f"FILE{SUFFIX} to keep it, and open that with `rerun FILE{SUFFIX}`"
+        )
 
 
 def viewer() -> str:

@@ -125,7 +125,8 @@ def _decide_(
     row.at.append(step)
     row.chunk.append(chunk[e])
     row.read.append(PolicyState(**{name: value[None] for name, value in kept.items()}))
-    row.wrote.append(_numpy(after.tokens)[e, -1].copy())
+    if after.tokens.shape[1]:  # a baseline has no slots
+        row.wrote.append(_numpy(after.tokens)[e, -1].copy())
 
 
 def _arrive_(row: Rollout, now: np.ndarray, result: Any) -> None:

@@ -18,7 +18,7 @@ from vla.nn import pretrained
 from vla.nn.context import Encoded
 from vla.nn.pretrained import PretrainedBackbone, PretrainedConfig
 from vla.nn.text import MeanOfWords, train_tokenizer
-from vla.nn.vlm import DTYPES
+from vla.nn.vlm import DTYPES, LOCAL
 
 FAMILIES = ("siglip", "dinov2", "dinov2_with_registers")
 """Names that the models give themselves; SigLIP2 for pictures of one size is a siglip."""
@@ -157,16 +157,15 @@ def _read(config: Config, folder: Path) -> dict[str, Any]:
     """Return everything that is needed of a model's folder but its weights."""
     from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer
 
-    opened, local = pretrained.opened, {"local_files_only": True}
-    made = opened(lambda: AutoConfig.from_pretrained(folder, **local), folder)
-    if made.model_type not in FAMILIES:
-        raise ValueError(f"{folder}: is a {made.model_type}, expected one of {', '.join(FAMILIES)}")
+    opened = pretrained.opened
+    made = opened(lambda: AutoConfig.from_pretrained(folder, **LOCAL), folder)
+    _check_family(made.model_type, folder)
     eyes = opened(
-        lambda: AutoImageProcessor.from_pretrained(folder, use_fast=True, **local), folder
+        lambda: AutoImageProcessor.from_pretrained(folder, use_fast=True, **LOCAL), folder
     )
     texts, pad = made.model_type == "siglip", None
     if texts:
-        pad = opened(lambda: AutoTokenizer.from_pretrained(folder, **local).pad_token_id, folder)
+        pad = opened(lambda: AutoTokenizer.from_pretrained(folder, **LOCAL).pad_token_id, folder)
     patch = 1 if texts else made.patch_size
     side = made.vision_config.image_size if texts else max(config.image_px // patch, 1) * patch
     words = pretrained.bare_tokenizer(folder).get_vocab_size() if texts else 0
@@ -177,6 +176,11 @@ def _read(config: Config, folder: Path) -> dict[str, Any]:
     })  # fmt: skip
 
 
+def _check_family(kind: str, where: object) -> None:
+    if kind not in FAMILIES:
+        raise ValueError(f"{where}: is a {kind}, expected one of {', '.join(FAMILIES)}")
+
+
 def _model(config: Config, folder: Path | None) -> nn.Module:
     """Return the towers without what nothing here asks: from a folder, or yet to be filled."""
     from transformers import CONFIG_MAPPING, AutoModel
@@ -185,14 +189,15 @@ def _model(config: Config, folder: Path | None) -> nn.Module:
     model: Any
     if folder is not None:
         model = AutoModel.from_pretrained(
-            folder, local_files_only=True, dtype=DTYPES[config.dtype], use_safetensors=True,
-            attn_implementation="sdpa",
+            folder, dtype=DTYPES[config.dtype], use_safetensors=True, attn_implementation="sdpa",
+            **LOCAL,
         )  # fmt: skip
     else:
         architecture = (config.given or {})["architecture"]
+        _check_family(architecture["model_type"], "policy.json")
         made = CONFIG_MAPPING[architecture["model_type"]].from_dict(copy.deepcopy(architecture))
         with no_init_weights():
-            model = AutoModel.from_config(made, attn_implementation="sdpa")
+            model = AutoModel.from_config(made, attn_implementation="sdpa", trust_remote_code=False)
     if model.config.model_type == "siglip":
         model.vision_model.use_head = False
         del model.vision_model.head, model.logit_scale, model.logit_bias

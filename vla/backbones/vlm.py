@@ -16,7 +16,7 @@ from torch import Tensor
 from vla.nn import families, pretrained
 from vla.nn.families import Eyes, Prompt, Reader
 from vla.nn.pretrained import PretrainedBackbone, PretrainedConfig
-from vla.nn.vlm import DTYPES
+from vla.nn.vlm import DTYPES, LOCAL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ def _read(config: Config, folder: Path, views: int) -> dict[str, Any]:
     from transformers import AutoConfig
 
     opened = pretrained.opened
-    made = opened(lambda: AutoConfig.from_pretrained(folder, local_files_only=True), folder)
+    made = opened(lambda: AutoConfig.from_pretrained(folder, **LOCAL), folder)
     families.check(made.model_type, folder)
     processor = opened(lambda: families.processor_of(folder, made), folder)
     seen = families.eyes(made, config.image_px)
@@ -127,13 +127,15 @@ def _model(config: Config, folder: Path | None) -> torch.nn.Module:
 
     if folder is not None:
         whole: Any = AutoModelForImageTextToText.from_pretrained(
-            folder, local_files_only=True, dtype=DTYPES[config.dtype], use_safetensors=True,
-            attn_implementation="sdpa",
+            folder, dtype=DTYPES[config.dtype], use_safetensors=True, attn_implementation="sdpa",
+            **LOCAL,
         )  # fmt: skip
         return whole.model
     architecture = (config.given or {})["architecture"]
     families.check(architecture["model_type"], "policy.json")
     made = CONFIG_MAPPING[architecture["model_type"]].from_dict(copy.deepcopy(architecture))
     with no_init_weights():
-        whole = AutoModelForImageTextToText.from_config(made, attn_implementation="sdpa")
+        whole = AutoModelForImageTextToText.from_config(
+            made, attn_implementation="sdpa", trust_remote_code=False
+        )
     return whole.model

@@ -1,1 +1,1 @@
-"""Models on the Hub: the one place in the repository that ever contacts it."""
+"""Our policies on the Hub: up, down, and what their page says; pretrained models are not ours."""

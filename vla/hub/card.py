@@ -10,6 +10,8 @@ from vla.hub.facts import Facts, Result, named, settings
 VERBS = {"distill": "vla train distill", "bc": "vla train"}
 PRACTICE = "vla train rl"
 NAME_IF_NONE = "OWNER/NAME"
+PARTS = ("backbone", "memory", "head")
+"""Of our own policy; a baseline has none of them."""
 
 
 def licence(facts: Facts, asked: str | None) -> str:
@@ -69,10 +71,10 @@ def write(facts: Facts, *, name: str, licence: str, datasets: tuple[str, ...] = 
 
 
 def _tags(facts: Facts) -> list[str]:
-    parts = ("memory", "head", "backbone")
-    own = [named(facts.policy[part]) for part in parts]
+    policy = facts.policy
+    own = [f"{part}-{named(policy[part])}" for part in PARTS if part in policy]
     return ["robotics", "vision-language-action", "mneme-vla", facts.robot["name"],
-            *(f"{part}-{key}" for part, key in zip(parts, own, strict=True))]  # fmt: skip
+            *(own or [f"policy-{named(policy)}"])]  # fmt: skip
 
 
 def _what(facts: Facts) -> str:
@@ -80,8 +82,9 @@ def _what(facts: Facts) -> str:
     rows = [
         ("robot", f"{facts.robot['name']}, {facts.robot['control_hz']:g} control steps per second"),
         ("parameters", f"{facts.parameters:,}"),
+        ("policy", f"`{named(policy)}`"),
         *((part, f"`{named(policy[part])}`: {settings(policy[part])}")
-          for part in ("backbone", "memory", "head")),
+          for part in PARTS if part in policy),
         ("actions", f"chunks of {policy['chunk']}, of which {policy['execute']} are executed"),
         ("cameras", ", ".join(policy["cameras"])),
         ("updates", str(facts.origin["step"])),
@@ -158,10 +161,11 @@ def _pretrained(facts: Facts) -> str:
 
 def _use(facts: Facts, name: str) -> str:
     folder = Path("runs") / name.split("/")[-1]
+    ours = all(part in facts.policy for part in PARTS)
+    served = [f"vla export {folder} --out {folder}_onnx", f"vla serve {folder}_onnx"]
     return "\n".join([
         "## How to use", "", "```", f"vla hub pull {name} --out {folder}",
-        f"vla eval {folder} --episodes 200 --seed 1000",
-        f"vla export {folder} --out {folder}_onnx", f"vla serve {folder}_onnx", "```",
+        f"vla eval {folder} --episodes 200 --seed 1000", *(served if ours else ()), "```",
         "", "The folder holds safetensors and JSON; nothing in it is run as code.",
     ])  # fmt: skip
 

@@ -119,16 +119,18 @@ def pull(argv: list[str]) -> int:
     args = arguments.read(PullArgs, argv, "vla hub pull")
     name, revision = names.split(args.name)
     out = args.out
-    if out.exists():
-        raise ValueError(f"{out} is there already; choose another --out, or delete it")
+    if not out.exists():
+        checkpoint.recover_folder(out)  # may bring back one whose replacement was killed
+    _check_free(out)
     remote.check_online()
     out.parent.mkdir(parents=True, exist_ok=True)
-    checkpoint.recover_folder(out)
     fresh = out.with_name(f".{out.name}.new-pull")
     try:
         commit = remote.pull(name, checkpoint.FILES, fresh, revision=revision)
         policy, _ = checkpoint.load(fresh)
-        checkpoint.replace_folder(fresh, out)
+        _check_free(out)  # what appeared in the meantime is not ours to delete
+        checkpoint.flush(fresh)
+        fresh.rename(out)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     count = sum(p.numel() for p in policy.parameters())
@@ -155,6 +157,11 @@ def _card(args: CardArgs | PushArgs, found: facts.Facts) -> str:
         names.check(one)
     licence = card.licence(found, args.licence)
     return card.write(found, name=args.name, licence=licence, datasets=args.datasets)
+
+
+def _check_free(out: Path) -> None:
+    if out.exists():
+        raise ValueError(f"{out} is there already; choose another --out, or delete it")
 
 
 def _agree(yes: bool) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vla.nn.qwen import Sight
+from vla.nn.vlm import LOCAL
 
 MARK = "press the button"
 """Stands for the instruction while the processor's prompt is taken apart."""
@@ -112,7 +113,7 @@ def processor_of(folder: Path, config: Any) -> Any:
 
     if config.model_type == "smolvlm":
         return _SmolProcessor(folder, eyes(config, 0).tokens)
-    return AutoProcessor.from_pretrained(folder, local_files_only=True)
+    return AutoProcessor.from_pretrained(folder, **LOCAL)
 
 
 class _SmolProcessor:
@@ -121,10 +122,8 @@ class _SmolProcessor:
     def __init__(self, folder: Path, tokens: int) -> None:
         from transformers import AutoImageProcessor, AutoTokenizer
 
-        self.tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        self.image_processor = AutoImageProcessor.from_pretrained(
-            folder, local_files_only=True, use_fast=False
-        )
+        self.tokenizer = AutoTokenizer.from_pretrained(folder, **LOCAL)
+        self.image_processor = AutoImageProcessor.from_pretrained(folder, use_fast=False, **LOCAL)
         legacy = folder / "chat_template.json"
         self.chat_template = self.tokenizer.chat_template
         if not self.chat_template and legacy.is_file():

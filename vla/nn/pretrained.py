@@ -2,7 +2,7 @@
 
 A policy's description holds everything that such a network is built of but its weights. Weights
 that do not learn are in a checkpoint while they are few; of many, the checkpoint names the folder
-and its hash, and reads them from there.
+and its hash, and reads them from there: nothing is downloaded because a checkpoint says so.
 """
 
 import hashlib
@@ -87,8 +87,11 @@ class PretrainedConfig(BackboneConfig):
         """See `BackboneConfig`; empty until the model was read."""
         return {} if self.given is None else self.given["source"]
 
-    def folder(self) -> Path:
+    def folder(self, *, download: bool = True) -> Path:
         """Return where the model is.
+
+        Args:
+            download: See `vla.nn.vlm.locate`.
 
         Raises:
             ValueError: none was named, or it is not there.
@@ -98,14 +101,7 @@ class PretrainedConfig(BackboneConfig):
                 "policy.backbone.model: got none, expected a model; give its folder, or "
                 f"{HUB}OWNER/NAME to download it"
             )
-        try:
-            folder = locate(self.model)
-        except ValueError as error:
-            if HUB in self.model or Path(self.model).is_absolute():
-                raise
-            raise ValueError(
-                f"{error}; or fetch it once: hf download {self.model.removeprefix(HUB)}"
-            ) from error
+        folder = locate(self.model, download=download)
         if not (folder / "config.json").is_file():
             raise ValueError(f"{folder}: no model there (no config.json); copy it whole")
         return folder
@@ -342,7 +338,7 @@ def weights_folder(config: PretrainedConfig) -> Path | None:
     """
     if config.given is None or config.given["stored"]:
         return None
-    folder, told = config.folder(), config.given["source"]["sha256"]
+    folder, told = config.folder(download=False), config.given["source"]["sha256"]
     if (found := hash_of(folder)) != told:
         raise ValueError(
             f"{folder}: holds weights {found[:12]}, the checkpoint was trained on {told[:12]}; "

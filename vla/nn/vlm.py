@@ -2,7 +2,7 @@
 
 One forward pass reads all answers of a form, each at its own place and over the tokens that may
 stand there: no text is generated and none is parsed. What is asked is the critic's and the actor's
-business. Nothing is downloaded unless a name says so ("hub:OWNER/NAME").
+business. Nothing is downloaded unless a user's setting says so ("hub:OWNER/NAME").
 """
 
 import os
@@ -18,6 +18,8 @@ Prompt = Sequence[str | np.ndarray]
 """Texts and images (u8 [h, w, 3], RGB) in the order in which they are shown."""
 
 HUB = "hub:"
+LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+"""For every `from_pretrained`: files of this machine alone, and no code that lies among them."""
 FILLER = "?"
 """Stands in the place of an answer while later ones are read: none may depend on another."""
 LAYERS = r".*language_model.*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
@@ -157,9 +159,9 @@ def load(name: str, *, dtype: str = "float32", batch: int = 8, lora_rank: int = 
 
     folder = locate(name)
     try:
-        processor = AutoProcessor.from_pretrained(folder, local_files_only=True)
+        processor = AutoProcessor.from_pretrained(folder, **LOCAL)
         model = AutoModelForImageTextToText.from_pretrained(
-            folder, local_files_only=True, dtype=DTYPES[dtype], use_safetensors=True
+            folder, dtype=DTYPES[dtype], use_safetensors=True, **LOCAL
         )
     except (OSError, ValueError, KeyError) as error:
         line = f"{folder}: no vision-language model ({_line(error)}); copy it whole"
@@ -170,8 +172,13 @@ def load(name: str, *, dtype: str = "float32", batch: int = 8, lora_rank: int = 
     return Vlm(attach(model, lora_rank) if lora_rank else model, processor, batch).eval()
 
 
-def locate(name: str) -> Path:
+def locate(name: str, *, download: bool = True) -> Path:
     """Return the folder of a model; only "hub:OWNER/NAME" may use the network.
+
+    Args:
+        name: As in `load`.
+        download: Whether "hub:" counts; not for names that a checkpoint gives, which may be
+            anybody's.
 
     Raises:
         ValueError: the model is not on this machine, or could not be fetched.
@@ -181,7 +188,8 @@ def locate(name: str) -> Path:
     if Path(name).is_dir():
         return Path(name)
     plain = name.removeprefix(HUB)
-    offline = not name.startswith(HUB) or os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0")
+    forbidden = os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0")
+    offline = forbidden or not download or not name.startswith(HUB)
     try:
         # transformers asks the hub about names, even of cached models, but not about folders.
         found = snapshot_download(
@@ -190,9 +198,18 @@ def locate(name: str) -> Path:
         )  # fmt: skip
     except (OSError, ValueError) as error:
         why = "" if offline else f" and could not be fetched ({_line(error)})"
-        how = f"give a folder, or {HUB}{plain} with HF_HUB_OFFLINE unset to download it"
+        how = _how(plain, download)
         raise ValueError(f"model {plain!r} is not on this machine{why}; {how}") from error
     return Path(found)
+
+
+def _how(name: str, download: bool) -> str:
+    """Return what to do about a model that is not there."""
+    if Path(name).is_absolute():
+        return "give its folder" if download else "put its folder there again"
+    fetch = f"fetch it once: hf download {name}"
+    give = f"give a folder, or {HUB}{name} with HF_HUB_OFFLINE unset to download it, or "
+    return give + fetch if download else fetch
 
 
 def attach(model: nn.Module, rank: int) -> nn.Module:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from vla.contracts.config import check_least
 from vla.contracts.specs import RobotSpec
 from vla.nn import pretrained
-from vla.nn.vlm import locate
+from vla.nn.vlm import LOCAL, locate
 from vla.normalize import Statistics
 from vla.policies._lerobot import LeRobotConfig, LeRobotPolicy
 
@@ -190,9 +190,7 @@ def _read(config: Config, folder: Path) -> dict[str, Any]:
     """Return everything that is needed of a model's folder but its weights and its words."""
     from transformers import AutoConfig
 
-    made = pretrained.opened(
-        lambda: AutoConfig.from_pretrained(folder, local_files_only=True), folder
-    )
+    made = pretrained.opened(lambda: AutoConfig.from_pretrained(folder, **LOCAL), folder)
     if made.model_type != "smolvlm":
         raise ValueError(
             f"policy.model: {folder} holds a {made.model_type!r}, expected a SmolVLM; other "
@@ -236,7 +234,7 @@ def _fill_(vlm: nn.Module, folder: Path) -> None:
 
     whole = pretrained.opened(
         lambda: AutoModelForImageTextToText.from_pretrained(
-            folder, local_files_only=True, dtype=torch.float32, use_safetensors=True
+            folder, dtype=torch.float32, use_safetensors=True, **LOCAL
         ),
         folder,
     )

@@ -225,6 +225,20 @@ def test_the_viewer_listens_to_this_machine_alone(
     assert (tmp_path / "told").read_text() == "--bind 127.0.0.1\n"
 
 
+def test_a_viewer_that_fails_is_not_taken_for_one_that_was_closed(
+    monkeypatch, tmp_path, fake_dataset, capsys
+) -> None:
+    program = tmp_path / "rerun"
+    program.write_text("#!/bin/sh\nexit 3\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("DISPLAY", ":9")
+    assert cli.main(f"view {fake_dataset}".split()) == 1
+    said = only_sentence(capsys.readouterr().err)
+    assert "the viewer ended with 3" in said
+    assert "--out FILE.rrd" in said
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
