@@ -22,7 +22,7 @@ from vla.data.import_join import join
 from vla.data.import_parts import EPISODE, Part, folder_of, read_part, write_part
 from vla.data.info import DatasetInfo
 from vla.data.reader import open_dataset
-from vla.data.source import Source, Wanted
+from vla.data.source import Source, Wanted, check_names
 from vla.interrupted import Interrupted
 
 FORMATS = "vla.data.importers"
@@ -69,6 +69,7 @@ def import_set(config: ImportConfig) -> tuple[DatasetInfo, list[str]]:
         OSError: the disk is full; what was read before is saved.
     """
     source = open_source(config)
+    check_names(config.source, source.features)
     asked = _asked(config, source)
     parts = config.out.with_name(config.out.name + ".parts")
     if config.out.exists():
