@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vla.data.plain_writer import IMPLICIT
+from vla.data.plain_writer import IMPLICIT, QUANTILES
 from vla.data.source import Source, SourceEpisode, Wanted, check_names, fingerprint
 
 INFO = "meta/info.json"
@@ -31,6 +31,7 @@ NEEDED: dict[str, Any] = {
     "chunks_size": int,
 }
 SAID_OF_TASKS = {"task_index": int, "task": str}
+FIGURES = ("min", "max", "mean", "std")
 SPEC = re.compile(r"(0?\dd?)?")
 """How a number may be written in the name of a file."""
 
@@ -149,7 +150,25 @@ def _features(file: Path, said: dict[str, Any]) -> dict[str, dict[str, Any]]:
                 f"{file}: feature {key!r} is {feature!r}, expected a dtype and a shape of whole "
                 "numbers; copy it again"
             )
-    return {key: dict(feature) for key, feature in said.items() if key not in IMPLICIT}
+    return {k: _as_written(file, k, f) for k, f in said.items() if k not in IMPLICIT}
+
+
+def _as_written(file: Path, key: str, feature: dict[str, Any]) -> dict[str, Any]:
+    """Return a feature as the new set has it: sizes of videos are height, width, channels."""
+    if feature["dtype"] != "video":
+        return dict(feature)
+    shape, names = feature["shape"], feature.get("names")
+    named = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    size = dict(zip(names or (), shape, strict=False)) if named else {}
+    if len(shape) != 3:
+        raise ValueError(f"{file}: video {key!r} has shape {shape}, expected three numbers")
+    if {"height", "width"} <= set(size):
+        height_width = [size["height"], size["width"]]
+    else:
+        height_width = shape[1:] if shape[0] == 3 else shape[:2]
+    return {
+        **feature, "shape": [*height_width, 3], "names": ["height", "width", "channels"],
+    }  # fmt: skip
 
 
 def _read(plan: _Plan, place: int) -> SourceEpisode:
@@ -195,24 +214,48 @@ def _embedded(table: pa.Table, plan: _Plan, file: Path) -> pa.Table:
     """Return the table if its pictures are inside it."""
     for key, feature in plan.features.items():
         if feature["dtype"] == "image" and any(
-            not cell["bytes"] for chunk in table[key].chunks for cell in chunk.to_pylist()
+            not isinstance(cell, dict) or not cell.get("bytes")
+            for chunk in table[key].chunks
+            for cell in chunk.to_pylist()
         ):
             raise ValueError(f"{file}: pictures of {key!r} are not in the table; embed them first")
     return table.replace_schema_metadata(None)
 
 
 def _statistics(plan: _Plan, number: int) -> dict[str, dict[str, np.ndarray]]:
-    """Return what the source says of an episode's pictures."""
+    """Return what the source says of an episode's pictures, `c 1 1` per figure."""
     if number not in plan.statistics:
         return {}
     with (plan.path / STATISTICS).open("rb") as file:
         file.seek(plan.statistics[number])
-        found = json.loads(file.readline())["stats"]
+        found = json.loads(file.readline()).get("stats")
+    where = f"{plan.path / STATISTICS}: episode {number} has"
+    if not isinstance(found, dict):
+        raise ValueError(f"{where} no stats; copy it again")
     return {
-        key: {name: np.array(values) for name, values in found[key].items()}
+        key: _figures(found[key], min(feature["shape"]), key, where)
         for key, feature in plan.features.items()
         if feature["dtype"] in ("video", "image") and key in found
     }
+
+
+def _figures(said: Any, channels: int, key: str, where: str) -> dict[str, np.ndarray]:
+    found = {}
+    sizes = dict.fromkeys((*FIGURES, *QUANTILES), channels) | {"count": 1}
+    for name, size in sizes.items():
+        if name in QUANTILES and isinstance(said, dict) and name not in said:
+            continue
+        try:
+            values = np.array(said[name], np.float64)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{where} no {name!r} of {key!r}; copy it again") from error
+        if values.size != size or not np.isfinite(values).all():
+            raise ValueError(
+                f"{where} {values.tolist()} as {name!r} of {key!r}, expected {size} numbers; copy "
+                "it again"
+            )
+        found[name] = values.reshape(-1, 1, 1)
+    return found | {"count": found["count"].reshape(-1).astype(np.int64)}
 
 
 def _starts(file: Path) -> dict[int, int]:
