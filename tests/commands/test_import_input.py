@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import numpy as np
 import pytest
 
 from tests.vla import foreign_sets
@@ -35,6 +36,33 @@ def edit_hdf5(change: Callable[[h5py.File], object]) -> Callable[[Path], None]:
             change(file)
 
     return damage
+
+
+def break_chunk(name: str) -> Callable[[Path], None]:
+    """Write a column of demo_0 packed, and damage what is packed."""
+
+    def damage(place: Path) -> None:
+        with h5py.File(place / "demo.hdf5", "a") as file:
+            values = np.asarray(file["data/demo_0"].pop(name))
+            packed = file["data/demo_0"].create_dataset(
+                name, data=values, chunks=values.shape, compression="gzip"
+            )
+            chunk = packed.id.get_chunk_info(0)
+        with (place / "demo.hdf5").open("r+b") as raw:
+            raw.seek(chunk.byte_offset)
+            raw.write(b"x" * chunk.size)
+
+    return damage
+
+
+def picture_group(file: h5py.File) -> None:
+    del file["data/demo_1/obs/agentview_image"]
+    file.create_group("data/demo_1/obs/agentview_image")
+
+
+def number_for_demo(file: h5py.File) -> None:
+    del file["data/demo_1"]
+    file["data/demo_1"] = 3
 
 
 def drop_column(place: Path) -> None:
@@ -112,6 +140,21 @@ CASES: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "robomimic, no data": (edit_hdf5(lambda f: f.pop("data")), "demo.hdf5", "has no group `data`"),
     "robomimic, a column short": (
         edit_hdf5(lambda f: f["data/demo_2"].pop("rewards")), "demo.hdf5 --task x", "is missing",
+    ),
+    "robomimic, actions torn": (
+        break_chunk("actions"), "demo.hdf5 --task x", "demo_0: 'actions' cannot be read",
+    ),
+    "robomimic, rewards torn": (
+        break_chunk("rewards"), "demo.hdf5 --task x", "demo_0: 'rewards' cannot be read",
+    ),
+    "robomimic, pictures torn": (
+        break_chunk("obs/agentview_image"), "demo.hdf5 --task x", "agentview_image cannot be read",
+    ),
+    "robomimic, pictures a group": (
+        edit_hdf5(picture_group), "demo.hdf5 --task x", "no pictures data/demo_1/obs/agentview_im",
+    ),
+    "robomimic, a demonstration that is none": (
+        edit_hdf5(number_for_demo), "demo.hdf5 --task x", "demo_1: is no demonstration",
     ),
     "robomimic, cut": (cut("demo.hdf5"), "demo.hdf5 --task x", "cannot be read"),
     "version 2, state": (leave, "v2 --state x", "--state is for robomimic and RLDS"),

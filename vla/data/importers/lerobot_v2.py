@@ -19,8 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vla.data.plain_writer import IMPLICIT, QUANTILES
+from vla.data.plain_writer import IMPLICIT
 from vla.data.source import Source, SourceEpisode, Wanted, check_names, fingerprint
+from vla.data.video_writer import QUANTILES
 
 INFO = "meta/info.json"
 EPISODES, TASKS, STATISTICS = (f"meta/{n}.jsonl" for n in ("episodes", "tasks", "episodes_stats"))
