@@ -22,7 +22,7 @@ from tests.commands.lines import content
 from tests.vla import foreign_sets
 from tests.vla.foreign_sets import B_FRAMES, FLAT, decoded, encode, frames_of, v2_video
 from vla import cli
-from vla.data import import_parts, remux
+from vla.data import import_parts, remux, tfrecord
 from vla.data.import_command import ImportConfig, import_set
 from vla.data.reader import open_dataset, read_columns
 from vla.interrupted import Interrupted
@@ -388,6 +388,28 @@ def test_a_damaged_record_is_named_and_may_be_left_out(rlds, fake_dataset, tmp_p
     file.write_bytes(data[:-9])
     with pytest.raises(ValueError, match="is truncated"):
         imported(source, tmp_path / "cut", fps=10)
+
+
+@pytest.mark.parametrize(
+    ("key", "put", "words"),
+    [
+        ("observation/image", [1], "picture 0 is damaged .got a value of type"),
+        ("observation/image", [b""], "picture 0 is damaged .got nothing"),
+        ("observation/wrist", [b"GIF89a"], "picture 0 is damaged"),
+        ("language_instruction", [2], "the instruction is no text .it is 2"),
+    ],
+)
+def test_a_record_with_something_else_for_a_picture_or_a_text_is_named(
+    key, put, words, rlds, tmp_path
+) -> None:
+    source = Path(shutil.copytree(rlds, tmp_path / "rlds"))
+    file = source / "arm-train.tfrecord-00001-of-00002"
+    values = tfrecord.parse_example(tfrecord.read_record(file, 0))
+    plain = {name: v if isinstance(v, list) else v.tolist() for name, v in values.items()}
+    plain[f"steps/{key}"] = put * len(plain["steps/observation/image"])
+    file.write_bytes(foreign_sets.record(foreign_sets.example(plain)))
+    with pytest.raises(ValueError, match=words):
+        imported(source, tmp_path / "v3", fps=10)
 
 
 def test_a_stopped_import_goes_on_where_it_was_and_ends_the_same(v2, tmp_path, monkeypatch) -> None:
