@@ -41,6 +41,7 @@ from vla.contracts import registry
 from vla.contracts.config import PluginConfig, check_least, to_json, type_name
 from vla.data.bar import Rate
 from vla.data.reader import DatasetInfo, open_dataset
+from vla.data.whole import leftovers
 from vla.data.writer import Episode, merge_shards, write_shard
 from vla.interrupted import Interrupted
 
@@ -206,8 +207,8 @@ def _continue(parts: Path, recording: dict[str, Any]) -> None:
 
 def _clear_leftovers(parts: Path) -> None:
     """Delete what killed workers had begun to write; nobody may be recording."""
-    out = parts.name.removesuffix(".parts")
-    for leftover in (*parts.glob(".episodes-*.tmp"), *parts.parent.glob(f".{out}.*.tmp")):
+    out = parts.with_name(parts.name.removesuffix(".parts"))
+    for leftover in (*parts.glob(".episodes-*.tmp"), *leftovers(out)):
         shutil.rmtree(leftover)
 
 

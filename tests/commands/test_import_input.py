@@ -4,12 +4,16 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import h5py
+import numpy as np
 import pytest
 
 from tests.vla import foreign_sets
 from vla import cli
+
+CAMERA = "observation.images.front"
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +38,70 @@ def edit_hdf5(change: Callable[[h5py.File], object]) -> Callable[[Path], None]:
     return damage
 
 
+def break_chunk(name: str) -> Callable[[Path], None]:
+    """Write a column of demo_0 packed, and damage what is packed."""
+
+    def damage(place: Path) -> None:
+        with h5py.File(place / "demo.hdf5", "a") as file:
+            values = np.asarray(file["data/demo_0"].pop(name))
+            packed = file["data/demo_0"].create_dataset(
+                name, data=values, chunks=values.shape, compression="gzip"
+            )
+            chunk = packed.id.get_chunk_info(0)
+        with (place / "demo.hdf5").open("r+b") as raw:
+            raw.seek(chunk.byte_offset)
+            raw.write(b"x" * chunk.size)
+
+    return damage
+
+
+def picture_group(file: h5py.File) -> None:
+    del file["data/demo_1/obs/agentview_image"]
+    file.create_group("data/demo_1/obs/agentview_image")
+
+
+def number_for_demo(file: h5py.File) -> None:
+    del file["data/demo_1"]
+    file["data/demo_1"] = 3
+
+
 def drop_column(place: Path) -> None:
     info = json.loads((place / "v2/meta/info.json").read_text())
     del info["features"]["observation.state"]
     (place / "v2/meta/info.json").write_text(json.dumps(info))
+
+
+def edit_info(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    def damage(place: Path) -> None:
+        file = place / "v2/meta/info.json"
+        info = json.loads(file.read_text())
+        change(info)
+        file.write_text(json.dumps(info))
+
+    return damage
+
+
+def renamed(key: str) -> Callable[[Path], None]:
+    """Rename a camera of version 2."""
+    return edit_info(lambda info: info["features"].update({key: info["features"].pop(CAMERA)}))
+
+
+def told(**more: Any) -> Callable[[Path], None]:
+    return edit_info(lambda info: info.update(more))
+
+
+def line_without(name: str, key: str) -> Callable[[Path], None]:
+    def damage(place: Path) -> None:
+        lines = [json.loads(t) for t in (place / name).read_text().splitlines()]
+        del lines[1][key]
+        (place / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    return damage
+
+
+def rename_rlds(place: Path) -> None:
+    file = place / "rlds/features.json"
+    file.write_text(file.read_text().replace('"wrist"', '"..\\\\wrist"'))
 
 
 def cut(name: str) -> Callable[[Path], None]:
@@ -77,12 +141,61 @@ CASES: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "robomimic, a column short": (
         edit_hdf5(lambda f: f["data/demo_2"].pop("rewards")), "demo.hdf5 --task x", "is missing",
     ),
+    "robomimic, actions torn": (
+        break_chunk("actions"), "demo.hdf5 --task x", "demo_0: 'actions' cannot be read",
+    ),
+    "robomimic, rewards torn": (
+        break_chunk("rewards"), "demo.hdf5 --task x", "demo_0: 'rewards' cannot be read",
+    ),
+    "robomimic, pictures torn": (
+        break_chunk("obs/agentview_image"), "demo.hdf5 --task x", "agentview_image cannot be read",
+    ),
+    "robomimic, pictures a group": (
+        edit_hdf5(picture_group), "demo.hdf5 --task x", "no pictures data/demo_1/obs/agentview_im",
+    ),
+    "robomimic, a demonstration that is none": (
+        edit_hdf5(number_for_demo), "demo.hdf5 --task x", "demo_1: is no demonstration",
+    ),
     "robomimic, cut": (cut("demo.hdf5"), "demo.hdf5 --task x", "cannot be read"),
     "version 2, state": (leave, "v2 --state x", "--state is for robomimic and RLDS"),
     "version 2, rate": (leave, "v2 --fps 30", "has 10 frames/s, expected a whole rate"),
     "version 2, no state": (drop_column, "v2", "has no column 'observation.state'"),
     "version 2, no episodes": (lose("v2/meta/episodes.jsonl"), "v2", "episodes.jsonl: is missing"),
     "version 2, tasks cut": (cut("v2/meta/tasks.jsonl"), "v2", "task_index 1 is not in meta/t"),
+    "version 2, a camera that leaves": (renamed("../../../x"), "v2", "named '../../../x', and vid"),
+    "version 2, a camera with a path": (renamed("/x"), "v2", "is named '/x', and videos"),
+    "version 2, a camera with NUL": (renamed("a\0"), "v2", "is named 'a\\x00', and videos lie"),
+    "version 2, a feature that is a list": (
+        edit_info(lambda info: info["features"].update(action=[2])), "v2", "'action' is [2], expe",
+    ),
+    "version 2, a feature without shape": (
+        edit_info(lambda info: info["features"]["action"].pop("shape")), "v2", "'action' is {",
+    ),
+    "version 2, a table elsewhere": (
+        told(data_path="../{episode_index}.parquet"), "v2", "expected a name inside the data set",
+    ),
+    "version 2, an absolute table": (told(data_path="/etc/passwd"), "v2", "is '/etc/passwd', expe"),
+    "version 2, a pattern of its own": (told(data_path="{0}.parquet"), "v2", "is '{0}.parquet', e"),
+    "version 2, a pattern that digs": (
+        told(data_path="{episode_index.real}"), "v2", "is '{episode_index.real}', expected",
+    ),
+    "version 2, a pattern of a name that is not": (
+        told(video_path="{camera}.mp4"), "v2", "episode_chunk, episode_index, video_key",
+    ),
+    "version 2, no chunk": (told(chunks_size=0), "v2", "'chunks_size' is 0, expected at least 1"),
+    "version 2, endless rate": (told(fps=float("inf")), "v2", "has inf frames/s, expected a whole"),
+    "version 2, episode without number": (
+        line_without("v2/meta/episodes.jsonl", "episode_index"), "v2",
+        "line 2 has episode_index None; copy",
+    ),
+    "version 2, task without text": (
+        line_without("v2/meta/tasks.jsonl", "task"), "v2", "tasks.jsonl: line 2 has task None",
+    ),
+    "RLDS, a camera that leaves": (rename_rlds, "rlds --fps 5", "observation.images..."),
+    "robomimic, a camera that leaves": (
+        edit_hdf5(lambda f: f.move("data/demo_0/obs/agentview_image", "data/demo_0/obs/..\\x")),
+        "demo.hdf5 --task x", "observation.images...",
+    ),
 }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from tests.commands.lines import content
 from tests.vla import foreign_sets
 from tests.vla.foreign_sets import B_FRAMES, FLAT, decoded, encode, frames_of, v2_video
 from vla import cli
-from vla.data import import_parts, remux
+from vla.data import import_parts, remux, tfrecord
 from vla.data.import_command import ImportConfig, import_set
 from vla.data.reader import open_dataset, read_columns
 from vla.interrupted import Interrupted
@@ -187,6 +188,85 @@ def test_a_video_off_the_grid_is_encoded_anew_and_named(v2, fake_dataset, tmp_pa
     assert len(list((tmp_path / "v3/videos" / FRONT).glob("*/*.mp4"))) == 3  # before, it, after
 
 
+@pytest.mark.parametrize("anew", [0, 2])
+def test_figures_of_pictures_that_only_some_episodes_have_are_in_no_row(
+    anew, v2, tmp_path, monkeypatch
+) -> None:
+    """Version 2 says no quantiles of pictures; of what is encoded anew they are known."""
+    monkeypatch.setattr("vla.data.import_join.ROWS_AT_ONCE", 2)
+    source = Path(shutil.copytree(v2, tmp_path / "v2"))
+    video = v2_video(source, FRONT, anew)
+    encode(video, decoded(video).repeat(2, axis=0), 20, FLAT)
+    info, told = imported(source, tmp_path / "v3")
+    assert "1 encoded anew" in told[0]
+    table = pq.read_table(info.path / "meta/episodes/chunk-000/file-000.parquet")
+    assert table.num_rows == 5
+    said = {n.rsplit("/", 1)[1] for n in table.column_names if n.startswith(f"stats/{FRONT}/")}
+    assert said == {"min", "max", "mean", "std", "count"}
+    assert not any(table[name].null_count for name in table.column_names)
+    assert np.shape(table[f"stats/{FRONT}/mean"].to_pylist()) == (5, 3, 1, 1)
+
+
+def test_figures_of_version_2_may_be_whole_numbers_and_must_be_of_every_colour(
+    v2, tmp_path
+) -> None:
+    source = Path(shutil.copytree(v2, tmp_path / "v2"))
+    file = source / "meta/episodes_stats.jsonl"
+    lines = [json.loads(text) for text in file.read_text().splitlines()]
+    lines[0]["stats"][FRONT]["mean"] = [[[0]], [[1]], [[0]]]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    info, _ = imported(source, tmp_path / "v3")
+    table = pq.read_table(info.path / "meta/episodes/chunk-000/file-000.parquet")
+    mean = np.array(table[f"stats/{FRONT}/mean"].to_pylist())[:, :, 0, 0]
+    assert mean[0].tolist() == [0, 1, 0]
+    np.testing.assert_allclose(mean[1], np.ravel(lines[1]["stats"][FRONT]["mean"]))
+    lines[3]["stats"][FRONT]["std"] = [[[0.5]]]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(ValueError, match=r"episode 3 .* 'std' of 'observation.images.front'"):
+        imported(source, tmp_path / "other")
+
+
+def test_frames_after_the_end_that_are_off_the_grid_do_not_shift_the_next_episode(
+    v2, fake_dataset, tmp_path
+) -> None:
+    source = Path(shutil.copytree(v2, tmp_path / "v2"))
+    video = v2_video(source, FRONT, 2)
+    pictures = decoded(video)
+    length = len(pictures)
+    with av.open(str(video), "w") as container:
+        stream = container.add_stream("libx264", 10, options=FLAT)
+        stream.pix_fmt, stream.height, stream.width = "yuv420p", *pictures.shape[1:3]
+        stream.codec_context.time_base = Fraction(1, 1000)
+        # Five more frames within the time of one.
+        times = [*range(0, 100 * length, 100), *(100 * length - 80 + 20 * i for i in range(5))]
+        for time_ms, pixels in zip(times, [*pictures, *pictures[:5]], strict=True):
+            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+            frame.pts, frame.time_base = time_ms, Fraction(1, 1000)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    info, told = imported(source, tmp_path / "v3")
+    assert told[1] == f"encoded anew: {video}: has frames that are not 10 a second"
+    np.testing.assert_array_equal(frames_of(info, 3)[:, 0], decoded(v2_video(source, FRONT, 3)))
+
+
+@pytest.mark.parametrize("names", [["channels", "height", "width"], None])
+def test_a_camera_that_names_its_channels_first_is_written_with_them_last(
+    names, v2, tmp_path
+) -> None:
+    source = Path(shutil.copytree(v2, tmp_path / "v2"))
+    described = json.loads((source / "meta/info.json").read_text())
+    height, width, _ = described["features"][FRONT]["shape"]
+    described["features"][FRONT] |= {"shape": [3, height, width], "names": names}
+    (source / "meta/info.json").write_text(json.dumps(described))
+    video = v2_video(source, FRONT, 2)
+    encode(video, decoded(video).repeat(2, axis=0), 20, FLAT)  # is encoded anew
+    info, _ = imported(source, tmp_path / "v3")
+    feature = json.loads((info.path / "meta/info.json").read_text())["features"][FRONT]
+    assert feature["shape"] == [height, width, 3]
+    assert feature["names"] == ["height", "width", "channels"]
+    assert (info.cameras[0].height_px, info.cameras[0].width_px) == (height, width)
+
+
 def packet_bytes(video: Path) -> int:
     with av.open(str(video)) as container:
         return sum(packet.size for packet in container.demux(video=0))
@@ -263,6 +343,38 @@ def test_a_damaged_episode_stops_the_import_or_is_left_out_and_named(
     assert [line for line in told if line.startswith("left out:") and words in line]
 
 
+def test_damaged_episodes_may_be_left_out_and_asked_for_again_in_the_same_folder(
+    v2, fake_dataset, tmp_path, monkeypatch
+) -> None:
+    source, out = Path(shutil.copytree(v2, tmp_path / "v2")), tmp_path / "v3"
+    words = damage(source, "NaN")
+    with pytest.raises(ValueError, match="leave-out-damaged"):
+        imported(source, out)
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("vla.data.import_command.join", stop)
+        with pytest.raises(Interrupted, match="5 of 5 episodes"):
+            imported(source, out, leave_out_damaged=True)
+    with pytest.raises(ValueError, match="leave-out-damaged") as error:
+        imported(source, out)  # what was left out is not forgotten
+    assert words in str(error.value)
+    info, told = imported(source, out, leave_out_damaged=True)
+    same_numbers(info, fake_dataset, [0, 2, 3, 4])
+    assert [line for line in told if line.startswith("left out:") and words in line]
+
+
+def test_only_what_a_killed_import_of_this_set_left_is_cleared(v2, tmp_path) -> None:
+    other, killed = tmp_path / ".v3.large.77.tmp", tmp_path / ".v3.77.tmp"
+    other.mkdir()
+    killed.mkdir()
+    imported(v2, tmp_path / "v3")
+    assert other.is_dir()
+    assert not killed.exists()
+
+
 def test_a_damaged_record_is_named_and_may_be_left_out(rlds, fake_dataset, tmp_path) -> None:
     source = Path(shutil.copytree(rlds, tmp_path / "rlds"))
     file = source / "arm-train.tfrecord-00001-of-00002"
@@ -276,6 +388,28 @@ def test_a_damaged_record_is_named_and_may_be_left_out(rlds, fake_dataset, tmp_p
     file.write_bytes(data[:-9])
     with pytest.raises(ValueError, match="is truncated"):
         imported(source, tmp_path / "cut", fps=10)
+
+
+@pytest.mark.parametrize(
+    ("key", "put", "words"),
+    [
+        ("observation/image", [1], "picture 0 is damaged .got a value of type"),
+        ("observation/image", [b""], "picture 0 is damaged .got nothing"),
+        ("observation/wrist", [b"GIF89a"], "picture 0 is damaged"),
+        ("language_instruction", [2], "the instruction is no text .it is 2"),
+    ],
+)
+def test_a_record_with_something_else_for_a_picture_or_a_text_is_named(
+    key, put, words, rlds, tmp_path
+) -> None:
+    source = Path(shutil.copytree(rlds, tmp_path / "rlds"))
+    file = source / "arm-train.tfrecord-00001-of-00002"
+    values = tfrecord.parse_example(tfrecord.read_record(file, 0))
+    plain = {name: v if isinstance(v, list) else v.tolist() for name, v in values.items()}
+    plain[f"steps/{key}"] = put * len(plain["steps/observation/image"])
+    file.write_bytes(foreign_sets.record(foreign_sets.example(plain)))
+    with pytest.raises(ValueError, match=words):
+        imported(source, tmp_path / "v3", fps=10)
 
 
 def test_a_stopped_import_goes_on_where_it_was_and_ends_the_same(v2, tmp_path, monkeypatch) -> None:

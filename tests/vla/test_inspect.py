@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,12 @@ import pytest
 from sim.episode import record_episode
 from sim.vec_env import load_robot
 from tests.commands.lines import content
-from tests.vla.foreign_sets import decoded
+from tests.vla.foreign_sets import decoded, png
 from vla import cli
+from vla.data.decode import decoded as picture
+from vla.data.info import Camera
+from vla.data.inspection import numbers as detectors
+from vla.data.inspection import pictures
 from vla.data.inspection.command import inspect
 from vla.data.inspection.finding import ERROR, NOTE, WARNING, Finding, named
 from vla.data.inspection.numbers import still_runs
@@ -73,6 +79,59 @@ def film(data: Path, camera: str, how: Callable[[np.ndarray], np.ndarray]) -> No
     writer = VideoWriter(file, frames.shape[1:], 10)
     writer.write(frames)
     writer.close()
+
+
+def bomb() -> bytes:
+    """Return the beginning of a PNG of 60000 x 60000 pixels."""
+    head = b"IHDR" + struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0)
+    checked = struct.pack(">I", 13) + head + struct.pack(">I", zlib.crc32(head))
+    return b"\x89PNG\r\n\x1a\n" + checked + struct.pack(">I", 9) + b"IDAT"
+
+
+PICTURES = {
+    "bomb": (bomb(), "pixels"),
+    "null": (None, "got nothing"),
+    "number": (3, "got a value of type int"),
+    "nothing": (b"", "got nothing"),
+    "noise": (b"abc", "cannot identify"),
+    "torn": (png(np.zeros((8, 8, 3), np.uint8))[:44], "truncated|broken|cannot|end of"),
+    "another size": (png(np.zeros((9, 8, 3), np.uint8)), "it is 9 x 8, expected 8 x 8"),
+}
+
+
+@pytest.mark.parametrize("what", PICTURES)
+def test_a_picture_that_cannot_be_decoded_says_why(what) -> None:
+    data, words = PICTURES[what]
+    with pytest.raises(ValueError, match=words):
+        picture(data, (8, 8))
+
+
+@pytest.mark.parametrize("what", ["null", "bomb"])
+def test_a_cell_of_a_table_that_holds_no_picture_is_a_finding(what, recorded, tmp_path) -> None:
+    info = open_dataset(recorded)
+    file = tmp_path / "table.parquet"
+    good = png(np.zeros((48, 64, 3), np.uint8))
+    cells = [{"bytes": good}, {"bytes": bomb()} if what == "bomb" else None]
+    pq.write_table(
+        pa.table({"episode_index": [0, 0], "frame_index": [0, 1], "cam": pa.array(cells)}), file
+    )
+    camera = Camera(name="cam", key="cam", height_px=48, width_px=64, video=False)
+    job = pictures.Job(camera=camera, file=file, episodes=np.arange(6), starts=info.offsets[:-1])
+    seen = pictures.look(info, job, {}, lambda _: None)
+    assert seen.rows.tolist() == [0]
+    assert f"{file}: the picture of frame 1 of episode 0 cannot be decoded" in seen.wrong
+
+
+def test_near_duplicates_among_many_are_those_that_all_pairs_give(monkeypatch) -> None:
+    monkeypatch.setattr(detectors, "BLOCK", 7)
+    rng = np.random.default_rng(0)
+    shapes = rng.uniform(0, 1, (300, 64)).astype(np.float32)
+    shapes[40] = shapes[200] + 0.015
+    shapes[299] = shapes[3] - 0.015
+    shapes[7] = shapes[100]
+    shapes[7, 63] += 0.03  # apart in one number
+    shapes[9], shapes[10] = np.nan, np.inf
+    assert detectors._near(shapes, list(range(300))) == [(3, 299), (40, 200)]
 
 
 def test_a_clean_recording_has_no_finding(recorded, tmp_path) -> None:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -168,12 +169,38 @@ def _decode_table_(path: Path, key: str, row: dict[tuple[int, int], int], out: n
                     )
 
 
+def decoded(data: Any, size_hw: tuple[int, int] | None = None) -> np.ndarray:
+    """Return a compressed picture as RGB u8 `h w 3`.
+
+    Args:
+        data: The bytes; what a file holds in their place is refused.
+        size_hw: Sides that it must have, in either order, as data sets do not always say which is
+            which: a small file may hold a picture that no memory does. Any that is not huge if
+            None.
+
+    Raises:
+        ValueError: why it cannot be decoded.
+    """
+    if not isinstance(data, bytes) or not data:
+        got = "nothing" if not data else f"a value of type {type(data).__name__}"
+        raise ValueError(f"got {got}, expected the bytes of a picture")
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            if size_hw is not None and sorted(image.size) != sorted(size_hw):
+                raise ValueError(
+                    f"it is {image.height} x {image.width}, expected {size_hw[0]} x {size_hw[1]}"
+                )
+            return np.asarray(image.convert("RGB"))
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise ValueError(str(error) or type(error).__name__) from error
+
+
 def _decode_image(cell: pa.StructScalar, what: str, height: int, width: int) -> np.ndarray:
     data = cell["bytes"].as_py()
     if not data:
         raise ValueError(f"{what}: is not embedded in the table; embed images or use videos")
     try:
-        pixels = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
-    except OSError as error:
+        pixels = decoded(data)
+    except ValueError as error:
         raise ValueError(f"{what}: cannot be decoded ({error}); copy the data set again") from error
     return _to_rgb(av.VideoFrame.from_ndarray(pixels, format="rgb24"), height, width)

@@ -22,10 +22,12 @@ from vla.data.import_join import join
 from vla.data.import_parts import EPISODE, Part, folder_of, read_part, write_part
 from vla.data.info import DatasetInfo
 from vla.data.reader import open_dataset
-from vla.data.source import Source, Wanted
+from vla.data.source import Source, Wanted, check_names
+from vla.data.whole import leftovers
 from vla.interrupted import Interrupted
 
 FORMATS = "vla.data.importers"
+LEAVE_OUT = "leave_out_damaged"
 SHOWN = 5
 """How many of many sentences of one kind are printed."""
 
@@ -69,6 +71,7 @@ def import_set(config: ImportConfig) -> tuple[DatasetInfo, list[str]]:
         OSError: the disk is full; what was read before is saved.
     """
     source = open_source(config)
+    check_names(config.source, source.features)
     asked = _asked(config, source)
     parts = config.out.with_name(config.out.name + ".parts")
     if config.out.exists():
@@ -79,7 +82,11 @@ def import_set(config: ImportConfig) -> tuple[DatasetInfo, list[str]]:
     with (parts / "lock").open("w") as lock:
         _claim(lock, config.out)
         if _saved(parts):
-            _check_same(parts, parts / "import.json", "import", asked)
+            # Parts saved without the option are whole, so it may be given with the next command.
+            same = {name: value for name, value in asked.items() if name != LEAVE_OUT}
+            _check_same(parts, parts / "import.json", "import", same)
+        if not config.leave_out_damaged:
+            _forget_left_out(parts)
         _write_whole(parts / "import.json", json.dumps({"import": asked}, indent=1))
         _clear_leftovers(config.out, parts)
         try:
@@ -93,6 +100,13 @@ def import_set(config: ImportConfig) -> tuple[DatasetInfo, list[str]]:
 def _saved(parts: Path) -> int:
     """Return how many episodes were read."""
     return sum(1 for _ in parts.glob(f"episode-*/{EPISODE}"))
+
+
+def _forget_left_out(parts: Path) -> None:
+    """Delete the parts of episodes that were left out: they are to be whole now."""
+    for said in parts.glob(f"episode-*/{EPISODE}"):
+        if read_part(said.parent).left_out:
+            shutil.rmtree(said.parent)
 
 
 def open_source(config: ImportConfig) -> Source:
@@ -131,7 +145,7 @@ def _asked(config: ImportConfig, source: Source) -> dict[str, Any]:
     wanted = {k: list(v) if isinstance(v, tuple) else v for k, v in wanted.items()}
     return {
         "source": str(config.source.resolve()), "format": source.format, **wanted,
-        "fps": source.fps, "leave_out_damaged": config.leave_out_damaged,
+        "fps": source.fps, LEAVE_OUT: config.leave_out_damaged,
         "fingerprint": source.fingerprint,
     }  # fmt: skip
 
@@ -167,7 +181,7 @@ def _write_whole(file: Path, text: str) -> None:
 
 def _clear_leftovers(out: Path, parts: Path) -> None:
     """Delete what a kill left half-written; nobody else is importing."""
-    for leftover in (*parts.glob(".episode-*.tmp"), *out.parent.glob(f".{out.name}.*.tmp")):
+    for leftover in (*parts.glob(".episode-*.tmp"), *leftovers(out)):
         shutil.rmtree(leftover)
 
 

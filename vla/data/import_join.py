@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ def join(
     temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
-        joined = _Joined(temporary, source)
+        joined = _Joined(temporary, source, _common(read_part(f).statistics for f in folders))
         try:
             for folder in folders:
                 joined.add(read_part(folder))
@@ -62,11 +62,32 @@ def join(
     return info.moved_to(out)
 
 
+def _common(several: Iterable[Statistics]) -> set[tuple[str, str]]:
+    """Return which figures, of which feature, all episodes have: no row may lack one.
+
+    What sets of version 2 say of their pictures has no quantiles, what is encoded anew has.
+    """
+    return set.intersection(*({(k, n) for k, one in said.items() for n in one} for said in several))
+
+
+def _schema(row: Mapping[str, Any]) -> pa.Schema:
+    """Return the columns of the episode table; a figure is no whole number even where it seems."""
+    kinds = {}
+    for name, value in row.items():
+        kind, inner = pa.infer_type([value]), value
+        if name.startswith("stats/") and not name.endswith("/count"):
+            kind = pa.float64()
+            while isinstance(inner, list):
+                kind, inner = pa.list_(kind), inner[0]
+        kinds[name] = kind
+    return pa.schema(list(kinds.items()))
+
+
 class _Joined:
     """A data set while it is joined."""
 
-    def __init__(self, root: Path, source: Source) -> None:
-        self._root, self._source = root, source
+    def __init__(self, root: Path, source: Source, common: set[tuple[str, str]]) -> None:
+        self._root, self._source, self._common = root, source, common
         self._videos = {
             key: Joiner(root, key, source.fps)
             for key, feature in source.features.items()
@@ -88,7 +109,12 @@ class _Joined:
         tasks = [self._tasks.setdefault(text, len(self._tasks)) for text in part.instructions]
         table = self._numbered(part, np.array(tasks))
         self._write_rows(table)
-        found = part.statistics | {name: statistics(table[name].to_numpy()) for name in IMPLICIT}
+        found = {
+            key: {name: value for name, value in one.items() if (key, name) in self._common}
+            for key, one in part.statistics.items()
+        }
+        found = {key: one for key, one in found.items() if one}
+        found |= {name: statistics(table[name].to_numpy()) for name in IMPLICIT}
         row: dict[str, Any] = {
             "episode_index": self.episodes, "tasks": list(part.instructions),
             "length": part.length, "dataset_from_index": self._frames,
@@ -173,9 +199,8 @@ class _Joined:
         self._data_bytes += table.nbytes
 
     def _write_episodes(self) -> None:
-        table = pa.Table.from_pylist(self._rows)
         if self._table is None:
             (self._root / EPISODES).parent.mkdir(parents=True, exist_ok=True)
-            self._table = pq.ParquetWriter(self._root / EPISODES, table.schema)
-        self._table.write_table(table.cast(self._table.schema))
+            self._table = pq.ParquetWriter(self._root / EPISODES, _schema(self._rows[0]))
+        self._table.write_table(pa.Table.from_pylist(self._rows, self._table.schema))
         self._rows = []

@@ -78,6 +78,16 @@ def fingerprint(files: Iterable[Path]) -> str:
     return hashlib.blake2b(json.dumps(seen).encode(), digest_size=16).hexdigest()
 
 
+def check_names(place: Path, names: Iterable[str]) -> None:
+    """Raise ValueError unless every name of a feature can name a folder inside the new set."""
+    for name in names:
+        if not name or ".." in name or any(sign in name for sign in "/\\\0"):
+            raise ValueError(
+                f"{place}: a feature is named {name!r}, and videos lie in folders of that name; "
+                "expected one without /, \\ and ..; rename it"
+            )
+
+
 def feature_table(
     cameras: Mapping[str, tuple[int, int]], state: Sequence[str], action: Sequence[str],
     scalars: Mapping[str, str],

@@ -1,6 +1,7 @@
 """Gives a data set its name once it is complete, so that there is never half of one."""
 
 import os
+import re
 from pathlib import Path
 
 from vla.data.info import DatasetInfo
@@ -22,6 +23,15 @@ def publish(temporary: Path, path: Path) -> None:
             _flush(name)
     temporary.rename(path)
     _flush(path.parent)
+
+
+def leftovers(path: Path) -> list[Path]:
+    """Return what killed processes had begun to write for `path`, and only for that.
+
+    Another set beside it may be called NAME.SOMETHING and be written right now.
+    """
+    mine = re.compile(re.escape(f".{path.name}.") + r"\d+\.tmp")
+    return [place for place in path.parent.iterdir() if mine.fullmatch(place.name)]
 
 
 def _flush(name: str | Path) -> None:

@@ -5,10 +5,14 @@ episodes_stats.jsonl where there is one.
 """
 
 import json
+import math
+import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 import numpy as np
@@ -16,7 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vla.data.plain_writer import IMPLICIT
-from vla.data.source import Source, SourceEpisode, Wanted, fingerprint
+from vla.data.source import Source, SourceEpisode, Wanted, check_names, fingerprint
+from vla.data.video_writer import QUANTILES
 
 INFO = "meta/info.json"
 EPISODES, TASKS, STATISTICS = (f"meta/{n}.jsonl" for n in ("episodes", "tasks", "episodes_stats"))
@@ -26,6 +31,10 @@ NEEDED: dict[str, Any] = {
     "data_path": str,
     "chunks_size": int,
 }
+SAID_OF_TASKS = {"task_index": int, "task": str}
+FIGURES = ("min", "max", "mean", "std")
+SPEC = re.compile(r"(0?\dd?)?")
+"""How a number may be written in the name of a file."""
 
 
 def recognises(path: Path) -> bool:
@@ -49,19 +58,24 @@ def open_source(path: Path, wanted: Wanted) -> Source:
     for option in ("state", "action", "split"):
         if getattr(wanted, option):
             raise ValueError(f"--{option} is for robomimic and RLDS; {path} has columns of its own")
+    if info["chunks_size"] < 1:
+        raise ValueError(
+            f"{path / INFO}: 'chunks_size' is {info['chunks_size']}, expected at least 1; copy it "
+            "again"
+        )
     fps = info["fps"]
-    if fps != int(fps) or (wanted.fps or fps) != fps or fps < 1:
+    if not math.isfinite(fps) or fps != int(fps) or (wanted.fps or fps) != fps or fps < 1:
         raise ValueError(f"{path}: has {fps} frames/s, expected a whole rate, the one of --fps")
-    features = {k: dict(f) for k, f in info["features"].items() if k not in IMPLICIT}
+    features = _features(path / INFO, info["features"])
     for key in ("observation.state", "action"):
         if key not in features:
             raise ValueError(f"{path}: has no column {key!r} (it has {', '.join(features)})")
     if not any(f["dtype"] in ("video", "image") for f in features.values()):
         raise ValueError(f"{path}: has no camera; a data set needs at least one")
-    episodes = list(_lines(path / EPISODES))
+    episodes = list(_lines(path / EPISODES, {"episode_index": int, "length": int}))
     if not episodes:
         raise ValueError(f"{path / EPISODES}: lists no episode; copy it again")
-    tasks = {line["task_index"]: line["task"] for line in _lines(path / TASKS)}
+    tasks = {line["task_index"]: line["task"] for line in _lines(path / TASKS, SAID_OF_TASKS)}
     plan = _Plan(
         path=path, info=info, features=features, tasks=tasks, task=wanted.task,
         numbers=[line["episode_index"] for line in episodes],
@@ -90,12 +104,72 @@ class _Plan:
     """By episode: where its line in the file of statistics begins."""
 
     def file(self, key: str, number: int, **more: str) -> Path:
-        """Return the file of an episode, by the pattern of that name."""
+        """Return the file of an episode, by the pattern of that name; it lies in the set.
+
+        Links are not followed to see that: the Hub's cache keeps every file as one.
+        """
         pattern = self.info.get(key)
         if not isinstance(pattern, str):
             raise ValueError(f"{self.path / INFO}: {key!r} is {pattern!r}; copy it again")
         chunk = number // self.info["chunks_size"]
-        return self.path / pattern.format(episode_chunk=chunk, episode_index=number, **more)
+        known = {"episode_chunk": chunk, "episode_index": number, **more}
+        file = Path(os.path.abspath(self.path / pattern.format(**known))) if (
+            _is_plain(pattern, set(known))
+        ) else None  # fmt: skip
+        if file is None or not file.is_relative_to(os.path.abspath(self.path)):
+            raise ValueError(
+                f"{self.path / INFO}: {key!r} is {pattern!r}, expected a name inside the data set "
+                f"made of {', '.join(known)}; copy it again"
+            )
+        return file
+
+
+def _is_plain(pattern: str, known: set[str]) -> bool:
+    """Return whether a pattern has only these names in it, and plain widths."""
+    try:
+        fields = [field for field in Formatter().parse(pattern) if field[1] is not None]
+    except ValueError:
+        return False
+    return "\0" not in pattern and all(
+        name in known and SPEC.fullmatch(spec or "") and not conversion
+        for _, name, spec, conversion in fields
+    )
+
+
+def _features(file: Path, said: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the feature table without what every set has.
+
+    Raises:
+        ValueError: a name cannot be one of a folder, or a feature says no type or shape.
+    """
+    check_names(file, said)
+    for key, feature in said.items():
+        shape = feature.get("shape") if isinstance(feature, dict) else None
+        whole = isinstance(shape, list) and shape and all(type(n) is int and n > 0 for n in shape)
+        if not whole or not isinstance(feature.get("dtype"), str):
+            raise ValueError(
+                f"{file}: feature {key!r} is {feature!r}, expected a dtype and a shape of whole "
+                "numbers; copy it again"
+            )
+    return {k: _as_written(file, k, f) for k, f in said.items() if k not in IMPLICIT}
+
+
+def _as_written(file: Path, key: str, feature: dict[str, Any]) -> dict[str, Any]:
+    """Return a feature as the new set has it: sizes of videos are height, width, channels."""
+    if feature["dtype"] != "video":
+        return dict(feature)
+    shape, names = feature["shape"], feature.get("names")
+    named = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    size = dict(zip(names or (), shape, strict=False)) if named else {}
+    if len(shape) != 3:
+        raise ValueError(f"{file}: video {key!r} has shape {shape}, expected three numbers")
+    if {"height", "width"} <= set(size):
+        height_width = [size["height"], size["width"]]
+    else:
+        height_width = shape[1:] if shape[0] == 3 else shape[:2]
+    return {
+        **feature, "shape": [*height_width, 3], "names": ["height", "width", "channels"],
+    }  # fmt: skip
 
 
 def _read(plan: _Plan, place: int) -> SourceEpisode:
@@ -141,24 +215,48 @@ def _embedded(table: pa.Table, plan: _Plan, file: Path) -> pa.Table:
     """Return the table if its pictures are inside it."""
     for key, feature in plan.features.items():
         if feature["dtype"] == "image" and any(
-            not cell["bytes"] for chunk in table[key].chunks for cell in chunk.to_pylist()
+            not isinstance(cell, dict) or not cell.get("bytes")
+            for chunk in table[key].chunks
+            for cell in chunk.to_pylist()
         ):
             raise ValueError(f"{file}: pictures of {key!r} are not in the table; embed them first")
     return table.replace_schema_metadata(None)
 
 
 def _statistics(plan: _Plan, number: int) -> dict[str, dict[str, np.ndarray]]:
-    """Return what the source says of an episode's pictures."""
+    """Return what the source says of an episode's pictures, `c 1 1` per figure."""
     if number not in plan.statistics:
         return {}
     with (plan.path / STATISTICS).open("rb") as file:
         file.seek(plan.statistics[number])
-        found = json.loads(file.readline())["stats"]
+        found = json.loads(file.readline()).get("stats")
+    where = f"{plan.path / STATISTICS}: episode {number} has"
+    if not isinstance(found, dict):
+        raise ValueError(f"{where} no stats; copy it again")
     return {
-        key: {name: np.array(values) for name, values in found[key].items()}
+        key: _figures(found[key], min(feature["shape"]), key, where)
         for key, feature in plan.features.items()
         if feature["dtype"] in ("video", "image") and key in found
     }
+
+
+def _figures(said: Any, channels: int, key: str, where: str) -> dict[str, np.ndarray]:
+    found = {}
+    sizes = dict.fromkeys((*FIGURES, *QUANTILES), channels) | {"count": 1}
+    for name, size in sizes.items():
+        if name in QUANTILES and isinstance(said, dict) and name not in said:
+            continue
+        try:
+            values = np.array(said[name], np.float64)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{where} no {name!r} of {key!r}; copy it again") from error
+        if values.size != size or not np.isfinite(values).all():
+            raise ValueError(
+                f"{where} {values.tolist()} as {name!r} of {key!r}, expected {size} numbers; copy "
+                "it again"
+            )
+        found[name] = values.reshape(-1, 1, 1)
+    return found | {"count": found["count"].reshape(-1).astype(np.int64)}
 
 
 def _starts(file: Path) -> dict[int, int]:
@@ -176,11 +274,17 @@ def _starts(file: Path) -> dict[int, int]:
     return found
 
 
-def _lines(file: Path) -> Iterator[dict[str, Any]]:
+def _lines(file: Path, needed: dict[str, type]) -> Iterator[dict[str, Any]]:
     if not file.is_file():
         raise ValueError(f"{file}: is missing; copy the data set again")
-    for number, line in enumerate(file.read_text().splitlines()):
+    for number, text in enumerate(file.read_text().splitlines()):
         try:
-            yield dict(json.loads(line))
+            line = dict(json.loads(text))
         except (ValueError, TypeError) as error:
             raise ValueError(f"{file}: line {number + 1} is damaged; copy it again") from error
+        for key, kind in needed.items():
+            if type(line.get(key)) is not kind or (kind is int and line[key] < 0):
+                raise ValueError(
+                    f"{file}: line {number + 1} has {key} {line.get(key)!r}; copy it again"
+                )
+        yield line

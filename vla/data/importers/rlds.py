@@ -4,7 +4,6 @@ An episode is one record; everything under `steps` is the values of all its step
 other. Columns whose shape varies, embeddings and other columns that no one asked for are dropped.
 """
 
-import io
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -14,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from vla.data import tfrecord
+from vla.data.decode import decoded
 from vla.data.source import (
     Source,
     SourceEpisode,
@@ -97,7 +96,7 @@ def open_source(path: Path, wanted: Wanted) -> Source:
         names=[f"{file.name}, episode at byte {at}" for file, at in records],
         read=partial(_read, _Plan(
             records=records, leaves=leaves, state=state, action=action, text=text,
-            task=wanted.task, fps=wanted.fps, views=views,
+            task=wanted.task, fps=wanted.fps, views=views, sizes=sizes,
         )),
         fingerprint=fingerprint([*files, home / FEATURES]),
         told=(*told, *([f"dropped: {', '.join(dropped)}"] if dropped else [])),
@@ -116,6 +115,7 @@ class _Plan:
     task: str
     fps: int
     views: Mapping[str, str]
+    sizes: Mapping[str, tuple[int, int]]
 
 
 def _read(plan: _Plan, number: int) -> SourceEpisode:
@@ -144,7 +144,9 @@ def _read(plan: _Plan, number: int) -> SourceEpisode:
             columns[key] = column(name)[:, 0].astype(kind)
     task = plan.task or _text(values.get(f"steps/{plan.text}"), where)
     pictures = {
-        f"observation.images.{camera}": _pictures(values.get(f"steps/{name}", []), where)
+        f"observation.images.{camera}": _pictures(
+            values.get(f"steps/{name}", []), where, plan.sizes[name]
+        )
         for camera, name in plan.views.items()
     }
     return plain_episode(columns, task, plan.fps, pictures)
@@ -152,22 +154,27 @@ def _read(plan: _Plan, number: int) -> SourceEpisode:
 
 def _text(found: Any, where: str) -> str:
     """Return the instruction of the first step; steps repeat it."""
-    if not found:
+    if found is None or not len(found):
         return ""
     try:
+        if not isinstance(found[0], bytes):
+            raise ValueError(f"it is {found[0]}")
         return found[0].decode()
-    except UnicodeDecodeError as error:
+    except ValueError as error:
         raise ValueError(f"{where}: the instruction is no text ({error}); give --task") from error
 
 
-def _pictures(encoded: list[bytes], where: str) -> Iterator[np.ndarray]:
+def _pictures(
+    encoded: Any, where: str, size_hw: tuple[int, int] | None = None
+) -> Iterator[np.ndarray]:
     for step, data in enumerate(encoded):
         try:
-            yield np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
-        except OSError as error:
+            pixels = decoded(data, size_hw)
+        except ValueError as error:
             raise ValueError(
                 f"{where}: picture {step} is damaged ({error}); copy it again"
             ) from error
+        yield pixels
 
 
 def _home(path: Path) -> Path | None:
@@ -186,7 +193,7 @@ def _leaves(file: Path) -> dict[str, _Leaf]:
         top = json.loads(file.read_text())["featuresDict"]["features"]["steps"]
         steps = top["sequence"]["feature"]["featuresDict"]["features"]
         return dict(_flat("", steps))
-    except (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(
             f"{file}: describes no steps of RLDS ({error!r}); copy it again"
         ) from error

@@ -50,7 +50,7 @@ def open_source(path: Path, wanted: Wanted) -> Source:
     if not demos:
         raise ValueError(f"{path}: holds no demonstration; copy it again")
     with _opened(demos[0][0]) as root:
-        group = root["data"][demos[0][1]]
+        group = _group(root, demos[0])
         cameras, numbers, dropped = _columns(demos[0], group)
         state = _state(path, numbers, wanted.state)
         if not cameras:
@@ -94,15 +94,14 @@ class _Plan:
 def _read(plan: _Plan, number: int) -> SourceEpisode:
     file, name = demo = plan.demos[number]
     with _opened(file) as root:
-        data = root["data"]
-        group = data[name]
+        data, group = root["data"], _group(root, demo)
         vectors = {
             "action": [_vector(group, key, demo) for key in plan.action],
             "observation.state": [_vector(group, f"obs/{key}", demo) for key in plan.state],
         }
         task = plan.task or _language(group.attrs, data.attrs)
         columns = {
-            source: np.asarray(group[source]).reshape(-1)
+            source: _numbers(group, source, demo).reshape(-1)
             for source, (key, _) in SCALARS.items()
             if key in plan.scalars and source in group
         }
@@ -139,6 +138,14 @@ def _opened(file: Path) -> Any:
         raise ValueError(f"{file}: cannot be read ({error}); copy it again") from error
 
 
+def _group(root: Any, demo: tuple[Path, str]) -> Any:
+    """Return a demonstration."""
+    group = root["data"].get(demo[1])
+    if not isinstance(group, h5py.Group):
+        raise ValueError(f"{demo[0]}, {demo[1]}: is no demonstration; leave it out")
+    return group
+
+
 def _demos(file: Path, mask: str) -> list[str]:
     """Return the demonstrations of a file in order of number, all or those of a mask."""
     with _opened(file) as root:
@@ -152,7 +159,11 @@ def _demos(file: Path, mask: str) -> list[str]:
             if mask not in masks:
                 known = ", ".join(masks) or "no mask at all"
                 raise ValueError(f"{file}: no mask {mask!r} for --split; it has {known}")
-            asked = [_said(name) for name in np.asarray(root["mask"][mask])]
+            chosen = root["mask"][mask]
+            if not isinstance(chosen, h5py.Dataset) or chosen.ndim != 1:
+                raise ValueError(f"{file}: mask {mask!r} is no list of names; write it again")
+            rows = _read_rows(chosen, slice(None), f"{file}: mask {mask!r}")
+            asked = [_said(name) for name in rows]
             unknown = set(asked) - set(there)
             if unknown:
                 raise ValueError(f"{file}: mask {mask!r} names {min(unknown)!r}, which is missing")
@@ -199,26 +210,36 @@ def _state(path: Path, numbers: Mapping[str, int], asked: tuple[str, ...]) -> tu
 
 def _vector(group: Any, name: str, demo: tuple[Path, str]) -> np.ndarray:
     """Return a column as f32 `t d`."""
-    if not isinstance(group.get(name), h5py.Dataset) or group[name].dtype.kind not in "fiub":
+    values = _numbers(group, name, demo).astype(np.float32)
+    return values.reshape(len(values), -1)
+
+
+def _numbers(group: Any, name: str, demo: tuple[Path, str]) -> np.ndarray:
+    """Return a column of at least one row, as it is."""
+    data = group.get(name)
+    if not isinstance(data, h5py.Dataset) or data.dtype.kind not in "fiub" or not data.size:
         raise ValueError(
             f"{demo[0]}, {demo[1]}: has no numbers {name!r}; name others, or leave it out"
         )
-    values = np.asarray(group[name], np.float32)
-    return values.reshape(len(values), -1)
+    if not data.ndim:
+        raise ValueError(f"{demo[0]}, {demo[1]}: {name!r} is one number, expected one per step")
+    return _read_rows(data, slice(None), f"{demo[0]}, {demo[1]}: {name!r}")
+
+
+def _read_rows(data: Any, rows: slice, what: str) -> np.ndarray:
+    try:
+        return np.asarray(data[rows])
+    except OSError as error:  # a chunk that cannot be unpacked
+        raise ValueError(f"{what} cannot be read ({error}); copy it again") from error
 
 
 def _pictures(file: Path, key: str) -> Iterator[np.ndarray]:
     with _opened(file) as root:
         data = root.get(key)
-        if data is None:
-            raise ValueError(f"{file}: has no {key}; leave the demonstration out")
+        if not isinstance(data, h5py.Dataset) or data.ndim != 4 or data.dtype != np.uint8:
+            raise ValueError(f"{file}: has no pictures {key}; leave the demonstration out")
         for start in range(0, len(data), CHUNK):
-            try:
-                yield from data[start : start + CHUNK]
-            except OSError as error:
-                raise ValueError(
-                    f"{file}: {key} cannot be read ({error}); copy it again"
-                ) from error
+            yield from _read_rows(data, slice(start, start + CHUNK), f"{file}: {key}")
 
 
 def _camera(name: str) -> str:

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from vla.data import mp4
+from vla.data.decode import decoded
 from vla.data.info import Camera, DatasetInfo
 from vla.data.inspection.finding import ERROR, WARNING, Finding, count, named
 from vla.data.inspection.numbers import MOVES, Numbers, ranges
@@ -164,7 +165,14 @@ def _table(info: DatasetInfo, job: Job) -> Iterator[tuple[int, Any]]:
             for episode, step, cell in zip(
                 *(batch[name].to_pylist() for name in columns), strict=True
             ):
-                pixels = np.asarray(Image.open(io.BytesIO(cell["bytes"] or b"")).convert("RGB"))
+                data = cell.get("bytes") if isinstance(cell, dict) else cell
+                try:
+                    pixels = decoded(data, (job.camera.height_px, job.camera.width_px))
+                except ValueError as error:
+                    raise ValueError(
+                        f"{job.file}: the picture of frame {step} of episode {episode} cannot be "
+                        f"decoded: {error}"
+                    ) from error
                 yield int(info.offsets[episode]) + step, av.VideoFrame.from_ndarray(pixels, "rgb24")
 
 
