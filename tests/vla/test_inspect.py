@@ -20,6 +20,7 @@ from tests.vla.foreign_sets import decoded, png
 from vla import cli
 from vla.data.decode import decoded as picture
 from vla.data.info import Camera
+from vla.data.inspection import numbers as detectors
 from vla.data.inspection import pictures
 from vla.data.inspection.command import inspect
 from vla.data.inspection.finding import ERROR, NOTE, WARNING, Finding, named
@@ -119,6 +120,18 @@ def test_a_cell_of_a_table_that_holds_no_picture_is_a_finding(what, recorded, tm
     seen = pictures.look(info, job, {}, lambda _: None)
     assert seen.rows.tolist() == [0]
     assert f"{file}: the picture of frame 1 of episode 0 cannot be decoded" in seen.wrong
+
+
+def test_near_duplicates_among_many_are_those_that_all_pairs_give(monkeypatch) -> None:
+    monkeypatch.setattr(detectors, "BLOCK", 7)
+    rng = np.random.default_rng(0)
+    shapes = rng.uniform(0, 1, (300, 64)).astype(np.float32)
+    shapes[40] = shapes[200] + 0.015
+    shapes[299] = shapes[3] - 0.015
+    shapes[7] = shapes[100]
+    shapes[7, 63] += 0.03  # apart in one number
+    shapes[9], shapes[10] = np.nan, np.inf
+    assert detectors._near(shapes, list(range(300))) == [(3, 299), (40, 200)]
 
 
 def test_a_clean_recording_has_no_finding(recorded, tmp_path) -> None:

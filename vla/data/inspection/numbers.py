@@ -30,6 +30,8 @@ STOCK_S = 1e-4
 """Stock LeRobot refuses a frame whose time is off by more."""
 POINTS, NEAR = 32, 0.02
 """Episodes are compared at so many points, and alike if within this share of the ranges."""
+FEW, BLOCK = 8, 4096
+"""Numbers of an episode that are compared first, and episodes that are compared at once."""
 LAGS = 15
 """Frames of lag that are tried, either way."""
 SLOW_S = 0.5
@@ -179,13 +181,16 @@ def duplicates(numbers: Numbers) -> Iterator[Finding]:
     values = np.concatenate([numbers.state, numbers.action], axis=1)
     scale = np.concatenate([ranges(numbers.state), ranges(numbers.action)])
     moving = scale > 0
+    # Far from 0, float32 would be too coarse.
+    centre = [np.median(v[np.isfinite(v)]) for v in values[:, moving].T]
     for e in range(numbers.info.num_episodes):
         rows = values[numbers.rows(e)]
         first = seen.setdefault(hashlib.blake2b(rows.tobytes(), digest_size=16).digest(), e)
         if first != e:
             same.append((first, e))
         elif len(rows) > 1 and moving.any():
-            shapes.append((_resampled(rows[:, moving]) / scale[moving]).ravel())
+            shape = (_resampled(rows[:, moving]) - centre) / scale[moving]
+            shapes.append(shape.astype(np.float32).ravel())
             alone.append(e)
     if same:
         yield Finding(
@@ -210,17 +215,32 @@ def _resampled(values: np.ndarray) -> np.ndarray:
 
 
 def _near(shapes: np.ndarray, episodes: list[int]) -> list[tuple[int, int]]:
-    """Return pairs of episodes alike at every point; only neighbours in the mean can be."""
+    """Return pairs of episodes alike at every point; only neighbours in the mean can be.
+
+    Args:
+        shapes: f32 `e p`.
+        episodes: Number of each.
+    """
+    finite = np.flatnonzero(np.isfinite(shapes).all(axis=1))
+    if len(finite) < 2:
+        return []
+    order = finite[np.argsort(shapes[finite].mean(axis=1), kind="stable")]
+    shapes = shapes[order]
     mean = shapes.mean(axis=1)
-    order = np.argsort(mean, kind="stable")
-    ends = np.searchsorted(mean[order], mean[order] + NEAR, side="right")
+    # Means are rounded too.
+    ends = np.searchsorted(mean, mean + np.float32(1.01 * NEAR), side="right")
+    # Of most pairs, a few numbers that differ much from episode to episode say enough.
+    few = shapes[:, np.argsort(-shapes.std(axis=0), kind="stable")[:FEW]].T.copy()
     found: dict[int, int] = {}
     for place, end in enumerate(ends.tolist()):
-        i, others = order[place], order[place + 1 : end]
-        alike = others[np.abs(shapes[others] - shapes[i]).max(axis=1, initial=0) < NEAR]
-        for j in alike.tolist():
-            first, second = sorted((episodes[i], episodes[j]))
-            found.setdefault(second, first)
+        for first in range(place + 1, end, BLOCK):
+            block = np.arange(first, min(first + BLOCK, end))
+            for column in few:
+                block = block[np.abs(column[block] - column[place]) < NEAR]
+            alike = block[np.abs(shapes[block] - shapes[place]).max(axis=1, initial=0) < NEAR]
+            for j in alike.tolist():
+                pair = sorted((episodes[order[place]], episodes[order[j]]))
+                found.setdefault(pair[1], pair[0])
     return sorted((first, second) for second, first in found.items())
 
 
