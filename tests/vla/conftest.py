@@ -1,9 +1,16 @@
-"""Fresh modules draw their weights from torch's global generator: every test sets it alike."""
+"""What the tests here share: initial weights, and data sets of other formats.
+
+Fresh modules draw their weights from torch's global generator: every test sets it alike.
+"""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
+
+from tests.vla import foreign_sets
+from tests.vla.foreign_sets import B_FRAMES
 
 
 @pytest.fixture(autouse=True)
@@ -11,3 +18,18 @@ def _same_initial_weights() -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # noqa: TID251  torch's initialisers know no other source
         yield
+
+
+@pytest.fixture(scope="module")
+def v2(fake_dataset, tmp_path_factory) -> Path:
+    return foreign_sets.lerobot_v2(fake_dataset, tmp_path_factory.mktemp("v2") / "v2", B_FRAMES)
+
+
+@pytest.fixture(scope="module")
+def hdf5(fake_dataset, tmp_path_factory) -> Path:
+    return foreign_sets.robomimic(fake_dataset, tmp_path_factory.mktemp("hdf5") / "demo.hdf5")
+
+
+@pytest.fixture(scope="module")
+def rlds(fake_dataset, tmp_path_factory) -> Path:
+    return foreign_sets.rlds(fake_dataset, tmp_path_factory.mktemp("rlds") / "arm/1.0.0")
