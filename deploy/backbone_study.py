@@ -22,7 +22,7 @@ from rich.table import Table
 
 from deploy import artefact as artefacts
 from deploy import recorded
-from vla import arguments, checkpoint, cli
+from vla import arguments, checkpoint, cli, files
 from vla.contracts import config as configs
 from vla.contracts.config import check_least
 from vla.model_command import FAMILIES
@@ -209,9 +209,7 @@ def main(argv: list[str]) -> int:
                 continue
             bar.update(line, description=family)
             rows[family] = take(family, args.out / family, data, args)
-            fresh = path.with_name(f".{path.name}.new")
-            fresh.write_text(json.dumps({n: asdict(r) for n, r in rows.items()}, indent=1) + "\n")
-            fresh.replace(path)
+            files.write_json(path, {n: asdict(r) for n, r in rows.items()})
             bar.advance(line)
     Console(highlight=False, width=140).print(sheet({n: rows[n] for n in args.families}))
     return int(any(row.wrong for row in rows.values()))

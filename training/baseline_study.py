@@ -20,9 +20,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from training import compare, files, host, lines, report_page
+from training import compare, host, lines, report_page
 from training.metrics import read_metrics
-from vla import opening
+from vla import files, opening
 from vla.contracts import registry
 from vla.interrupted import Interrupted
 from vla.statistics import wilson

@@ -16,9 +16,9 @@ from rich.progress import track
 from rich.table import Table
 
 from sim import vec_env
-from training import files, host
+from training import host
 from training.evaluate import evaluate
-from vla import arguments, footprint, opening, paired, statistics
+from vla import arguments, files, footprint, opening, paired, statistics
 from vla.contracts import config as configs
 from vla.contracts.config import check_least
 from vla.contracts.protocols import ArmPolicy

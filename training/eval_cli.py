@@ -11,9 +11,9 @@ from typing import Any, Literal
 from rich.console import Console
 
 from sim import vec_env
-from training import files, flags, host, pass_at_k, slot_map, video
+from training import flags, host, pass_at_k, slot_map, video
 from training.evaluate import Evaluation, evaluate
-from vla import arguments, checkpoint, opening
+from vla import arguments, checkpoint, files, opening
 from vla.contracts import config as configs
 from vla.contracts import registry
 from vla.contracts.config import PluginConfig, check_least, plugin

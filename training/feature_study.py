@@ -23,12 +23,12 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from sim import vec_env
-from training import files, host
+from training import host
 from training.algos import bc
 from training.config import TrainConfig
 from training.data import features
 from training.optimiser import Optimiser
-from vla import arguments, cli, model_command
+from vla import arguments, cli, files, model_command
 from vla.backbones import tiny
 from vla.contracts import registry
 from vla.contracts.config import PluginConfig, check_least

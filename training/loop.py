@@ -22,13 +22,13 @@ import torch
 from rich.console import Console
 from safetensors import SafetensorError
 
-from training import files, flags, host
+from training import flags, host
 from training.config import RunConfig
 from training.listener import Listener, Watcher
 from training.metrics import MetricsLog
 from training.optimiser import Optimiser
 from training.team import ALONE, Team
-from vla import checkpoint
+from vla import checkpoint, files
 from vla.contracts import config as configs
 from vla.interrupted import Interrupted
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from training import files
+from vla import files
 
 
 class MetricsLog:

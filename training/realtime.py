@@ -24,8 +24,8 @@ from rich.table import Table
 
 from sim import vec_env
 from sim.report import LONGEST_CHUNK
-from training import files, host
-from vla import arguments, checkpoint, opening, pages, statistics, svg
+from training import host
+from vla import arguments, checkpoint, files, opening, pages, statistics, svg
 from vla.contracts import config as configs
 from vla.contracts.config import PluginConfig, check_least
 from vla.contracts.protocols import ArmPolicy

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 import tyro
 
-from training import files, report_deployed, report_page
+from training import report_deployed, report_page
 from training.metrics import read_metrics
 from training.report_page import Run
-from vla import arguments
+from vla import arguments, files
 
 
 @dataclass(frozen=True, kw_only=True)

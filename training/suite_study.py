@@ -17,8 +17,9 @@ from rich.console import Console
 from rich.table import Table
 
 from sim import vec_env
-from training import files, lines
+from training import lines
 from training.config import EvalConfig
+from vla import files
 from vla.contracts import config as configs
 from vla.contracts.config import PluginConfig
 from vla.data.reader import open_dataset, read_columns

@@ -16,7 +16,7 @@ from reward_models.label_report import doubt, figures, gates, overlay
 from reward_models.label_report.figures import TaskFigures
 from reward_models.label_report.gates import Gates, Result
 from reward_models.label_report.read import Episode, Labelled, read
-from vla import pages, svg
+from vla import files, pages, svg
 from vla.pages import NONE, escape, figure, table
 
 MAX_VIDEOS_BYTES = 12_000_000
@@ -78,12 +78,7 @@ def write(
     ]
     text = pages.document(f"Labels of {data.name}", body)
     out.parent.mkdir(parents=True, exist_ok=True)
-    fresh = out.with_name(f".{out.name}.new")
-    try:
-        fresh.write_text(text)
-        fresh.replace(out)
-    finally:
-        fresh.unlink(missing_ok=True)
+    files.write_text(out, text)
     return summary
 
 

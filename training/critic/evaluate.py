@@ -20,12 +20,12 @@ from reward_models import checkpoint, controls
 from reward_models.metrics.episodes import Episodes
 from reward_models.metrics.table import Figure, Judged, compare, table
 from reward_models.scorer import Scorer
-from training import files, host
+from training import host
 from training.critic import judge, sets
 from training.critic.clips import Clips
 from training.critic.config import CriticConfig
 from training.critic.train import load
-from vla import arguments
+from vla import arguments, files
 from vla.checkpoint import read_json
 from vla.contracts import config as configs
 from vla.contracts.config import check_least

@@ -16,8 +16,8 @@ import numpy as np
 import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec
 
-from training import files
 from training.rl.experience import Episode
+from vla import files
 
 MOMENTS = ("images", "proprio", "time_s", "progress", "step")
 DECISIONS = ("actions", "by", "at", "latents", "log_prob", "reward")

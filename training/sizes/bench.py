@@ -17,11 +17,11 @@ from rich.console import Console
 from rich.table import Table
 
 from sim.tasks import pick_place
-from training import bases, files, host
+from training import bases, host
 from training.algos import bc
 from training.config import TrainConfig
 from training.sizes import count, kernels, measure
-from vla import arguments
+from vla import arguments, files
 from vla.backbones import vlm
 from vla.contracts import registry
 from vla.contracts.config import check_least

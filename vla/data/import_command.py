@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 import tyro
 
-from vla import arguments
+from vla import arguments, files
 from vla.contracts import registry
 from vla.data.bar import bar, stoppable
 from vla.data.import_join import join
@@ -87,7 +87,7 @@ def import_set(config: ImportConfig) -> tuple[DatasetInfo, list[str]]:
             _check_same(parts, parts / "import.json", "import", same)
         if not config.leave_out_damaged:
             _forget_left_out(parts)
-        _write_whole(parts / "import.json", json.dumps({"import": asked}, indent=1))
+        files.write_text(parts / "import.json", json.dumps({"import": asked}, indent=1))
         _clear_leftovers(config.out, parts)
         try:
             told = _read_and_join(config, source, asked, parts)
@@ -171,12 +171,6 @@ def _claim(lock: TextIO, out: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the system frees it when we are killed
     except BlockingIOError as error:
         raise ValueError(f"{out}: another process is importing it; wait, or stop it") from error
-
-
-def _write_whole(file: Path, text: str) -> None:
-    fresh = file.with_name(f".{file.name}.tmp")
-    fresh.write_text(text)
-    fresh.replace(file)
 
 
 def _clear_leftovers(out: Path, parts: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from vla import arguments, checkpoint
+from vla import arguments, checkpoint, files
 from vla.hub import card, facts, names, remote
 
 TRAINER = ("trainer.json", "trainer.safetensors")
@@ -80,9 +80,7 @@ def write_card(argv: list[str]) -> int:
         names.check(args.name)
     text = _card(args, facts.read(args.run, args.data))
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    fresh = args.out.with_name(f".{args.out.name}.new")
-    fresh.write_text(text)
-    fresh.replace(args.out)
+    files.write_text(args.out, text)
     print(f"card: {args.out}")
     return 0
 

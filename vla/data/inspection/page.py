@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vla import pages, svg
+from vla import files, pages, svg
 from vla.data.info import DatasetInfo
 from vla.data.inspection.finding import ERROR, NOTE, Finding
 from vla.data.inspection.numbers import Numbers, vectors
@@ -32,12 +32,7 @@ def write(
     ]
     text = pages.document(f"Data set {numbers.info.path.name}", body)
     out.parent.mkdir(parents=True, exist_ok=True)
-    fresh = out.with_name(f".{out.name}.new")
-    try:
-        fresh.write_text(text)
-        fresh.replace(out)
-    finally:
-        fresh.unlink(missing_ok=True)
+    files.write_text(out, text)
 
 
 def three(values: np.ndarray) -> tuple[float, float, float]:
