@@ -35,7 +35,7 @@ td.strong { font-weight: 600; }
   gap: 20px 24px; }
 .gallery figure { margin: 0; }
 figure { margin: 16px 0; }
-svg.chart { width: 100%; font-size: 11.5px; fill: var(--soft); }
+svg.chart { width: 100%; max-width: 640px; font-size: 11.5px; fill: var(--soft); }
 svg .grid { stroke: var(--line); }
 svg .chance { stroke: var(--soft); stroke-dasharray: 4 3; }
 .key { display: inline-flex; align-items: center; gap: 7px; margin-right: 20px; }
