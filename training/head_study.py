@@ -2,8 +2,9 @@
 
 `python -m training.head_study --task reach pick_place --seeds 0 1 2 --out runs/heads`
 
-Both learn from the same demonstrations, batches and number of updates, and act in the same episodes
-in several numbers of steps, as exported policies. Times are taken in turns, of the first seed's.
+All learn from the same demonstrations, batches and number of updates, and act in the same episodes
+in several numbers of steps, as exported policies. What a network predicts is studied apart from the
+path it does it on. Times are taken in turns, of the first seed's.
 Every line it runs is printed, continues what is there, and can be run by itself.
 """
 
@@ -20,20 +21,30 @@ from training import lines
 from vla.contracts import registry
 from vla.statistics import wilson
 
-HEADS = ("diffusion", "flow_matching")
+HEADS = {
+    "diffusion": ("diffusion", "sample"),
+    "flow_matching": ("flow_matching", "velocity"),
+    "flow_matching_sample": ("flow_matching", "sample"),
+    "diffusion_epsilon": ("diffusion", "epsilon"),
+}
+"""Head and what its network predicts, by what it is called here."""
+WIDTH = 110
+"""Columns of the table."""
 CALLS = 300
 """Timed decisions of each policy."""
 
 
 def record(task: str, episodes: int, out: Path) -> list[str]:
-    """Return the line, as words after `vla`, that records what both heads learn from."""
+    """Return the line, as words after `vla`, that records what all heads learn from."""
     return ["demos", task, "--episodes", str(episodes), "--out", str(_data(task, out))]
 
 
 def train(task: str, head: str, seed: int, updates: int, out: Path) -> list[str]:
     """Return the line that trains one policy, which is judged afterwards."""
+    kind, prediction = HEADS[head]
     return [
-        "train", "--recipe", task, "--data", str(_data(task, out)), "--policy.head.type", head,
+        "train", "--recipe", task, "--data", str(_data(task, out)),
+        "--policy.head.type", kind, "--policy.head.prediction", prediction,
         "--seed", str(seed), "--steps", str(updates), "--eval.every", "0",
         "--eval.final-episodes", "0", "--out", str(_run(task, head, seed, out)),
     ]  # fmt: skip
@@ -59,13 +70,13 @@ def clock(policies: list[Path], out: Path) -> list[str]:
     return ["bench", "compare", *named, "--episodes", "0", "--calls", str(CALLS), "--out", str(out)]
 
 
-def table(task: str, seeds: list[int], sampling: list[int], out: Path) -> Table:
+def table(task: str, heads: list[str], seeds: list[int], sampling: list[int], out: Path) -> Table:
     """Return one line per head and number of steps, pooled over seeds."""
     sheet = Table(title=f"{task}: success on the same episodes; one decision, batch 1, one core")
     for column in ("head", "steps", "by seed", "all", "95 %", "p50, ms", "p99, ms"):
         sheet.add_column(column, justify="left" if column == "head" else "right")
     times = {one["policy"]: one for one in _read(_times(task, out) / "compare.json")}
-    for head in HEADS:
+    for head in heads:
         for steps in sampling:
             policies = [_exported(_run(task, head, seed, out), steps) for seed in seeds]
             found = [_read(_judged(p) / "evaluation.json") for p in policies]
@@ -86,7 +97,7 @@ def study(task: str, args: argparse.Namespace, console: Console) -> Table:
     out, made = args.out, []
     lines.must(record(task, args.demos or recipe.demos.episodes, out), console)
     for seed in args.seeds:
-        for head in HEADS:
+        for head in args.heads:
             lines.must(train(task, head, seed, args.steps or recipe.steps, out), console)
             for steps in args.sampling:
                 policy = _exported(_run(task, head, seed, out), steps)
@@ -98,7 +109,7 @@ def study(task: str, args: argparse.Namespace, console: Console) -> Table:
                     made.append(policy)
     if not (_times(task, out) / "compare.json").exists():
         lines.must(clock(made, _times(task, out)), console)
-    return table(task, args.seeds, args.sampling, out)
+    return table(task, args.heads, args.seeds, args.sampling, out)
 
 
 def _read(path: Path) -> Any:
@@ -129,6 +140,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run what is missing and print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--task", nargs="+", default=["reach", "pick_place"], help="recipes")
+    parser.add_argument("--heads", nargs="+", default=list(HEADS), choices=list(HEADS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="of training")
     parser.add_argument("--steps", type=int, default=0, help="updates; the recipe's own if 0")
     parser.add_argument("--demos", type=int, default=0, help="episodes; the recipe's own if 0")
@@ -140,7 +152,7 @@ def main(argv: list[str] | None = None) -> int:
     args, console = parser.parse_args(argv), Console()
     sheets = [study(task, args, console) for task in args.task]
     for sheet in sheets:
-        console.print(sheet)
+        Console(width=WIDTH).print(sheet)
     return 0
 
 
