@@ -1,5 +1,5 @@
 # make demo   the main job: record, train with and without memory, evaluate, report
-# make test   the tests           make check   format, lint, types, walls between folders
+# make test   the tests           make check   format, lint, types, walls between folders, docs/cli.md
 # Each builds .venv from requirements.lock when it is missing or out of date.
 
 export MUJOCO_GL ?= egl
@@ -13,7 +13,7 @@ BIN := .venv/bin
 .PHONY: demo test check clean
 
 demo: .venv/.renders
-	@$(BIN)/python -m training.demo
+	@$(BIN)/python -m benchmarks.demo
 
 test: .venv/.renders
 	@$(BIN)/python -m pytest -q --numprocesses 2
@@ -23,6 +23,7 @@ check: .venv/.installed
 	@$(BIN)/ruff check --quiet --output-format concise .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python tools/cli_docs.py --check
 
 .venv/.installed: requirements.lock pyproject.toml setup.py tools/venv.sh
 	@bash tools/venv.sh install

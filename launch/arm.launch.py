@@ -2,9 +2,9 @@
 
 from launch import LaunchDescription
 
-from robot_bridge import launching
+from robot_bridge.launching import descriptions
 
 
 def generate_launch_description() -> LaunchDescription:
     """Return it; `ros2 launch mneme_vla arm.launch.py --show-args` explains the arguments."""
-    return launching.description("arm")
+    return descriptions.description("arm")

@@ -1,4 +1,4 @@
-"""Settings of policy `mneme` in LeRobot's words, and how they become ours."""
+"""Settings of policy `mneme` as LeRobot's configuration, and their conversion."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,16 +10,16 @@ from lerobot.optim.schedulers import DiffuserSchedulerConfig
 from lerobot.utils.constants import ACTION, OBS_IMAGES, OBS_STATE
 
 from vla.contracts import config as configs
-from vla.contracts.config import check_least
+from vla.contracts.config import validate_min
 from vla.policies import vla
 
 KINDS = ("VISUAL", "STATE", "ENV", "ACTION")
-OURS = ("type", "chunk", "execute", "cameras")
-"""What of our configuration has a name of LeRobot's here, or is said by it."""
+OWN_FIELDS = ("type", "chunk_size", "n_action_steps", "cameras")
+"""Fields of `vla.Config` that are fields of `MnemeConfig`, too."""
 
 
-def untouched() -> dict[str, NormalizationMode]:
-    """Return that LeRobot normalises nothing: our policy does, with statistics of its own."""
+def identity_normalization() -> dict[str, NormalizationMode]:
+    """Return a mapping without normalisation: the policy normalises with its own statistics."""
     return dict.fromkeys(KINDS, NormalizationMode.IDENTITY)
 
 
@@ -37,31 +37,32 @@ class MnemeConfig(PreTrainedConfig):
     n_action_steps: int = 8
     """Actions executed before the next decision: the period of memory writes."""
     history: int = 8
-    """Decisions that a sample of training holds, the last of which carries the loss: what lies
-    further back is not remembered in training."""
+    """Decisions of a training sample: the last one carries the loss, memory holds the others."""
     parts: dict[str, Any] = field(default_factory=dict)
-    """Everything else of our policy, as in policy.json: {memory: {type: bank, slots: 32}}."""
+    """Other fields of `vla.Config`, as in policy.json: {memory: {type: bank, slots: 32}}."""
     noise_seed: int = 0
-    """Seed of the noise where the environment names none, as on an arm."""
-    normalization_mapping: dict[str, NormalizationMode] = field(default_factory=untouched)
-    """Has to stay as it is: our policy normalises by itself."""
+    """Seed of the noise where the environment gives none, as on an arm."""
+    normalization_mapping: dict[str, NormalizationMode] = field(
+        default_factory=identity_normalization
+    )
+    """Keep the default: the policy normalises by itself."""
     optimizer_lr: float = 1e-3
     """Peak learning rate."""
     optimizer_weight_decay: float = 1e-4
-    """Decoupled weight decay, of matrices alone."""
+    """Decoupled weight decay, of matrices only."""
     scheduler_warmup_steps: int = 100
-    """Updates over which the learning rate rises; then it falls as a cosine, to 0 at the end."""
+    """Updates of linear warm-up; a cosine to 0 follows."""
     push_to_hub: bool = False
-    """Whether training ends with an upload, for which LeRobot asks for a repo_id."""
+    """Whether to upload after training; LeRobot then needs a repo_id."""
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense.
+        """Check the settings.
 
         Raises:
-            ValueError: a number is out of range, or LeRobot is to normalise.
+            ValueError: a number is out of range, or LeRobot would normalise.
         """
         super().__post_init__()
-        check_least(self, chunk_size=1, n_action_steps=1, history=1, noise_seed=0,
+        validate_min(self, chunk_size=1, n_action_steps=1, history=1, noise_seed=0,
                     optimizer_lr=0, optimizer_weight_decay=0, scheduler_warmup_steps=0)  # fmt: skip
         modes = {kind: mode.value for kind, mode in self.normalization_mapping.items()}
         if set(modes.values()) - {"IDENTITY"}:
@@ -72,14 +73,14 @@ class MnemeConfig(PreTrainedConfig):
 
     @property
     def window(self) -> int:
-        """Decisions of a sample: one alone, where nothing is remembered."""
+        """Decisions of a training sample: `history`, or 1 without memory."""
         memory = self.parts.get("memory")
-        forgets = isinstance(memory, dict) and memory.get("type") == "none"
-        return 1 if forgets else self.history
+        without = isinstance(memory, dict) and memory.get("type") == "none"
+        return 1 if without else self.history
 
     @property
     def observation_delta_indices(self) -> list[int]:
-        """Control steps of the decisions up to this one, as they are on a robot."""
+        """Control steps of the decisions up to the present one, spaced as on a robot."""
         return [-k * self.n_action_steps for k in reversed(range(self.window))]
 
     @property
@@ -89,78 +90,77 @@ class MnemeConfig(PreTrainedConfig):
 
     @property
     def reward_delta_indices(self) -> None:
-        """Rewards are not read."""
+        """Rewards are not used."""
         return
 
     def get_optimizer_preset(self) -> AdamWConfig:
-        """Return the optimiser of `vla train`."""
+        """Return the optimizer of `vla train`."""
         return AdamWConfig(
             lr=self.optimizer_lr, weight_decay=self.optimizer_weight_decay, betas=(0.9, 0.95),
             grad_clip_norm=1.0,
         )  # fmt: skip
 
     def get_scheduler_preset(self) -> DiffuserSchedulerConfig:
-        """Return warm-up and cosine."""
+        """Return linear warm-up and cosine decay."""
         return DiffuserSchedulerConfig(name="cosine", num_warmup_steps=self.scheduler_warmup_steps)
 
     def validate_features(self) -> None:
         """Refuse a data set or an environment without cameras, state or action.
 
         Raises:
-            ValueError: something is missing; says what there is.
+            ValueError: a feature is missing.
         """
-        given = {**(self.input_features or {}), **(self.output_features or {})}
+        present = {**(self.input_features or {}), **(self.output_features or {})}
         wanted = [OBS_STATE, ACTION, *(f"{OBS_IMAGES}.{name}" for name in self.cameras)]
-        missing = [key for key in wanted if key not in given]
+        missing = [key for key in wanted if key not in present]
         if missing:
             raise ValueError(
-                f"{missing[0]}: not among the features ({', '.join(given) or 'none'}); name "
+                f"{missing[0]}: not among the features ({', '.join(present) or 'none'}); name "
                 "other cameras with --policy.cameras, or rename the columns of the data set"
             )
 
 
-def to_ours(config: MnemeConfig, cameras: tuple[str, ...]) -> vla.Config:
-    """Return the configuration of our policy.
+def vla_config(config: MnemeConfig, cameras: tuple[str, ...]) -> vla.Config:
+    """Return the policy's configuration.
 
     Args:
-        config: In LeRobot's words.
-        cameras: Of the arm, for where none are named.
+        config: LeRobot's configuration.
+        cameras: Cameras of the arm, used if `config` names none.
 
     Raises:
-        ValueError: `parts` has a field that there is not, or one that has a name here.
+        ValueError: `parts` has an unknown field, or one that `MnemeConfig` has.
     """
-    doubled = [name for name in OURS[1:] if name in config.parts]
+    doubled = [name for name in OWN_FIELDS[1:] if name in config.parts]
     if doubled:
-        called = {"chunk": "chunk_size", "execute": "n_action_steps", "cameras": "cameras"}
-        raise ValueError(f"parts.{doubled[0]}: say --policy.{called[doubled[0]]} instead")
+        raise ValueError(f"parts.{doubled[0]}: give --policy.{doubled[0]} instead")
     parts = {name: value for name, value in config.parts.items() if name != "type"}
-    said = {"chunk": config.chunk_size, "execute": config.n_action_steps,
-            "cameras": list(config.cameras or cameras)}  # fmt: skip
-    made: vla.Config = configs.from_json(vla.Config, {**parts, **said}, "policy.parts")
-    return made
+    own = {"chunk_size": config.chunk_size, "n_action_steps": config.n_action_steps,
+           "cameras": list(config.cameras or cameras)}  # fmt: skip
+    converted: vla.Config = configs.from_json(vla.Config, {**parts, **own}, "policy.parts")
+    return converted
 
 
-def to_lerobot_(config: MnemeConfig, ours: vla.Config) -> None:
-    """Write everything of our configuration into LeRobot's."""
-    said = configs.to_json(ours)
-    config.chunk_size, config.n_action_steps = ours.chunk, ours.execute
-    config.cameras = list(ours.cameras)
-    config.parts = {name: value for name, value in said.items() if name not in OURS}
+def update_from_vla(config: MnemeConfig, policy: vla.Config) -> None:
+    """Copy the policy's configuration into LeRobot's."""
+    config.chunk_size, config.n_action_steps = policy.chunk_size, policy.n_action_steps
+    config.cameras = list(policy.cameras)
+    fields = configs.to_json(policy)
+    config.parts = {name: value for name, value in fields.items() if name not in OWN_FIELDS}
 
 
 def features(
     cameras: dict[str, tuple[int, int]], channels: int
 ) -> tuple[dict[str, PolicyFeature], dict[str, PolicyFeature]]:
-    """Return inputs and outputs as LeRobot describes them.
+    """Return LeRobot's input and output features.
 
     Args:
         cameras: (height, width) in pixels by name.
-        channels: Numbers of state, and of action.
+        channels: Size of state and action.
     """
-    seen = {
+    images = {
         f"{OBS_IMAGES}.{name}": PolicyFeature(type=FeatureType.VISUAL, shape=(3, *size))
         for name, size in cameras.items()
     }
     state = PolicyFeature(type=FeatureType.STATE, shape=(channels,))
     action = PolicyFeature(type=FeatureType.ACTION, shape=(channels,))
-    return {**seen, OBS_STATE: state}, {ACTION: action}
+    return {**images, OBS_STATE: state}, {ACTION: action}

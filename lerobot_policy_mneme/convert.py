@@ -1,6 +1,7 @@
-"""`vla lerobot pack` and `unpack`: our checkpoints to LeRobot's folders and back, without loss.
+"""`vla lerobot pack` and `unpack`: checkpoints to LeRobot's folders and back, without loss.
 
-Our three files are in both, byte for byte; LeRobot's config.json and processors come and go.
+The three files of a checkpoint are in both, byte for byte; pack adds LeRobot's config.json and
+processors, unpack drops them.
 """
 
 import json
@@ -13,44 +14,45 @@ from typing import Annotated
 
 import tyro
 
-from lerobot_policy_mneme.configuration_mneme import MnemeConfig, features, to_lerobot_
+from lerobot_policy_mneme.configuration_mneme import MnemeConfig, features, update_from_vla
 from lerobot_policy_mneme.modeling_mneme import CONFIG
 from lerobot_policy_mneme.processor_mneme import make_mneme_pre_post_processors
 from sim import vec_env
-from vla import arguments, checkpoint
+from vla import checkpoint
 from vla.contracts import config as configs
-from vla.contracts.config import check_least
+from vla.contracts.config import validate_min
+from vla.utils import arguments
 
 INSIDE = ("", "pretrained_model", "checkpoints/last/pretrained_model")
-"""Where below what a user names LeRobot keeps a policy: itself, a checkpoint's, a run's."""
+"""Places of a policy in LeRobot's folders: a policy's, a checkpoint's, a run's."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackArgs:
-    """Make LeRobot's folder of a checkpoint: for `lerobot-eval`, `-record`, `-train`."""
+    """Convert a checkpoint to LeRobot's folder, for `lerobot-eval`, `-record`, `-train`."""
 
     checkpoint: Annotated[Path, tyro.conf.Positional]
-    """Run or checkpoint of ours."""
+    """Run or checkpoint of `vla train`."""
     out: Path
     """Folder to write; it must not exist."""
     history: int = 8
-    """Decisions that a sample holds, if LeRobot trains it further."""
+    """Decisions of a training sample, if LeRobot trains it further."""
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
-        check_least(self, history=1)
+        validate_min(self, history=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnpackArgs:
-    """Make a checkpoint of LeRobot's folder: for `vla eval`, `export`, `train rl`."""
+    """Convert LeRobot's folder to a checkpoint, for `vla eval`, `export`, `train rl`."""
 
     folder: Annotated[Path, tyro.conf.Positional]
     """A pretrained_model of type mneme, a checkpoint or the output_dir of `lerobot-train`."""
     out: Path
     """Run folder to write; it must not exist."""
     task: str = ""
-    """The task it is for, where its data set was not recorded by `vla demos`."""
+    """Task of the policy, if its data set was not recorded by `vla demos`."""
 
 
 def pack(argv: list[str]) -> int:
@@ -60,27 +62,27 @@ def pack(argv: list[str]) -> int:
         ValueError: there is no checkpoint, it is damaged or a baseline, or something is at DIR.
     """
     args = arguments.read(PackArgs, argv, "vla lerobot pack")
-    found = checkpoint.find(args.checkpoint)
-    policy, _ = checkpoint.load_ours(found, "vla lerobot pack")
+    source = checkpoint.find(args.checkpoint)
+    policy, _ = checkpoint.load_vla(source, "vla lerobot pack")
     robot = policy.robot
-    seen = {
+    sizes = {
         camera.name: (camera.height_px, camera.width_px)
         for camera in robot.cameras
         if camera.name in policy.config.cameras
     }
-    inputs, outputs = features(seen, len(robot.channels))
+    inputs, outputs = features(sizes, len(robot.channels))
     config = MnemeConfig(
         robot=robot.name, history=args.history, device="cpu", input_features=inputs,
         output_features=outputs,
     )  # fmt: skip
-    to_lerobot_(config, policy.config)
+    update_from_vla(config, policy.config)
 
-    def beside(fresh: Path) -> None:
-        config.save_pretrained(fresh)
+    def write_lerobot(folder: Path) -> None:
+        config.save_pretrained(folder)
         for pipeline in make_mneme_pre_post_processors(config):
-            pipeline.save_pretrained(fresh)
+            pipeline.save_pretrained(folder)
 
-    copied(found, args.out, beside)
+    copy_checkpoint(source, args.out, write_lerobot)
     print(f"for LeRobot: --policy.path={args.out}")
     return 0
 
@@ -89,35 +91,31 @@ def unpack(argv: list[str]) -> int:
     """Run `vla lerobot unpack DIR --out RUN`; return the exit code.
 
     Raises:
-        ValueError: there is no such policy, it is damaged or a baseline, its task is not known, or
+        ValueError: there is no such policy, it is damaged or a baseline, its task is unknown, or
             something is at RUN.
     """
     args = arguments.read(UnpackArgs, argv, "vla lerobot unpack")
-    found = located(args.folder)
-    _, origin = checkpoint.load_ours(found, "vla lerobot unpack")
+    source = find_policy(args.folder)
+    _, origin = checkpoint.load_vla(source, "vla lerobot unpack")
     if not (args.task or origin.task):
-        raise ValueError(
-            f"{found}: its data set does not say which task it is for; give --task, as in `vla "
-            "tasks`"
-        )
+        raise ValueError(f"{source}: its data set names no task; give --task, one of `vla tasks`")
 
-    def beside(fresh: Path) -> None:
+    def set_task(folder: Path) -> None:
         if args.task:
-            task = configs.to_json(vec_env.load_task(args.task))
-            said = checkpoint.read_json(fresh / "policy.json")
-            said["provenance"]["task"] = task
-            (fresh / "policy.json").write_text(json.dumps(said, indent=1) + "\n")
+            description = checkpoint.read_json(folder / "policy.json")
+            description["provenance"]["task"] = configs.to_json(vec_env.load_task(args.task))
+            (folder / "policy.json").write_text(json.dumps(description, indent=1) + "\n")
 
-    copied(found, args.out, beside, "checkpoint")
-    print(f"for us: vla eval {args.out}")
+    copy_checkpoint(source, args.out, set_task, "checkpoint")
+    print(f"checkpoint: vla eval {args.out}")
     return 0
 
 
-def located(folder: Path) -> Path:
-    """Return the folder of a policy of ours in what LeRobot wrote.
+def find_policy(folder: Path) -> Path:
+    """Return the folder of a policy `mneme` in a folder of LeRobot.
 
     Raises:
-        ValueError: there is none, or one of another type.
+        ValueError: there is none, or it has another type.
     """
     for place in (folder / inside for inside in INSIDE):
         if (place / CONFIG).is_file():
@@ -131,22 +129,24 @@ def located(folder: Path) -> Path:
     )
 
 
-def copied(found: Path, out: Path, beside: Callable[[Path], None], within: str = "") -> None:
-    """Copy a checkpoint to `out`/`within` and have more written beside it, all at once.
+def copy_checkpoint(
+    source: Path, out: Path, add_files: Callable[[Path], None], within: str = ""
+) -> None:
+    """Copy a checkpoint to `out`/`within`, with further files, by one rename.
 
     Raises:
         ValueError: something is at `out`.
     """
     if out.exists():
-        raise ValueError(f"{out}: is there already; give another --out, or take it away")
-    fresh = out.with_name(f".{out.name}.new-{os.getpid()}")
-    shutil.rmtree(fresh, ignore_errors=True)
+        raise ValueError(f"{out}: exists already; give another --out, or delete it")
+    temporary = out.with_name(f".{out.name}.new-{os.getpid()}")
+    shutil.rmtree(temporary, ignore_errors=True)
     try:
-        (fresh / within).mkdir(parents=True)
+        (temporary / within).mkdir(parents=True)
         for name in checkpoint.FILES:
-            shutil.copyfile(found / name, fresh / within / name)
-        beside(fresh / within)
-        checkpoint.replace_folder(fresh, out)
+            shutil.copyfile(source / name, temporary / within / name)
+        add_files(temporary / within)
+        checkpoint.replace_folder(temporary, out)
     except BaseException:
-        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         raise

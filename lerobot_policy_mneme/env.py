@@ -1,6 +1,6 @@
-"""Environment `mneme` of LeRobot: every task of ours and of suites, on numbered episodes.
+"""Environment `mneme` of LeRobot: every task of `vla tasks`, with indexed episodes.
 
-`reset(seed=s)` begins episode s of one seed: `lerobot-eval --seed=0` plays what `vla eval` does.
+`reset(seed=s)` starts episode s of one seed: `lerobot-eval --seed=0` runs those of `vla eval`.
 """
 
 import dataclasses
@@ -20,13 +20,13 @@ from lerobot_policy_mneme.configuration_mneme import features
 from sim import vec_env
 from vla.contracts import config as configs
 from vla.contracts import registry
-from vla.contracts.config import PluginConfig, check_least
+from vla.contracts.config import PluginConfig, validate_min
 from vla.contracts.specs import RobotSpec
 from vla.contracts.types import Observation
 
 PACKAGE = "lerobot_policy_mneme"
 SUITE = "suite"
-"""Name under which all tasks of suites are registered: theirs have signs of their own."""
+"""Name under which all tasks of suites are registered: their names may have other characters."""
 
 
 @EnvConfig.register_subclass("mneme")
@@ -37,32 +37,32 @@ class MnemeEnvConfig(EnvConfig):
     task: str | None = "pick_place"
     """A file name under sim/tasks, or SUITE/TASK (`vla env add SUITE`)."""
     fps: int = 0
-    """Control steps per second; 0: the arm's own."""
+    """Control steps per second; 0 for the arm's rate."""
     robot: str = ""
     """Arm: a file name under vla/robots; the task's usual one if empty."""
     episodes_seed: int = 0
-    """Seed of the episodes, the --seed of `vla eval`; LeRobot's --seed is the number of the first
+    """Seed of the episodes, the --seed of `vla eval`; LeRobot's --seed is the index of the first
     episode."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """Of the task: {delay_steps: [16, 64]}."""
+    """Settings of the task: {delay_steps: [16, 64]}."""
 
     def __post_init__(self) -> None:
-        """Describe what the arm sees and does.
+        """Set the features.
 
         Raises:
             ValueError: task, arm or a setting is unknown, or a number out of range.
         """
-        check_least(self, fps=0, episodes_seed=0)
-        _, robot = chosen(self.task or "", self.robot, self.fps, self.settings)
+        validate_min(self, fps=0, episodes_seed=0)
+        _, robot = resolve(self.task or "", self.robot, self.fps, self.settings)
         cameras = {camera.name: (camera.height_px, camera.width_px) for camera in robot.cameras}
         inputs, outputs = features(cameras, len(robot.channels))
         # LeRobot's commands turn height, width, 3 of an environment into 3, height, width.
-        pictures = {
+        images = {
             f"pixels/{name}": dataclasses.replace(inputs[f"{OBS_IMAGES}.{name}"], shape=(*size, 3))
             for name, size in cameras.items()
         }
         self.features: dict[str, PolicyFeature] = {
-            **outputs, "agent_pos": inputs[OBS_STATE], **pictures,
+            **outputs, "agent_pos": inputs[OBS_STATE], **images,
         }  # fmt: skip
         self.features_map: dict[str, str] = {
             ACTION: ACTION, "agent_pos": OBS_STATE,
@@ -71,7 +71,7 @@ class MnemeEnvConfig(EnvConfig):
 
     @property
     def package_name(self) -> str:
-        """What registers the tasks."""
+        """Package that registers the tasks."""
         return PACKAGE
 
     @property
@@ -89,7 +89,7 @@ class MnemeEnvConfig(EnvConfig):
         }  # fmt: skip
 
 
-def chosen(
+def resolve(
     task: str, robot: str, fps: int, settings: dict[str, Any]
 ) -> tuple[PluginConfig, RobotSpec]:
     """Return a task's configuration and the arm that acts in it.
@@ -99,16 +99,16 @@ def chosen(
     """
     config = vec_env.load_task(task)
     if settings:
-        said = {**configs.to_json(config), **settings}
-        config = configs.from_json(None, said, "env.settings", vec_env.TASKS)
+        changed = {**configs.to_json(config), **settings}
+        config = configs.from_json(None, changed, "env.settings", vec_env.TASKS)
     arm = vec_env.load_arm(config, robot or None)
     return config, dataclasses.replace(arm, control_hz=float(fps)) if fps else arm
 
 
 class MnemeTask(gymnasium.Env[dict[str, Any], np.ndarray]):
-    """One environment: position targets in; pictures, joints and the episode's clock out.
+    """One environment: takes position targets, returns images, joints and the episode's clock.
 
-    `reset(seed=s)` begins episode s of `episodes_seed`, `reset()` the one after the last.
+    `reset(seed=s)` starts episode s of `episodes_seed`, `reset()` the next one.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
@@ -122,7 +122,7 @@ class MnemeTask(gymnasium.Env[dict[str, Any], np.ndarray]):
         Raises:
             ValueError: a name is unknown, or a suite is not installed.
         """
-        config, arm = chosen(task, robot, fps, settings or {})
+        config, arm = resolve(task, robot, fps, settings or {})
         self._env = vec_env.make(task, 1, robot=arm, task_config=config)
         self.render_mode, self.task = render_mode, task
         self.metadata = {**self.metadata, "render_fps": round(arm.control_hz)}
@@ -131,13 +131,13 @@ class MnemeTask(gymnasium.Env[dict[str, Any], np.ndarray]):
         self._seed, self._episode, self._steps = episodes_seed, -1, 0
         low, high = np.array(arm.low, np.float32), np.array(arm.high, np.float32)
         self.action_space = spaces.Box(low, high)
-        pictures: dict[str, spaces.Space[Any]] = {
+        images: dict[str, spaces.Space[Any]] = {
             c.name: spaces.Box(0, 255, (c.height_px, c.width_px, 3), np.uint8) for c in arm.cameras
         }
         whole = np.iinfo(np.int64)
         self.observation_space = spaces.Dict(
             {
-                "pixels": spaces.Dict(pictures),
+                "pixels": spaces.Dict(images),
                 "agent_pos": spaces.Box(-np.inf, np.inf, low.shape, np.float32),
                 "robot_state": spaces.Dict({CLOCK: spaces.Box(0, whole.max, (3,), np.int64)}),
             }
@@ -145,19 +145,19 @@ class MnemeTask(gymnasium.Env[dict[str, Any], np.ndarray]):
 
     @property
     def task_description(self) -> str:
-        """The instruction of the episode, under the name that LeRobot asks for."""
-        return self._seen.task[0]
+        """The instruction of the episode, under LeRobot's name."""
+        return self._obs.task[0]
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Begin an episode; there are no options."""
+        """Start an episode; there are no options."""
         super().reset(seed=seed)
         self._episode = self._episode + 1 if seed is None else seed
         self._steps = 0
         row, number = np.zeros(1, np.int64), np.array([self._episode])
-        seen = self._env.begin(row, np.array([self._seed]), number)
-        return self._observed(seen), {"is_success": False, "progress": 0.0}
+        obs = self._env.begin(row, np.array([self._seed]), number)
+        return self._observed(obs), {"is_success": False, "progress": 0.0}
 
     def step(self, action: np.ndarray) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Apply one action for one control step.
@@ -167,37 +167,37 @@ class MnemeTask(gymnasium.Env[dict[str, Any], np.ndarray]):
         """
         step = self._env.step(np.asarray(action, np.float32)[None])
         self._steps += 1
-        told = {
+        info = {
             "is_success": bool(step.info["success"][0]),
             "progress": float(step.info["progress"][0]),
         }
         ended = bool(step.terminated[0]), bool(step.truncated[0])
-        return self._observed(step.final_obs), float(step.reward[0]), *ended, told
+        return self._observed(step.final_obs), float(step.reward[0]), *ended, info
 
     def render(self) -> np.ndarray:
-        """Return what the first camera saw last, uint8 (height, width, 3)."""
-        first: np.ndarray = self._seen.images[0, 0]
+        """Return the last image of the first camera, uint8 (height, width, 3)."""
+        first: np.ndarray = self._obs.images[0, 0]
         return first
 
     def close(self) -> None:
-        """End the processes of a suite."""
+        """Stop the processes of a suite."""
         self._env.close()
 
-    def _observed(self, seen: Observation) -> dict[str, Any]:
-        self._seen = seen
+    def _observed(self, obs: Observation) -> dict[str, Any]:
+        self._obs = obs
         return {
-            "pixels": dict(zip(self._names, seen.images[0], strict=True)),
-            "agent_pos": seen.proprio[0],
+            "pixels": dict(zip(self._names, obs.images[0], strict=True)),
+            "agent_pos": obs.proprio[0],
             "robot_state": {CLOCK: np.array([self._steps, self._episode, self._seed])},
         }
 
 
 def register() -> None:
-    """Register all tasks with Gymnasium; doing it twice does no harm."""
+    """Register all tasks with Gymnasium; may be called twice."""
     for task in (*registry.names("sim.tasks"), SUITE):
         name = f"{PACKAGE}/{task}"
         if name not in registration.registry:
-            # Without wrappers: LeRobot asks the environment itself for its instruction.
+            # Without wrappers: LeRobot reads the instruction from the environment.
             registration.register(
                 id=name, entry_point=f"{PACKAGE}.env:MnemeTask", order_enforce=False,
                 disable_env_checker=True, kwargs={} if task == SUITE else {"task": task},

@@ -1,9 +1,10 @@
-"""Policy `mneme`: our policy with memory behind LeRobot's methods; it computes nothing itself.
+"""Policy `mneme`: `vla.policies.vla` behind LeRobot's policy interface.
 
-Its folder is one of our checkpoints with LeRobot's config.json and processors beside: `vla eval`,
-`vla export` and LeRobot's commands open the same files.
+Its folder is a checkpoint plus LeRobot's config.json and processors: `vla eval`, `vla export` and
+LeRobot's commands open the same files.
 """
 
+import dataclasses
 import os
 import shutil
 from dataclasses import replace
@@ -17,8 +18,8 @@ from lerobot.policies.pretrained import PreTrainedPolicy
 from torch import Tensor
 
 from lerobot_policy_mneme import batch as batches
-from lerobot_policy_mneme.configuration_mneme import MnemeConfig, to_lerobot_, to_ours
-from lerobot_policy_mneme.origin import check_channels, fresh
+from lerobot_policy_mneme.configuration_mneme import MnemeConfig, update_from_vla, vla_config
+from lerobot_policy_mneme.origin import check_channels, new_policy
 from lerobot_policy_mneme.player import Player
 from vla import checkpoint
 from vla.checkpoint import Provenance
@@ -26,11 +27,11 @@ from vla.policies.vla import VLAPolicy
 
 CONFIG = "config.json"
 HUB = ("cache_dir", "force_download", "local_files_only", "revision", "token")
-"""What of LeRobot's arguments concerns downloads."""
+"""LeRobot's arguments of downloads."""
 
 
 class MnemePolicy(PreTrainedPolicy):
-    """Satisfies LeRobot's policies."""
+    """Implements LeRobot's `PreTrainedPolicy`."""
 
     config_class = MnemeConfig
     name: ClassVar[str] = "mneme"
@@ -39,14 +40,14 @@ class MnemePolicy(PreTrainedPolicy):
         self, config: MnemeConfig, dataset_stats: Any = None, dataset_meta: Any = None,
         loaded: tuple[VLAPolicy, Provenance] | None = None, **kwargs: Any,
     ) -> None:  # fmt: skip
-        """Make a fresh policy for a data set, or wrap one that was loaded.
+        """Build a policy for a data set, or wrap a loaded one.
 
         Args:
-            config: Its settings; what they leave open is filled in.
-            dataset_stats: Figures of the data set's columns; those of `dataset_meta` if None.
-            dataset_meta: The data set it learns from; not needed to act.
-            loaded: A policy and where it comes from.
-            kwargs: Whatever else LeRobot hands to every policy.
+            config: Its settings; open ones are filled in.
+            dataset_stats: Statistics of the data set's columns; those of `dataset_meta` if None.
+            dataset_meta: The training data set; not needed to act.
+            loaded: A policy and its provenance.
+            kwargs: Other arguments that LeRobot passes to every policy.
 
         Raises:
             ValueError: there is neither data set nor policy, or they do not fit the settings.
@@ -56,18 +57,18 @@ class MnemePolicy(PreTrainedPolicy):
         if loaded is None:
             if dataset_meta is None:
                 raise ValueError(
-                    "policy mneme: got neither a data set to learn from nor a policy; give "
+                    "policy mneme: got neither a data set nor a policy; give "
                     "--policy.path, the folder of a trained one"
                 )
             stats = dataset_meta.stats if dataset_stats is None else dataset_stats
-            loaded = fresh(config, dataset_meta, stats)
-            to_lerobot_(config, loaded[0].config)
+            loaded = new_policy(config, dataset_meta, stats)
+            update_from_vla(config, loaded[0].config)
         self.policy, self.origin = loaded
         check_agreement(config, self.policy)
         self.starts = None
         if dataset_meta is not None:
             check_channels(self.policy.robot, dataset_meta)
-            if dataset_meta.episodes is not None:  # one that is yet to be recorded has none
+            if dataset_meta.episodes is not None:  # a data set that is not recorded yet has none
                 self.starts = np.asarray(dataset_meta.episodes["dataset_from_index"])
         self.player = Player(self.policy, config.noise_seed)
 
@@ -79,10 +80,10 @@ class MnemePolicy(PreTrainedPolicy):
         """Return the policy of a folder, or of a repository of the Hub, in evaluation mode.
 
         Args:
-            pretrained_name_or_path: What `save_pretrained` or `vla lerobot pack` wrote.
+            pretrained_name_or_path: Result of `save_pretrained` or `vla lerobot pack`.
             config: Its settings; those in the folder if None.
-            strict: Weights always have to fit.
-            kwargs: As `__init__`, and how to download.
+            strict: Ignored: weights always have to fit.
+            kwargs: As `__init__`, and arguments of downloads.
 
         Raises:
             ValueError: a file is missing or damaged, or settings and policy do not agree.
@@ -95,12 +96,12 @@ class MnemePolicy(PreTrainedPolicy):
             config = PreTrainedConfig.from_pretrained(folder)
         if not isinstance(config, MnemeConfig):
             raise ValueError(f"{folder}: a policy of type {config.type}, expected mneme")
-        loaded = checkpoint.load_ours(folder, "LeRobot's policy mneme")
+        loaded = checkpoint.load_vla(folder, "LeRobot's policy mneme")
         policy = cls(config, loaded=loaded, **kwargs)
         return policy.to(config.device).eval()
 
     def _save_pretrained(self, save_directory: Path) -> None:
-        """Write our checkpoint and LeRobot's config.json, each file whole or not at all."""
+        """Write checkpoint and LeRobot's config.json, each file whole or not at all."""
         part = save_directory / f".mneme-{os.getpid()}"
         checkpoint.save(
             self.policy,
@@ -129,14 +130,16 @@ class MnemePolicy(PreTrainedPolicy):
         """Return the cloning loss of `vla train`: the mean, or f32 [b] with "none".
 
         Raises:
-            ValueError: the batch lacks something, or no data set was given to learn from.
+            ValueError: the batch lacks something, or the policy was built without a data set.
         """
         if self.starts is None:
-            raise ValueError("policy mneme: got a batch to learn from and no dataset_meta before")
-        seen = batches.episodes(batch, self.policy, self.starts)
-        context = self.policy.contexts(seen)
-        clean = self.policy.normalizer.action(seen.actions)
-        loss = self.policy.head.loss(clean, seen.pad, context, self._random())
+            raise ValueError(
+                "policy mneme: got a training batch without dataset_meta; build it for a data set"
+            )
+        samples = batches.episodes(batch, self.policy, self.starts)
+        context = self.policy.contexts(samples)
+        clean = self.policy.normalizer.action(samples.actions)
+        loss = self.policy.head.loss(clean, samples.action_is_pad, context, self._random())
         mean = loss.mean()
         return (mean if reduction == "mean" else loss), {"loss": float(mean.detach())}
 
@@ -145,7 +148,7 @@ class MnemePolicy(PreTrainedPolicy):
         self.origin = replace(self.origin, step=self.origin.step + 1)
 
     def reset(self) -> None:
-        """Begin new episodes: memory is empty, no action is planned."""
+        """Start new episodes: memory is empty, no action is planned."""
         self.player.reset()
 
     @torch.no_grad()
@@ -159,7 +162,7 @@ class MnemePolicy(PreTrainedPolicy):
 
     @torch.no_grad()
     def predict_action_chunk(self, batch: batches.Batch, **kwargs: Any) -> Tensor:
-        """Return the chunk f32 [b, k, u] of a decision, which is also written to memory.
+        """Return the chunk f32 [b, k, u] of a decision and write it to memory.
 
         Raises:
             ValueError: as `select_action`.
@@ -167,20 +170,21 @@ class MnemePolicy(PreTrainedPolicy):
         return self.player.chunk(batch)
 
     def _random(self) -> torch.Generator:
-        """Return a source that follows from torch's own: LeRobot seeds and saves that one."""
+        """Return a generator seeded by torch's global one, which LeRobot seeds and saves."""
         seed = int(torch.randint(2**62, ()))
         return torch.Generator(self.policy.device).manual_seed(seed)
 
 
 def check_agreement(config: MnemeConfig, policy: VLAPolicy) -> None:
-    """Raise ValueError unless settings and policy are of each other."""
-    wanted = to_ours(config, policy.config.cameras)
-    for name in ("chunk", "execute", "cameras", "backbone", "memory", "head", "steering"):
+    """Raise ValueError unless settings and policy agree."""
+    wanted = vla_config(config, policy.config.cameras)
+    for field in dataclasses.fields(policy.config):
+        name = field.name
         got, expected = getattr(wanted, name), getattr(policy.config, name)
         if got != expected:
             raise ValueError(
                 f"{name}: the settings say {got}, the policy in the folder is trained for "
-                f"{expected}; leave the setting out, or train anew"
+                f"{expected}; leave the setting out, or train again"
             )
 
 

@@ -1,31 +1,27 @@
-"""Drives rows of arms one control step at a time: memory, noise and time of a policy keep step.
+"""Runs a policy on rows of arms one control step at a time, with memory, noise and time.
 
-What `training.evaluate.Player` does by the chunk, for callers who ask at every control step and
-restart rows without a word.
+As `training.evaluation.evaluate.Player`, which runs chunk by chunk, for callers that ask at every
+control step and restart rows without notice.
 """
-
-from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lerobot_policy_mneme.batch import Batch, clock, observation
-from vla.contracts.types import PolicyState
-from vla.noise import episode_noise
 from vla.policies.vla import VLAPolicy
+from vla.runtime.noise import episode_noise
 
 
 class Player:
-    """Holds what a policy carries from call to call.
+    """State of a policy between calls.
 
-    Time, number and seed of an episode come from the clock of our environments, and a row whose
-    time is 0 has begun anew. Without one (an arm, other people's environments) time is the number
-    of calls since `reset`.
+    Time, index and seed of an episode come from the clock of our environments, where time 0 starts
+    an episode. Without a clock (an arm, other environments) time counts calls since `reset`.
 
     Args:
         policy: In evaluation mode.
-        seed: Of the noise, where there is no clock.
+        seed: Seed of the noise without a clock.
     """
 
     def __init__(self, policy: VLAPolicy, seed: int) -> None:
@@ -34,17 +30,17 @@ class Player:
         self.reset()
 
     def reset(self) -> None:
-        """Begin new episodes in all rows."""
+        """Start new episodes in all rows."""
         self.rows, self.steps = 0, 0
 
     def action(self, batch: Batch) -> Tensor:
-        """Return the next action f32 [b, u] of every row; rows that have none left decide.
+        """Return the next action f32 [b, u] of every row; rows without a planned action decide.
 
         Raises:
-            ValueError: other rows than before, or the policy does not see what it needs.
+            ValueError: the number of rows changed, or the batch lacks an input.
         """
         steps = self._begin(batch)
-        due = (self.age >= self.policy.execute) | (steps[:, 0] == 0)
+        due = (self.age >= self.policy.n_action_steps) | (steps[:, 0] == 0)
         if due.any():
             self._decide(batch, np.flatnonzero(due), steps)
         taken = self.planned[torch.arange(self.rows), torch.as_tensor(self.age)]
@@ -53,14 +49,14 @@ class Player:
         return taken
 
     def chunk(self, batch: Batch) -> Tensor:
-        """Return chunks f32 [b, k, u] of a decision in every row: the next of each episode.
+        """Return the chunks f32 [b, k, u] of the next decision in every row.
 
         Raises:
             ValueError: as `action`.
         """
         self._decide(batch, np.arange(len(steps := self._begin(batch))), steps)
-        self.age[:] = self.policy.execute
-        self.steps += self.policy.execute
+        self.age[:] = self.policy.n_action_steps
+        self.steps += self.policy.n_action_steps
         return self.planned.clone()
 
     def _begin(self, batch: Batch) -> np.ndarray:
@@ -72,18 +68,20 @@ class Player:
             self.played += rows
             self.state = self.policy.initial_state(rows)
             self.planned = torch.zeros(rows, chunk, channels, device=self.policy.device)
-            self.age = np.full(rows, self.policy.execute)
+            self.age = np.full(rows, self.policy.n_action_steps)
             self.decision = np.zeros(rows, np.int64)
         if rows != self.rows:
-            raise ValueError(f"got {rows} rows, {self.rows} before; call reset() in between")
-        told = clock(batch)
-        if told is not None:
-            return told
+            raise ValueError(
+                f"rows: got {rows}, expected {self.rows} as before; call reset() first"
+            )
+        times = clock(batch)
+        if times is not None:
+            return times
         number = self.first + np.arange(rows)
         return np.stack([np.full(rows, self.steps), number, np.full(rows, self.seed)], 1)
 
     def _decide(self, batch: Batch, rows: np.ndarray, steps: np.ndarray) -> None:
-        """Plan anew in some rows, and write their memory."""
+        """Plan again in some rows, and write their memory."""
         self.decision[rows[steps[rows, 0] == 0]] = 0
         time_s = steps[rows, 0] / self.policy.robot.control_hz
         noise = np.concatenate([
@@ -91,18 +89,11 @@ class Player:
                           self.policy.noise_shape)
             for row, (_, episode, seed) in zip(rows, steps[rows].tolist(), strict=True)
         ])  # fmt: skip
-        seen = observation(batch, self.policy, rows, time_s)
+        obs = observation(batch, self.policy, rows, time_s)
         chosen = torch.as_tensor(rows, device=self.policy.device)
-        chunk, new = self.policy.act(seen, _rows(self.state, chosen), noise)
+        chunk, new = self.policy.act(obs, self.state.rows(chosen), noise)
         self.planned[chosen] = chunk.values
-        for name in ("tokens", "slot_time", "slot_count"):
-            getattr(self.state, name)[chosen] = getattr(new, name)
+        for name, value in new.tensors.items():
+            self.state[name][chosen] = value
         self.decision[rows] += 1
         self.age[rows] = 0
-
-
-def _rows(state: PolicyState, rows: Tensor) -> PolicyState:
-    return replace(
-        state, tokens=state.tokens[rows], slot_time=state.slot_time[rows],
-        slot_count=state.slot_count[rows],
-    )  # fmt: skip

@@ -1,7 +1,7 @@
-"""LeRobot's processors around policy `mneme`: rows and devices; values pass through untouched.
+"""LeRobot's processors around policy `mneme`: batch axis and devices; values stay unchanged.
 
-The steps that normalise are there, since fine-tuning names them, and do nothing by the
-configuration's `normalization_mapping`.
+Normalisation steps exist because fine-tuning names them; by `normalization_mapping` they do
+nothing.
 """
 
 from typing import Any
@@ -32,11 +32,11 @@ Pipelines = tuple[
 def make_mneme_pre_post_processors(
     config: MnemeConfig, dataset_stats: dict[str, dict[str, Any]] | None = None
 ) -> Pipelines:
-    """Return what a batch goes through before the policy, and an action after it.
+    """Return the pipelines of batches before, and of actions after the policy.
 
     Args:
-        config: Of the policy.
-        dataset_stats: Not used; LeRobot hands them to every policy's.
+        config: Settings of the policy.
+        dataset_stats: Ignored; LeRobot passes them for every policy.
     """
     inputs, outputs = config.input_features or {}, config.output_features or {}
     norm_map = config.normalization_mapping

@@ -1,4 +1,4 @@
-"""Between poses and LeRobot's flat dictionaries: `JOINT.pos`, in rad or m."""
+"""Converts poses to LeRobot's flat dictionaries, `JOINT.pos` in rad or m, and back."""
 
 import importlib
 from collections.abc import Mapping
@@ -10,11 +10,11 @@ SUFFIX = ".pos"
 
 
 def features(names: tuple[str, ...]) -> dict[str, type]:
-    """Return how LeRobot describes joints."""
+    """Return LeRobot's features of joints."""
     return {name + SUFFIX: float for name in names}
 
 
-def told(names: tuple[str, ...], pose: np.ndarray) -> dict[str, float]:
+def named_positions(names: tuple[str, ...], pose: np.ndarray) -> dict[str, float]:
     """Return a pose [u] by LeRobot's names."""
     return {name + SUFFIX: float(value) for name, value in zip(names, pose, strict=True)}
 
@@ -31,20 +31,20 @@ def pose(names: tuple[str, ...], action: Mapping[str, float]) -> np.ndarray:
     return np.array([action[name + SUFFIX] for name in names], np.float64)
 
 
-def near(target: np.ndarray, measured: np.ndarray, farthest: float | None) -> np.ndarray:
-    """Return a target [u], moved towards where the arm is until it is no farther than allowed."""
-    if farthest is None:
+def clip_target(target: np.ndarray, measured: np.ndarray, limit: float | None) -> np.ndarray:
+    """Return a target [u] clipped to a distance from the measured pose; None for no limit."""
+    if limit is None:
         return target
-    return np.clip(target, measured - farthest, measured + farthest)
+    return np.clip(target, measured - limit, measured + limit)
 
 
 def ros(module: str) -> ModuleType:
-    """Import and return a module of our nodes.
+    """Import and return a module of `robot_bridge.nodes`.
 
-    No sooner than it is needed: LeRobot imports its plug-ins for every command, to train as well.
+    Only when needed: LeRobot imports its plug-ins for every command, training included.
 
     Raises:
-        ValueError: there is no ROS 2.
+        ValueError: ROS 2 is not installed.
     """
     try:
         return importlib.import_module(f"robot_bridge.nodes.{module}")

@@ -1,4 +1,4 @@
-"""Teleoperator `mneme_ros2_joints`: a leader arm of any make whose joint states are on a topic."""
+"""Teleoperator `mneme_ros2_joints`: a leader arm of any make with joint states on a topic."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +9,7 @@ from lerobot_robot_mneme_ros2 import joints
 from vla.contracts import registry
 
 FIRST_S = 10.0
-"""How long the first joint states may take: the other side has to be found."""
+"""Longest time in s until the first joint states, discovery included."""
 
 
 @TeleoperatorConfig.register_subclass("mneme_ros2_joints")
@@ -18,28 +18,28 @@ class MnemeRos2JointsConfig(TeleoperatorConfig):
     """Settings `--teleop.NAME` of LeRobot's commands."""
 
     robot: str = "so101"
-    """Arm that follows: a file name under vla/robots."""
+    """Robot that follows, a file name under vla/robots."""
     topic: str = "leader/joint_states"
-    """Where the leader's joint states come, in the units of the arm that follows."""
+    """Topic of the leader's joint states, in the units of the robot that follows."""
     namespace: str = ""
-    """Of that topic, where it is relative."""
+    """Namespace of a relative topic."""
     joints: dict[str, str] = field(default_factory=dict)
-    """What the leader calls a joint of the arm, where it has another name."""
-    stale_s: float = 0.5
-    """Silence of the leader after which recording ends."""
+    """The leader's name of a joint, where it differs."""
+    max_observation_age_s: float = 0.5
+    """Silence in s of the leader after which recording ends."""
 
 
 class MnemeRos2Joints(Teleoperator):
-    """A leader: the arm goes where it is moved."""
+    """A leader arm, whose pose is the action."""
 
     config_class = MnemeRos2JointsConfig
     name = "mneme_ros2_joints"
 
     def __init__(self, config: MnemeRos2JointsConfig) -> None:
-        """Read the description of the arm that follows.
+        """Read the description of the robot that follows.
 
         Raises:
-            ValueError: there is no such arm.
+            ValueError: there is no such robot.
         """
         self.leader: Any = None
         self.names: tuple[str, ...] = registry.load("vla.robots", config.robot).SPEC.names
@@ -53,17 +53,17 @@ class MnemeRos2Joints(Teleoperator):
 
     @property
     def feedback_features(self) -> dict[str, Any]:
-        """It feels nothing."""
+        """None."""
         return {}
 
     @property
     def is_connected(self) -> bool:
-        """Whether it is listened to."""
+        """Whether `connect` has subscribed to it."""
         return self.leader is not None
 
     @property
     def is_calibrated(self) -> bool:
-        """Zero and sign are the driver's business."""
+        """True: zero and sign are the driver's."""
         return True
 
     def calibrate(self) -> None:
@@ -73,14 +73,18 @@ class MnemeRos2Joints(Teleoperator):
         """There is nothing to do."""
 
     def connect(self, calibrate: bool = True) -> None:
-        """Listen, and wait until the leader speaks.
+        """Subscribe, and wait for the leader's first pose.
 
         Raises:
-            ValueError: it does not, or has other joints.
+            ValueError: none comes, or it has other joints.
         """
         c = self.config
         leader = joints.ros("leader").Leader(
-            self.names, c.topic, namespace=c.namespace, called=c.joints, stale_s=c.stale_s
+            self.names,
+            c.topic,
+            namespace=c.namespace,
+            leader_names=c.joints,
+            max_observation_age_s=c.max_observation_age_s,
         )
         try:
             leader.pose(FIRST_S)
@@ -90,18 +94,18 @@ class MnemeRos2Joints(Teleoperator):
         self.leader = leader
 
     def get_action(self) -> dict[str, float]:
-        """Return where the leader is, in rad or m.
+        """Return the leader's pose, in rad or m.
 
         Raises:
-            ValueError: it fell silent.
+            ValueError: the leader is silent.
         """
-        return joints.told(self.names, self._leader().pose())
+        return joints.named_positions(self.names, self._leader().pose())
 
     def send_feedback(self, feedback: dict[str, Any]) -> None:
-        """There is nothing to feel."""
+        """There is nothing to do."""
 
     def disconnect(self) -> None:
-        """Listen no longer."""
+        """Close the subscription."""
         leader, self.leader = self._leader(), None
         leader.close()
 

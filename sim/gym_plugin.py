@@ -15,7 +15,7 @@ def register() -> None:
     for task in registry.names("sim.tasks"):
         if env_id(task) not in registration.registry:
             registration.register(
-                id=env_id(task), entry_point="sim.gym_env:MnemeEnv", kwargs={"task": task}
+                id=env_id(task), entry_point="sim.vector.gym_env:MnemeEnv", kwargs={"task": task}
             )
 
 

@@ -1,7 +1,6 @@
-"""Makes batched environments by name; the work is done by the plug-ins in `sim/backends`.
+"""Makes batched environments by name, with the plug-ins in `sim/backends`.
 
-Tasks are ours (`sim/tasks`), which any backend runs, or a suite's (`sim/suites`), which brings its
-own simulator and arm.
+Any backend runs the tasks of `sim/tasks`; a suite (`sim/suites`) brings its simulator and arm.
 """
 
 from typing import Any
@@ -14,10 +13,10 @@ from vla.contracts.specs import RobotSpec
 DEFAULT_ROBOT = "so101"
 DEFAULT_BACKEND = "mujoco_cpu"
 SUITE_BACKEND = "process"
-"""What runs the tasks of suites."""
+"""Backend of the tasks of suites."""
 SUITES = "sim.suites"
 TASKS = ("sim.tasks", SUITES)
-"""Where tasks are looked for."""
+"""Folders of tasks."""
 
 
 def make(
@@ -35,13 +34,12 @@ def make(
     Args:
         task: Name of a file in `sim/tasks`, or SUITE/TASK with a file in `sim/suites`.
         num_envs: Number E of environments.
-        robot: Name of a file in `vla/robots` or a RobotSpec of your own; if None, so101, or the
-            arm of a suite.
-        workers: Processes among which the environments are shared out.
+        robot: Name of a file in `vla/robots` or a RobotSpec; None is so101, or the suite's arm.
+        workers: Processes that share the environments.
         randomize: Whether episodes differ in colour, light, camera pose, friction and mass.
         task_config: The task's `Config`; its defaults if None.
-        backend: Name of a file in `sim/backends`; or its `Config`, which says how many workers and
-            whether episodes differ. The task of a suite runs in the suite's own simulator.
+        backend: Name of a file in `sim/backends`, or its `Config`, which then holds `workers` and
+            `randomize`. The task of a suite runs in the suite's simulator.
 
     Raises:
         ValueError: a name is unknown, a number out of range, or robot and model do not fit.
@@ -52,26 +50,26 @@ def make(
         kind = registry.load("sim.backends", runner).Config
         runner = kind(workers=workers, randomize=randomize)
     if is_suite(config):
-        runner = _suites_own(config, runner)
+        runner = _suite_backend(config, runner)
     return runner.build(config, load_arm(config, robot), num_envs)
 
 
-def _suites_own(task: PluginConfig, asked: PluginConfig) -> PluginConfig:
-    """Return the backend that runs a suite's task in place of the one that ours run on."""
-    name = type_name(asked)
+def _suite_backend(task: PluginConfig, backend: PluginConfig) -> PluginConfig:
+    """Return the backend of a suite's task for the backend that was asked for."""
+    name = type_name(backend)
     if name == SUITE_BACKEND:
-        return asked
+        return backend
     if name != DEFAULT_BACKEND:
         raise ValueError(
             f"backend: got {name!r} for {title(task)}, which brings its own simulator; leave the "
             "backend out"
         )
     kind = registry.load("sim.backends", SUITE_BACKEND).Config
-    return kind(workers=asked.workers, randomize=asked.randomize)
+    return kind(workers=backend.workers, randomize=backend.randomize)
 
 
 def load_task(name: str, config: PluginConfig | None = None) -> PluginConfig:
-    """Return the configuration of a task: the one given, checked against the name, or defaults.
+    """Return the configuration of a task: `config`, checked against the name, or defaults.
 
     Args:
         name: A file in `sim/tasks`; a file in `sim/suites`, alone or as SUITE/TASK.
@@ -101,23 +99,23 @@ def load_robot(robot: str | RobotSpec | None) -> RobotSpec:
 
 
 def load_arm(task: PluginConfig, robot: str | RobotSpec | None = None) -> RobotSpec:
-    """Return the arm that acts in a task: the one asked for, or for None the task's usual one.
+    """Return the arm of a task: `robot`, or the task's default for None.
 
     Raises:
-        ValueError: no such robot, or the suite that the task is of has another arm.
+        ValueError: no such robot, or the task's suite has another arm.
     """
     if not is_suite(task) or isinstance(robot, RobotSpec):
         return load_robot(robot)
-    own = task.arm()
-    if robot not in (None, own.name):
+    arm = task.arm()
+    if robot not in (None, arm.name):
         raise ValueError(
-            f"robot: got {robot!r}, expected {own.name!r}, the arm of {title(task)}; leave it out"
+            f"robot: got {robot!r}, expected {arm.name!r}, the arm of {title(task)}; leave it out"
         )
-    return own
+    return arm
 
 
 def is_suite(task: PluginConfig) -> bool:
-    """Return whether a task is a suite's, with a simulator and an arm of its own."""
+    """Return whether a task belongs to a suite, with its own simulator and arm."""
     return type(task).__module__.startswith(f"{SUITES}.")
 
 

@@ -1,4 +1,4 @@
-"""Small made-up episodes with the fields of `sim.episode.EpisodeRecord`; no simulator."""
+"""Small made-up episodes with the fields of `sim.experts.episode.EpisodeRecord`; no simulator."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +22,7 @@ class Config(PluginConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class FakeEpisode:
-    """See `sim.episode.EpisodeRecord`."""
+    """See `sim.experts.episode.EpisodeRecord`."""
 
     images: np.ndarray
     proprio: np.ndarray
@@ -78,7 +78,7 @@ def fake_episode(
     behaviour: str = "expert",
     robot: RobotSpec | None = None,
     task_config: Any = None,
-    looks: str = "usual",
+    visual_shift: str = "none",
 ) -> FakeEpisode:
     """Return episode (seed, index): a square of `COLOURS[index % 4]` crosses a grey slope."""
     robot = robot or fake_robot()
@@ -104,7 +104,7 @@ def fake_episode(
 
 def failing_episode(
     task: str, seed: int, index: int, behaviour: str, robot: RobotSpec, task_config: Any,
-    looks: str,
+    visual_shift: str,
 ) -> FakeEpisode:  # fmt: skip
     """Like `fake_episode`, but the disk is full when episode 3 is due."""
     if index == 3:

@@ -13,13 +13,13 @@ from vla.backbones import tiny
 from vla.contracts.specs import RobotSpec
 from vla.contracts.types import EpisodeBatch, Observation
 from vla.nn.context import Context
+from vla.nn.normalize import NormalizationStatistics
 from vla.nn.text import train_tokenizer
-from vla.normalize import Statistics
 from vla.policies import vla
 
 PX = 32
 TASKS = ("press the red button", "press the blue button")
-STATISTICS = Statistics(
+STATISTICS = NormalizationStatistics(
     state_mean=(0.1, -0.2), state_std=(0.5, 0.3), action_low=(-1.0, -0.5), action_high=(1.0, 0.5)
 )
 
@@ -89,12 +89,12 @@ def as_batch(
     pick: dict[str, Any] = {
         "images": [observations[t].images[b] for b, t in frames],
         "proprio": [observations[t].proprio[b] for b, t in frames],
-        "now": [np.float32(observations[t].time_s[b] * hz) for b, t in frames],
-        "row": [b for b, _ in frames],
+        "step_index": [np.float32(observations[t].time_s[b] * hz) for b, t in frames],
+        "episode_index": [b for b, _ in frames],
         "decision": [t for _, t in frames],
-        "query": query,
+        "loss_index": query,
         "actions": rng.standard_normal((len(query), chunk, 2), np.float32),
-        "pad": np.zeros((len(query), chunk), bool),
+        "action_is_pad": np.zeros((len(query), chunk), bool),
         "weight": np.ones(len(query), np.float32),
     }
     tensors = {name: torch.from_numpy(np.array(value)) for name, value in pick.items()}

@@ -6,23 +6,23 @@ import threading
 
 import numpy as np
 
-from deploy import server, wire
-from deploy.server import Limits, Server
+from deploy.server import server, wire
+from deploy.server.server import Limits, Server
 from tests.fakes import fake_observation
 
 
 @contextlib.contextmanager
-def serving(policy, at="127.0.0.1:0", token="", tls=None, **limits):
+def serving(policy, address="127.0.0.1:0", token="", tls=None, **limits):
     """Serve a policy; yield the address and the server."""
-    listener = server.listen(at, token, tls is not None)
-    with Server(policy, listener, token=token, tls=tls, limits=Limits(**limits)) as one:
-        thread = threading.Thread(target=one.serve)
+    listener = server.listen(address, token, tls is not None)
+    with Server(policy, listener, token=token, tls=tls, limits=Limits(**limits)) as running:
+        thread = threading.Thread(target=running.serve)
         thread.start()
         name = listener.getsockname()
         try:
-            yield (at if at.startswith("unix:") else f"{name[0]}:{name[1]}"), one
+            yield (address if address.startswith("unix:") else f"{name[0]}:{name[1]}"), running
         finally:
-            one.close()
+            running.close()
             thread.join(5)
             assert not thread.is_alive()
 
@@ -39,8 +39,9 @@ def same(one, other):
     (chunk, state), (chunk2, state2) = one, other
     np.testing.assert_array_equal(chunk.values, chunk2.values)
     np.testing.assert_array_equal(chunk.start_s, chunk2.start_s)
-    for name in ("tokens", "slot_time", "slot_count"):
-        np.testing.assert_array_equal(getattr(state, name), getattr(state2, name))
+    assert state.tensors.keys() == state2.tensors.keys()
+    for name, value in state.tensors.items():
+        np.testing.assert_array_equal(value, state2[name])
 
 
 def talk(address, frames, wait_s=5.0):
@@ -50,10 +51,10 @@ def talk(address, frames, wait_s=5.0):
     with socket.create_connection((host, int(port)), wait_s) as connection:
 
         def receive(size):
-            found = b""
-            while len(found) < size and (part := connection.recv(size - len(found))):
-                found += part
-            return found
+            data = b""
+            while len(data) < size and (part := connection.recv(size - len(data))):
+                data += part
+            return data
 
         with contextlib.suppress(OSError, wire.Closed, wire.Malformed):
             for frame in frames:
@@ -72,8 +73,7 @@ def request(policy, **changes):
     obs, state, noise = given(policy)
     arrays = {
         "images": obs.images, "image_ok": obs.image_ok, "proprio": obs.proprio,
-        "time_s": obs.time_s, "tokens": state.tokens, "slot_time": state.slot_time,
-        "slot_count": state.slot_count, "noise": noise,
+        "time_s": obs.time_s, **state.tensors, "noise": noise,
     }  # fmt: skip
     say = {"do": "act", "sequence": 0, "age_s": 0.0, "task": list(obs.task)}
     for name, value in changes.items():

@@ -9,7 +9,10 @@ VLMS = ("smolvlm", "qwen3_vl", "qwen2_5_vl", "paligemma", "gemma3", "internvl")
 TOWERS = ("siglip", "dinov2")
 KINDS = {"vlm": VLMS, "vision_text": TOWERS}
 """Families of models by the backbone that takes them."""
-SMALL = {"image_px": 32, "cells": 2, "bottleneck": 16, "token_width": 16, "pooled_width": 32}
+SMALL = {
+    "image_px": 32, "pooled_tokens_per_side": 2, "bottleneck": 16, "token_width": 16,
+    "pooled_width": 32,
+}  # fmt: skip
 """Settings of a backbone that fit them."""
 
 

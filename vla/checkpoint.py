@@ -1,4 +1,4 @@
-"""Policies on disk: a folder of safetensors and JSON that is checked before it is trusted.
+"""Checkpoints: a folder of safetensors and JSON that is validated when it is loaded.
 
 `policy.json` holds configuration, robot, statistics, task and provenance; `tokenizer.json` the
 tokenizer; `model.safetensors` the weights. No code from the folder is ever run.
@@ -20,43 +20,46 @@ import torch
 from tokenizers import Tokenizer
 
 from vla.contracts import config as configs
+from vla.contracts import migrate
 from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
-from vla.hub import names
-from vla.normalize import Statistics
-from vla.opening import Opened
+from vla.nn.normalize import NormalizationStatistics
 from vla.policies.vla import VLAPolicy
+from vla.runtime.policy_loader import LoadedPolicy
+from vla.utils import hub_name
 
-FORMAT = 1
+FORMAT = 2
+READABLE = (1, 2)
+"""Formats that can be read; `vla.contracts.migrate` renames."""
 FILES = ("policy.json", "tokenizer.json", "model.safetensors")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """Where a checkpoint comes from."""
+    """Origin of a checkpoint."""
 
     task: dict[str, Any]
     """Configuration of the task it was trained on; "type" is its registry key."""
     instructions: tuple[str, ...]
     """Instructions it was trained on."""
     step: int
-    """Updates so far."""
+    """Training updates so far."""
     revision: str
     """Git revision of the code, "unknown" outside a repository."""
     versions: dict[str, str]
-    """Versions of the packages that matter."""
+    """Versions of torch, safetensors and tokenizers."""
     pretrained: dict[str, Any] = field(default_factory=dict)
     """Name, revision, licence and hash of a pretrained backbone's weights; empty for none."""
 
 
 def provenance(task: dict[str, Any], instructions: tuple[str, ...], step: int) -> Provenance:
-    """Return the provenance of weights made here and now."""
+    """Return the provenance of weights that this process makes now."""
     git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    found = subprocess.run(git, capture_output=True, text=True, check=False)
+    head = subprocess.run(git, capture_output=True, text=True, check=False)
     packages = {name: metadata.version(name) for name in ("torch", "safetensors", "tokenizers")}
     return Provenance(
         task=task, instructions=instructions, step=step,
-        revision=found.stdout.strip() or "unknown", versions=packages,
+        revision=head.stdout.strip() or "unknown", versions=packages,
     )  # fmt: skip
 
 
@@ -65,20 +68,20 @@ def save(
     origin: Provenance,
     folder: Path,
     weights: dict[str, torch.Tensor],
-    also: Callable[[Path], None] = lambda folder: None,
+    add_files: Callable[[Path], None] = lambda folder: None,
 ) -> None:
-    """Write a checkpoint by atomic rename: the folder is either the old one, or wholly the new.
+    """Write a checkpoint by atomic rename: the folder is either the old or the complete new one.
 
     Args:
-        policy: What to describe: an `ArmPolicy` of a file in `vla/policies`.
-        origin: Where it comes from.
+        policy: The policy to describe, of `vla/policies`.
+        origin: Its provenance.
         folder: Where to write; replaced if it exists.
         weights: The state dict to store, such as an exponential average of the policy's.
-        also: Writes further files (a trainer's state) that must appear together with the weights.
+        add_files: Writes further files, such as the trainer's state, into the new folder.
     """
-    fresh = folder.with_name(f".{folder.name}.new-{os.getpid()}")
-    shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir(parents=True)
+    new = folder.with_name(f".{folder.name}.new-{os.getpid()}")
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
     try:
         description = {
             "format": FORMAT,
@@ -88,30 +91,30 @@ def save(
             "statistics": configs.to_json(policy.statistics),
             "provenance": configs.to_json(replace(origin, pretrained=policy.config.source)),
         }
-        (fresh / "policy.json").write_text(json.dumps(description, indent=1) + "\n")
-        policy.text.tokenizer.save(str(fresh / "tokenizer.json"))
+        (new / "policy.json").write_text(json.dumps(description, indent=1) + "\n")
+        policy.text.tokenizer.save(str(new / "tokenizer.json"))
         tensors = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
-        safetensors.torch.save_file(tensors, fresh / "model.safetensors")
-        also(fresh)
-        replace_folder(fresh, folder)
+        safetensors.torch.save_file(tensors, new / "model.safetensors")
+        add_files(new)
+        replace_folder(new, folder)
     except BaseException:
-        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.rmtree(new, ignore_errors=True)
         raise
 
 
-def replace_folder(fresh: Path, folder: Path) -> None:
-    """Put `fresh` in the place of `folder` such that a kill leaves one of the two, complete."""
-    flush(fresh)
+def replace_folder(new: Path, folder: Path) -> None:
+    """Replace `folder` by `new` so that a kill leaves one of the two complete."""
+    flush(new)
     old = old_place(folder)
     shutil.rmtree(old, ignore_errors=True)
     if folder.exists():
         folder.rename(old)
-    fresh.rename(folder)
+    new.rename(folder)
     shutil.rmtree(old, ignore_errors=True)
 
 
 def flush(folder: Path) -> None:
-    """Have everything in a folder written to the disk before it gets its name."""
+    """Flush all files of a folder to disk."""
     for path in folder.rglob("*"):
         if path.is_file():
             with path.open("rb") as file:
@@ -119,15 +122,15 @@ def flush(folder: Path) -> None:
 
 
 def recover_folder(folder: Path) -> None:
-    """Finish a replacement that was killed and clear away its rest; for the writer alone."""
+    """Finish a replacement that was killed and delete its leftovers; only the writer calls it."""
     if old_place(folder).exists() and not folder.exists():
         old_place(folder).rename(folder)
-    for begun in folder.parent.glob(f".{folder.name}.new-*"):
-        shutil.rmtree(begun)
+    for leftover in folder.parent.glob(f".{folder.name}.new-*"):
+        shutil.rmtree(leftover)
 
 
 def old_place(folder: Path) -> Path:
-    """Where the old checkpoint is while a new one takes its place."""
+    """Return the path of the old checkpoint while a new one replaces it."""
     return folder.with_name(f".{folder.name}.old")
 
 
@@ -137,15 +140,15 @@ def load(
     """Read and validate a checkpoint.
 
     Args:
-        folder: What `save` wrote, or a run folder with such a folder named "checkpoint" in it.
-        robot: The arm it will drive; checked against the arm it was trained for.
-        device: Where to put the weights.
+        folder: A checkpoint, or a run folder with a checkpoint named "checkpoint".
+        robot: The arm to drive; checked against the arm of training.
+        device: Device of the weights.
 
     Returns:
         The policy, an `ArmPolicy` in evaluation mode, and its provenance.
 
     Raises:
-        ValueError: a file is missing or damaged, weights do not fit, or the robot is another.
+        ValueError: a file is missing or damaged, weights do not fit, or the robot differs.
     """
     folder = find(folder)
     config, trained_on, statistics, origin = _read_description(folder / "policy.json")
@@ -153,40 +156,41 @@ def load(
         check_robot(trained_on, robot)
     check_described(config, folder / "policy.json")
     policy = config.build(trained_on, statistics, read_tokenizer(folder / "tokenizer.json"))
-    load_weights_(policy, folder / "model.safetensors")
+    load_weights(policy, folder / "model.safetensors")
     return policy.to(device).eval(), origin
 
 
 def check_described(config: PluginConfig, path: Path) -> None:
-    """Raise ValueError if a policy leaves it to a model elsewhere to say what it is made of.
+    """Raise ValueError if a policy's description lacks that of its pretrained model.
 
-    Building it would look for that model, and download it if its name asks for that.
+    Building it would search that model, and download it if its name starts with "hub:".
     """
     for part in (config, getattr(config, "backbone", None)):
-        if getattr(part, "given", {}) is None:
+        if getattr(part, "description", {}) is None:
             raise ValueError(
-                f"{path}: does not say how its pretrained model is built (given is null); restore "
-                "the checkpoint, or train again"
+                f"{path}: lacks the description of its pretrained model (description is null); "
+                "restore the checkpoint, or train again"
             )
 
 
-def load_ours(folder: Path, what: str, device: str = "cpu") -> tuple[VLAPolicy, Provenance]:
-    """Read a checkpoint of our own policy; `what` is what it is read for, such as "export".
+def load_vla(folder: Path, purpose: str, device: str = "cpu") -> tuple[VLAPolicy, Provenance]:
+    """Load a checkpoint of a `vla` policy for a purpose such as "export".
 
     Raises:
-        ValueError: as `load`, or the policy is a baseline, which can be trained and tested alone.
+        ValueError: as `load`, or the policy is a baseline, which can only be trained and tested.
     """
     policy, origin = load(folder, device=device)
     if not isinstance(policy, VLAPolicy):
         raise ValueError(
-            f"{folder}: {what} got a policy of type {configs.type_name(policy.config)!r}, expected "
-            "one of type 'vla'; baselines are for `vla train`, `vla eval` and `vla bench compare`"
+            f"{folder}: {purpose} got a policy of type {configs.type_name(policy.config)!r}, "
+            "expected one of type 'vla'; baselines are for `vla train`, `vla eval` and "
+            "`vla bench compare`"
         )
     return policy, origin
 
 
-def open_(folder: Path, threads: int, device: str = "cpu") -> Opened:
-    """Return the policy of a checkpoint as `vla.opening` does.
+def open_policy(folder: Path, threads: int, device: str = "cpu") -> LoadedPolicy:
+    """Load the policy of a checkpoint, for `vla.runtime.policy_loader`.
 
     Raises:
         ValueError: as `load`.
@@ -194,11 +198,13 @@ def open_(folder: Path, threads: int, device: str = "cpu") -> Opened:
     torch.set_num_threads(threads)
     place = find(folder)
     policy, origin = load(place, device=device)
-    return Opened(policy=policy, folder=place, task=origin.task, step=origin.step, target="torch")
+    return LoadedPolicy(
+        policy=policy, folder=place, task=origin.task, step=origin.step, target="torch"
+    )
 
 
 def find(folder: Path) -> Path:
-    """Return the checkpoint folder at `folder`, which may be the run folder around it.
+    """Return the checkpoint in `folder`, which may be the run folder around it.
 
     Raises:
         ValueError: there is none.
@@ -214,12 +220,12 @@ def find(folder: Path) -> Path:
             return place
     raise ValueError(
         f"{folder}: no checkpoint there (expected a folder with {', '.join(FILES)}); "
-        f"give the folder that `vla train --out` wrote{names.hint(folder)}"
+        f"give the folder that `vla train --out` wrote{hub_name.hint(folder)}"
     )
 
 
 def check_robot(trained_on: RobotSpec, robot: RobotSpec) -> None:
-    """Raise ValueError, naming the first difference, unless the arms agree where it matters."""
+    """Raise ValueError with the first difference unless channels, limits and rate agree."""
     for name in ("names", "control_hz", "low", "high"):
         expected, got = getattr(trained_on, name), getattr(robot, name)
         if expected != got:
@@ -229,27 +235,31 @@ def check_robot(trained_on: RobotSpec, robot: RobotSpec) -> None:
             )
 
 
-def _read_description(path: Path) -> tuple[PluginConfig, RobotSpec, Statistics, Provenance]:
-    """Return what a policy is made of, the arm, its statistics and where they come from."""
-    found = read_json(path)
-    if found.get("format") != FORMAT:
+def _read_description(
+    path: Path,
+) -> tuple[PluginConfig, RobotSpec, NormalizationStatistics, Provenance]:
+    """Return configuration, arm, statistics and provenance of a policy."""
+    stored = read_json(path)
+    if stored.get("format") not in READABLE:
         raise ValueError(
-            f"{path}: checkpoint format {found.get('format')!r}, expected {FORMAT}; load it with "
-            "the release that wrote it, or train again"
+            f"{path}: checkpoint format {stored.get('format')!r}, expected 1 to {FORMAT}; load it "
+            "with the release that wrote it, or train again"
         )
     try:
         return (
-            configs.from_json(None, found.get("policy"), f"{path}: policy", "vla.policies"),
-            configs.from_json(RobotSpec, found.get("robot"), f"{path}: robot"),
-            configs.from_json(Statistics, found.get("statistics"), f"{path}: statistics"),
-            configs.from_json(Provenance, found.get("provenance"), f"{path}: provenance"),
+            configs.from_json(None, stored.get("policy"), f"{path}: policy", "vla.policies"),
+            configs.from_json(RobotSpec, stored.get("robot"), f"{path}: robot"),
+            configs.from_json(
+                NormalizationStatistics, stored.get("statistics"), f"{path}: statistics"
+            ),
+            configs.from_json(Provenance, stored.get("provenance"), f"{path}: provenance"),
         )
     except ValueError as error:
         raise ValueError(f"{error}; restore the checkpoint, or train again") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file, or raise ValueError saying what is wrong."""
+    """Return the JSON object in a file, or raise ValueError."""
     try:
         value = json.loads(path.read_text())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -260,36 +270,36 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
-    """Return the tokenizer in a file, or raise ValueError saying what is wrong."""
+    """Return the tokenizer in a file, or raise ValueError."""
     try:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception for a damaged file
         raise ValueError(f"{path}: damaged tokenizer ({error}); restore the checkpoint") from error
 
 
-def load_weights_(module: torch.nn.Module, path: Path) -> None:
-    """Give a module the weights of a safetensors file, or raise ValueError saying what is wrong."""
+def load_weights(module: torch.nn.Module, path: Path) -> None:
+    """Load the weights of a safetensors file into a module, or raise ValueError."""
     try:
-        given = safetensors.torch.load_file(path)
+        stored = migrate.tensors(safetensors.torch.load_file(path), migrate.WEIGHTS)
     except (safetensors.SafetensorError, OSError) as error:
         raise ValueError(f"{path}: damaged weights ({error}); restore the checkpoint") from error
     expected = module.state_dict()
     for name, value in expected.items():
-        if name not in given:
+        if name not in stored:
             raise ValueError(
                 f"{path}: lacks weight {name!r}; description and weights do not belong together"
             )
-        if given[name].shape != value.shape:
+        if stored[name].shape != value.shape:
             raise ValueError(
-                f"{path}: weight {name!r} has shape {tuple(given[name].shape)}, "
+                f"{path}: weight {name!r} has shape {tuple(stored[name].shape)}, "
                 f"the description expects {tuple(value.shape)}"
             )
-    extra = sorted(set(given) - set(expected))
+    extra = sorted(set(stored) - set(expected))
     if extra:
         raise ValueError(f"{path}: unexpected weight {extra[0]!r}; description and weights differ")
-    bad = [name for name, value in given.items() if not torch.isfinite(value.float()).all()]
+    bad = [name for name, value in stored.items() if not torch.isfinite(value.float()).all()]
     if bad:
         raise ValueError(
             f"{path}: weight {bad[0]!r} is not finite; train again or use an older one"
         )
-    module.load_state_dict(given)
+    module.load_state_dict(stored)

@@ -1,4 +1,4 @@
-"""The `vla` command: maps a verb to a function and imports it when called; it computes nothing."""
+"""The `vla` command: maps a verb to a function and imports it when called."""
 
 import difflib
 import errno
@@ -6,54 +6,116 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
-from vla.interrupted import Interrupted
+from vla.contracts import migrate
+from vla.utils.interrupted import Interrupted
 
 VERBS: dict[str, tuple[str, str]] = {
-    "doctor": ("vla.doctor:main", "what works on this machine, and how to mend what does not"),
-    "tasks": ("sim.catalogue:main", "list the tasks and what each one asks for"),
-    "env add": ("sim.env_command:add", "install a suite of tasks in an environment of its own"),
-    "env list": ("sim.env_command:list_", "list suites: installed, working, what to type"),
-    "env remove": ("sim.env_command:remove", "take the environment of a suite away"),
-    "demos": ("training.demos:main", "record demonstrations of a task as a LeRobot data set"),
-    "model tiny": ("vla.model_command:tiny", "make a small random model of a pretrained family"),
-    "train": ("training.train:main", "train a policy from demonstrations by a recipe"),
-    "train rl": ("training.rl.train:main", "lift a cloned policy by practice in simulation"),
-    "train distill": ("training.distill:main", "teach a student to denoise in one step"),
-    "eval": ("training.eval_cli:main", "run a checkpoint on a task: success with its interval"),
-    "critic train": ("training.critic.train:main", "train a process-reward critic"),
-    "critic tune": ("training.critic.tune:main", "tune a vision-language critic's adapter"),
-    "critic calibrate": (
-        "training.critic.calibrate:main",
-        "fit a critic's fusion and probabilities anew",
+    "doctor": ("vla.doctor:main", "check this machine, and how to fix what does not work"),
+    "tasks": ("sim.catalogue:main", "list the tasks and their instructions"),
+    "env add": (
+        "sim.env_server.env_command:add",
+        "install a suite of tasks in a separate environment",
     ),
-    "critic eval": ("training.critic.evaluate:main", "test a critic beside the controls"),
-    "convert": ("robot_bridge.convert_bag:main", "turn recorded bags into a LeRobot data set"),
-    "data import": ("vla.data.import_command:main", "turn LeRobot v2, robomimic or RLDS into v3"),
-    "data inspect": ("vla.data.inspection.command:main", "look for what is wrong with a data set"),
+    "env list": (
+        "sim.env_server.env_command:list_environments",
+        "list suites, whether they work, and how to install them",
+    ),
+    "env remove": ("sim.env_server.env_command:remove", "delete the environment of a suite"),
+    "demos": ("training.data.demos:main", "record demonstrations of a task as a LeRobot data set"),
+    "model tiny": ("vla.model_command:tiny", "make a small random model of a pretrained family"),
+    "train": ("training.commands.train:main", "train a policy from demonstrations by a recipe"),
+    "train rl": (
+        "training.commands.train_rl:main",
+        "fine-tune a policy by online RL in simulation",
+    ),
+    "train distill": ("training.commands.distill:main", "distil a policy into one denoising step"),
+    "eval": (
+        "training.commands.eval:main",
+        "evaluate a policy on a task: success with its interval",
+    ),
+    "reward-model train": (
+        "training.commands.train_reward_model:main",
+        "train a process reward model",
+    ),
+    "reward-model tune": (
+        "training.commands.tune_reward_model:main",
+        "fine-tune the adapter of a vision-language reward model",
+    ),
+    "reward-model calibrate": (
+        "training.commands.calibrate_reward_model:main",
+        "refit the fusion and probabilities of a reward model",
+    ),
+    "reward-model eval": (
+        "training.commands.eval_reward_model:main",
+        "evaluate a reward model against the controls",
+    ),
+    "convert": (
+        "robot_bridge.recording.convert_bag:main",
+        "convert recorded bags to a LeRobot data set",
+    ),
+    "data import": ("vla.data.import_command:main", "convert LeRobot v2, robomimic or RLDS to v3"),
+    "data inspect": ("vla.data.inspection.command:main", "check a data set for errors"),
     "label": ("reward_models.label.command:main", "label a data set with progress and rewards"),
-    "report": ("training.report:main", "write one HTML page about a run"),
+    "report": ("training.commands.report:main", "write one HTML page about a run"),
     "hub card": ("vla.hub.command:write_card", "write the model card of a run"),
     "hub push": ("vla.hub.command:push", "upload a policy and its model card to the Hub"),
     "hub pull": ("vla.hub.command:pull", "download a policy from the Hub"),
-    "view": ("training.view.command:main", "look at a data set or a policy in Rerun"),
-    "export": ("deploy.export:main", "turn a checkpoint or a critic into ONNX: no torch needed"),
-    "parity": ("deploy.parity:main", "prove that what was exported is the original"),
-    "engines": ("deploy.engines:main", "build an exported policy's engines here, and time them"),
-    "lerobot pack": ("lerobot_policy_mneme.convert:pack", "hand a checkpoint to stock LeRobot"),
-    "lerobot unpack": ("lerobot_policy_mneme.convert:unpack", "take a policy over from LeRobot"),
-    "serve": ("deploy.serve:main", "serve a policy to a robot's computer or to simulators"),
-    "up": ("robot_bridge.up:main", "start the ROS 2 nodes of an arm, simulated or real"),
-    "safety": ("robot_bridge.switch:main", "arm, stop or look at an arm's safety node"),
-    "bench sim": ("sim.bench:main", "measure simulation and rendering speed"),
-    "bench train": ("training.bench:main", "measure training speed against LeRobot"),
-    "bench preset": ("training.sizes.bench:main", "count memory and time that presets take"),
-    "bench rl": ("training.rl.bench:main", "measure practice: where each second goes"),
-    "bench label": ("reward_models.label.bench:main", "measure labelling speed against prefixes"),
-    "bench policy": ("deploy.bench:main", "measure the time of one decision"),
-    "bench compare": ("training.compare:main", "measure success and time of several policies"),
-    "bench bridge": ("robot_bridge.bench:main", "measure a policy over ROS 2 against one process"),
-    "bench realtime": ("training.realtime:main", "measure success against delayed decisions"),
+    "view": ("training.commands.view:main", "look at a data set or a policy in Rerun"),
+    "export": (
+        "deploy.commands.export:main",
+        "export a checkpoint or a reward model to ONNX, to run without torch",
+    ),
+    "verify-export": (
+        "deploy.commands.verify_export:main",
+        "compare an exported policy with its checkpoint",
+    ),
+    "engines": (
+        "deploy.commands.engines:main",
+        "build an exported policy's engines here, and time them",
+    ),
+    "lerobot pack": ("lerobot_policy_mneme.convert:pack", "convert a checkpoint for stock LeRobot"),
+    "lerobot unpack": (
+        "lerobot_policy_mneme.convert:unpack",
+        "convert a policy of LeRobot to a checkpoint",
+    ),
+    "serve": (
+        "deploy.commands.serve:main",
+        "serve a policy to a robot's computer or to simulators",
+    ),
+    "ros launch": (
+        "robot_bridge.launching.up:main",
+        "start the ROS 2 nodes of an arm, simulated or real",
+    ),
+    "safety": ("robot_bridge.safety_cli:main", "enable or stop an arm, and show its safety node"),
+    "bench sim": ("benchmarks.sim.throughput:main", "measure simulation and rendering speed"),
+    "bench train": (
+        "benchmarks.training.throughput:main",
+        "measure training speed against LeRobot",
+    ),
+    "bench preset": (
+        "benchmarks.training.presets.bench:main",
+        "count the memory and time of presets",
+    ),
+    "bench rl": ("benchmarks.rl.bench:main", "measure online RL: where each second goes"),
+    "bench label": (
+        "benchmarks.reward_models.label_bench:main",
+        "measure labelling speed against prefixes",
+    ),
+    "bench policy": ("benchmarks.deploy.policy_latency:main", "measure the latency of a decision"),
+    "bench compare": (
+        "benchmarks.training.compare:main",
+        "compare success and latency of several policies",
+    ),
+    "bench bridge": (
+        "benchmarks.robot_bridge.ros_latency:main",
+        "compare a policy over ROS 2 with one process",
+    ),
+    "bench realtime": (
+        "benchmarks.training.latency_sweep:main",
+        "measure success by inference latency (RTC)",
+    ),
 }
 """Verb, or group and verb, to "module:function" and one line of help."""
 
@@ -61,20 +123,20 @@ INTERRUPTED = 130
 """Exit code of a command ended by Ctrl-C: 128 + SIGINT."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-"""What the system calls a full disk or quota."""
+"""Error numbers of a full disk or quota."""
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one verb and return the exit code.
 
     A `ValueError`, a missing file or package and a full disk become one sentence and exit code 1;
-    with `--debug` before the verb, or MNEME_DEBUG=1, the traceback is shown. A wrong verb is 2.
+    `--debug` before the verb, or MNEME_DEBUG=1, shows the traceback. An unknown verb gives 2.
 
     Args:
-        argv: Words after `vla`; those of the process when None.
+        argv: Words after `vla`; the process's if None.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    # Threads that spin long while they wait slow two processes on the same cores down tenfold.
+    # Two processes on the same cores run ten times slower if waiting threads spin.
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
     debug = os.environ.get("MNEME_DEBUG", "") == "1"
     if words[:1] == ["--debug"]:
@@ -92,11 +154,11 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run(target: str, argv: list[str], *, debug: bool = False) -> int:
-    """Import "module:function", call it with `argv`, and turn what goes wrong into an exit code."""
+    """Import "module:function", call it with `argv`, and return an exit code for any error."""
     try:
         return _load(target)(argv) or 0
     except Interrupted as stop:
-        print(f"interrupted: {stop}; the same command goes on from there", file=sys.stderr)
+        print(f"interrupted: {stop}; the same command resumes", file=sys.stderr)
         return INTERRUPTED
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -110,8 +172,8 @@ def run(target: str, argv: list[str], *, debug: bool = False) -> int:
 
 
 def explain(error: Exception) -> str | None:
-    """Return the sentence that tells a user what to do, or None where there is none to tell."""
-    # Libraries written in C or Rust raise errors of their own with the system's words in them.
+    """Return a sentence for the user about an error, or None for a defect of the program."""
+    # Libraries in C or Rust raise their own errors with the system's message.
     if getattr(error, "errno", None) in FULL or os.strerror(errno.ENOSPC) in str(error):
         place = getattr(error, "filename", None)
         where = f" at {place}" if isinstance(place, str) else ""
@@ -121,8 +183,8 @@ def explain(error: Exception) -> str | None:
     if isinstance(error, FileNotFoundError) and error.filename:
         return f"no such file or folder: {error.filename}"
     if isinstance(error, OSError) and error.filename and error.strerror:
-        place = error.filename2 or error.filename  # of a rename, the name that was asked for
-        return f"{error.strerror.lower()}: {place}; give another path, or mend this one"
+        place = error.filename2 or error.filename  # of a rename, the target
+        return f"{error.strerror.lower()}: {place}; give another path, or fix this one"
     if isinstance(error, (ValueError, FileNotFoundError)):
         return " ".join(str(error).split()) or type(error).__name__
     return None
@@ -148,26 +210,32 @@ def _is_group(word: str) -> bool:
 
 
 def _wrong_verb(words: list[str]) -> int:
+    for old in (" ".join(words[:2]), words[0]):
+        if old in migrate.VERBS:
+            _complain(f"`vla {old}` is now `vla {migrate.VERBS[old]}`")
+            return 2
     if _is_group(words[0]):
         inside = {v: line for v, line in VERBS.items() if v.startswith(f"{words[0]} ")}
         if len(words) == 1 or words[1] in ("-h", "--help"):
             print(usage(inside))
             return 0 if len(words) > 1 else 2
-        word, known = words[1], [v.split()[1] for v in inside]
+        word, choices = words[1], [v.split()[1] for v in inside]
     else:
-        word, known = words[0], list(dict.fromkeys(v.split()[0] for v in VERBS))
-    near = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
+        word, choices = words[0], list(dict.fromkeys(v.split()[0] for v in VERBS))
+    near = difflib.get_close_matches(word, choices, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
-    _complain(f"unknown verb {word!r}: {hint}known verbs are {', '.join(known)}")
+    _complain(f"unknown verb {word!r}: {hint}known verbs are {', '.join(choices)}")
     return 2
 
 
 def _load(target: str) -> Callable[[list[str]], int | None]:
     module, function = target.split(":")
+    if module.startswith("benchmarks."):
+        _find_benchmarks()
     try:
         return getattr(importlib.import_module(module), function)
     except (AttributeError, ImportError, RuntimeError) as error:
-        # Without the library that MUJOCO_GL names, MuJoCo loads its parts and then fails.
+        # Without the library that MUJOCO_GL names, MuJoCo fails after loading its parts.
         if "mujoco" in sys.modules or not any(name.startswith("mujoco.") for name in sys.modules):
             raise
         chosen = os.environ.get("MUJOCO_GL")
@@ -175,6 +243,25 @@ def _load(target: str) -> Callable[[list[str]], int | None]:
             f"MuJoCo cannot be imported with MUJOCO_GL={chosen} ({error}); set "
             "MUJOCO_GL=egl and apt-get install -y libegl1 libegl-mesa0 libgl1-mesa-dri"
         ) from error
+
+
+def _find_benchmarks() -> None:
+    """Make `benchmarks` importable from a source checkout: it is not installed with the package.
+
+    Raises:
+        ValueError: there is no source checkout.
+    """
+    root = Path(__file__).resolve().parents[1]
+    if not (root / "benchmarks").is_dir():
+        raise ValueError(
+            "`vla bench` needs a source checkout: benchmarks are not installed with the package; "
+            "clone the repository and run `make demo` or `pip install -e .` there"
+        )
+    if str(root) not in sys.path:
+        sys.path.append(str(root))
+    # Processes that benchmarks start need the folder as well.
+    places = [place for place in (os.environ.get("PYTHONPATH"), str(root)) if place]
+    os.environ["PYTHONPATH"] = os.pathsep.join(places)
 
 
 def _complain(sentence: str) -> None:

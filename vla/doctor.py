@@ -1,6 +1,6 @@
-"""`vla doctor`: what works on this machine, and the command that mends what does not.
+"""`vla doctor`: what works on this machine, and the command that fixes what does not.
 
-It imports the standard library alone, so that it still speaks where nothing else is installed.
+It imports only the standard library, so that it runs where nothing else is installed.
 """
 
 import argparse
@@ -16,32 +16,32 @@ Status = Literal["works", "missing", "broken"]
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """One part of the machine and how to look at it."""
+    """One part of the machine and its check."""
 
     name: str
-    """What the line is called."""
+    """Name of the line."""
     target: str
-    """The experiment, as "module:function"."""
-    mend: str
-    """Command that mends it."""
+    """The check, as "module:function"."""
+    fix: str
+    """Command that fixes it."""
     required: bool = False
     """`make demo` cannot run without it."""
     timeout_s: float = 60.0
-    """Longer silence than this counts as broken."""
+    """A check without result after this time is broken."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What a probe found."""
+    """Result of a probe."""
 
     name: str
     """Name of the probe."""
     status: Status
-    """Works, is not there, or is there and fails."""
+    """Works, is missing, or is there and fails."""
     detail: str
-    """What was seen, in a few words."""
-    mend: str | None
-    """Command that mends it; None where it works."""
+    """Details in a few words."""
+    fix: str | None
+    """Command that fixes it; None if it works."""
     required: bool
     """`make demo` cannot run without it."""
 
@@ -51,30 +51,30 @@ PROBES = (
     Probe(
         name="python",
         target="vla.probes:python",
-        mend="apt-get install -y python3.11 python3.11-venv && make clean demo",
+        fix="apt-get install -y python3.11 python3.11-venv && make clean demo",
         required=True,
     ),
-    Probe(name="cores", target="vla.probes:cores", mend="nproc --all"),
-    Probe(name="memory", target="vla.probes:memory", mend="ps aux --sort=-rss", required=True),
+    Probe(name="cores", target="vla.probes:cores", fix="nproc --all"),
+    Probe(name="memory", target="vla.probes:memory", fix="ps aux --sort=-rss", required=True),
     Probe(
-        name="disk", target="vla.probes:disk", mend="du -xh -d 1 . | sort -h | tail", required=True
+        name="disk", target="vla.probes:disk", fix="du -xh -d 1 . | sort -h | tail", required=True
     ),
     Probe(
         name="egl",
         target="vla.probes:egl",
-        mend="apt-get install -y libegl1 libegl-mesa0 libgl1-mesa-dri",
+        fix="apt-get install -y libegl1 libegl-mesa0 libgl1-mesa-dri",
         required=True,
     ),
-    Probe(name="torch", target="vla.probes:torch", mend=PIP.format("train"), required=True),
-    Probe(name="gpu", target="vla.probes:gpu", mend="nvidia-smi  # then install its driver"),
-    Probe(name="lerobot", target="vla.probes:lerobot", mend=PIP.format("train"), required=True),
-    Probe(name="video", target="vla.probes:video", mend=PIP.format("train"), required=True),
-    Probe(name="torchcodec", target="vla.probes:torchcodec", mend="apt-get install -y ffmpeg"),
-    Probe(name="rerun", target="vla.probes:rerun", mend=PIP.format("view")),
-    Probe(name="transformers", target="vla.probes:transformers", mend=PIP.format("train")),
-    Probe(name="onnxruntime", target="vla.probes:onnxruntime", mend=PIP.format("deploy")),
-    Probe(name="tensorrt", target="vla.probes:tensorrt", mend="pip install tensorrt"),
-    Probe(name="rclpy", target="vla.probes:rclpy", mend=PIP.format("ros")),
+    Probe(name="torch", target="vla.probes:torch", fix=PIP.format("train"), required=True),
+    Probe(name="gpu", target="vla.probes:gpu", fix="nvidia-smi  # then install its driver"),
+    Probe(name="lerobot", target="vla.probes:lerobot", fix=PIP.format("train"), required=True),
+    Probe(name="video", target="vla.probes:video", fix=PIP.format("train"), required=True),
+    Probe(name="torchcodec", target="vla.probes:torchcodec", fix="apt-get install -y ffmpeg"),
+    Probe(name="rerun", target="vla.probes:rerun", fix=PIP.format("view")),
+    Probe(name="transformers", target="vla.probes:transformers", fix=PIP.format("train")),
+    Probe(name="onnxruntime", target="vla.probes:onnxruntime", fix=PIP.format("deploy")),
+    Probe(name="tensorrt", target="vla.probes:tensorrt", fix="pip install tensorrt"),
+    Probe(name="rclpy", target="vla.probes:rclpy", fix=PIP.format("ros")),
 )
 """Parts in the order of the report."""
 
@@ -84,11 +84,11 @@ ENVIRONMENT = {
     "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
     "FASTDDS_BUILTIN_TRANSPORTS": "UDPv4",
 }
-"""Set for the probes where the user has not set them."""
+"""Defaults of environment variables for the probes."""
 
 
 def main(argv: list[str]) -> int:
-    """Run every probe; return 1 if something is broken or missing that `make demo` needs."""
+    """Run every probe; return 1 if a part that `make demo` needs is broken or missing."""
     parser = argparse.ArgumentParser(prog="vla doctor", description=__doc__.split("\n")[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     as_json = parser.parse_args(argv).json
@@ -106,21 +106,21 @@ def main(argv: list[str]) -> int:
 
 
 def examine(probe: Probe) -> Finding:
-    """Run one probe in a process of its own; a crash or a hang there is a finding, not an error."""
+    """Run one probe in a separate process; a crash or a hang there is a finding, not an error."""
     status, detail = _outcome(probe)
     return Finding(
         name=probe.name,
         status=status,
         detail=detail,
-        mend=None if status == "works" else probe.mend,
+        fix=None if status == "works" else probe.fix,
         required=probe.required,
     )
 
 
 def line(finding: Finding) -> str:
-    """Return the report of one part: one line, and below it the command that mends it."""
+    """Return the report of one part: a line, and below it the command that fixes it."""
     text = f"{finding.status:<8} {finding.name:<12} {finding.detail}"
-    return text if finding.mend is None else f"{text}\n{'':<8} {'':<12} -> {finding.mend}"
+    return text if finding.fix is None else f"{text}\n{'':<8} {'':<12} -> {finding.fix}"
 
 
 def _outcome(probe: Probe) -> tuple[Status, str]:

@@ -10,9 +10,9 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from vla import arguments
-from vla.contracts.config import check_least
-from vla.data.whole import publish
+from vla.contracts.config import validate_min
+from vla.utils import arguments
+from vla.utils.files import publish
 
 FAMILIES = (
     "smolvlm", "qwen3_vl", "qwen2_5_vl", "paligemma", "gemma3", "internvl", "siglip", "dinov2",
@@ -37,7 +37,7 @@ class TinyArgs:
 
     def __post_init__(self) -> None:
         """Refuse sizes that no model can have."""
-        check_least(self, width=32, layers=1, image_px=16)
+        validate_min(self, width=32, layers=1, image_px=16)
         if self.width != 32 and self.width % 64:
             raise ValueError(f"width: got {self.width}, expected 32 or a multiple of 64")
         if self.image_px % 16:

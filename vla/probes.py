@@ -1,8 +1,7 @@
-"""Small experiments that show whether a part of this machine works; `vla doctor` runs them.
+"""Checks of parts of this machine; `vla doctor` runs each in a separate process.
 
-Each runs alone in a process of its own, so that a crash or a hang in a library takes nothing else
-with it. A probe returns what it saw in a few words, raises
-`Missing` for what is not there, and anything else for what is there and fails.
+A probe returns details in a few words, raises `Missing` for a missing part, and any other error for
+a part that fails.
 """
 
 import importlib
@@ -27,7 +26,7 @@ class Missing(Exception):
 
 
 def python() -> str:
-    """Is the interpreter one that the locked packages are made for?"""
+    """Does the interpreter support the locked packages?"""
     version = ".".join(map(str, sys.version_info[:3]))
     if not (3, 11) <= sys.version_info < (3, 14):
         raise RuntimeError(f"{version}, expected 3.11 to 3.13")
@@ -249,7 +248,7 @@ def main(target: str) -> None:
         result = {"status": "works", "detail": getattr(importlib.import_module(module), function)()}
     except Missing as error:
         result = {"status": "missing", "detail": str(error)}
-    except Exception as error:  # noqa: BLE001 - whatever a library raises is the finding
+    except Exception as error:  # noqa: BLE001 - any error of a library is the finding
         words = " ".join(str(error).split())[:300]
         result = {"status": "broken", "detail": f"{type(error).__name__}: {words}"}
     print("\n" + json.dumps(result), flush=True)

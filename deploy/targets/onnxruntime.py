@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from deploy.artefact import Exported, Graph
-from vla.contracts.config import PluginConfig, check_least
+from deploy.runtime.artefact import ExportedGraphs, Graph
+from vla.contracts.config import PluginConfig, validate_min
 
 CPU = "CPUExecutionProvider"
 CUDA = "cuda"
-"""Where what a GPU's providers compute on lies."""
+"""Device that holds inputs and outputs of a GPU's providers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,35 +23,34 @@ class Config(PluginConfig):
     threads: int = 1
     """CPU threads of a graph."""
     providers: tuple[str, ...] = (CPU,)
-    """Who runs it, in order; all must be installed, and nobody else takes their place."""
+    """Execution providers in order of preference; all must be installed, and no other is used."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers out of range."""
-        check_least(self, threads=1)
+        validate_min(self, threads=1)
 
-    def open(self, artefact: Exported) -> "Engine":
-        """Return an engine for the graphs of an artefact.
+    def open(self, artefact: ExportedGraphs) -> "OnnxRunner":
+        """Return a runner of the graphs of an artefact.
 
         Raises:
             ValueError: a provider is not installed.
         """
-        known = onnxruntime.get_available_providers()
-        missing = [name for name in self.providers if name not in known]
+        installed = onnxruntime.get_available_providers()
+        missing = [name for name in self.providers if name not in installed]
         if missing or not self.providers:
             raise ValueError(
-                f"target.providers: got {', '.join(self.providers) or 'none'}; installed are "
-                f"{', '.join(known)}"
+                f"providers: got {', '.join(self.providers) or 'none'}; installed are "
+                f"{', '.join(installed)}"
             )
-        return Engine(self, artefact)
+        return OnnxRunner(self, artefact)
 
 
-class Engine:
-    """Satisfies `deploy.policy.Engine`; a graph is loaded when it is first run."""
+class OnnxRunner:
+    """Satisfies `deploy.runtime.policy.GraphRunner`; a graph is loaded when it is first run."""
 
-    def __init__(self, config: Config, artefact: Exported) -> None:
+    def __init__(self, config: Config, artefact: ExportedGraphs) -> None:
         self.config, self.artefact = config, artefact
         self.sessions: dict[str, onnxruntime.InferenceSession] = {}
-        self.bound: dict[str, Bound] = {}
+        self.bound: dict[str, BoundSession] = {}
 
     def run(self, graph: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the outputs of a graph by name.
@@ -59,21 +58,21 @@ class Engine:
         Raises:
             ValueError: ONNX Runtime cannot load or run it.
         """
+        described = self.artefact.manifest.graphs[graph]
         if graph not in self.sessions:
             self.sessions[graph] = self._session(graph)
-            # On a CPU nothing is copied that a binding would save, and none is faster.
+            # On a CPU a binding saves no copy and is not faster.
             if self.config.providers[0] != CPU:
-                described = self.artefact.manifest.graphs[graph]
-                self.bound[graph] = Bound(self.sessions[graph], described, CUDA)
-        names = [port.name for port in self.artefact.manifest.graphs[graph].outputs]
+                self.bound[graph] = BoundSession(self.sessions[graph], described, CUDA)
         try:
             if graph in self.bound:
                 return self.bound[graph].run(inputs)
-            found = self.sessions[graph].run(names, dict(inputs))
+            feed = {port.tensor: inputs[port.name] for port in described.inputs}
+            outputs = self.sessions[graph].run([port.tensor for port in described.outputs], feed)
         except Exception as error:  # the library's own errors derive from Exception alone
             path = self.artefact.path(graph)
             raise ValueError(f"{path}: ONNX Runtime does not run it: {error}") from error
-        return dict(zip(names, found, strict=True))
+        return {port.name: x for port, x in zip(described.outputs, outputs, strict=True)}
 
     def _session(self, graph: str) -> onnxruntime.InferenceSession:
         options = onnxruntime.SessionOptions()
@@ -82,9 +81,9 @@ class Engine:
         options.log_severity_level = 3
         path = self.artefact.path(graph)
         model: str | bytes = str(path)
-        precision = getattr(self.artefact.manifest, "precision", "fp32")  # a critic is FP32
+        precision = getattr(self.artefact.manifest, "precision", "fp32")  # a reward model is FP32
         if precision == "bf16" and self.config.providers[0] == CPU:
-            model = _widened(path)
+            model = _bf16_as_fp32(path)
         try:
             session = onnxruntime.InferenceSession(
                 model, options, providers=list(self.config.providers)
@@ -95,18 +94,18 @@ class Engine:
         if got[0] != self.config.providers[0]:
             raise ValueError(
                 f"{path}: asked for {self.config.providers[0]}, ONNX Runtime would use {got[0]}; "
-                "install what that needs, or name another with --target.providers"
+                "install what that needs, or name another target with --targets"
             )
         return session
 
 
-class Bound:
-    """A session whose inputs keep their places in a device's memory; outputs come back once.
+class BoundSession:
+    """A session whose inputs stay in fixed places of a device's memory.
 
     Args:
-        session: Of a graph.
-        graph: What it takes and gives.
-        device: What ONNX Runtime calls the device.
+        session: Session of a graph.
+        graph: Its description.
+        device: ONNX Runtime's name of the device.
     """
 
     def __init__(self, session: onnxruntime.InferenceSession, graph: Graph, device: str) -> None:
@@ -116,35 +115,35 @@ class Bound:
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the outputs by name, on the host."""
-        given = {p.name: np.ascontiguousarray(inputs[p.name]) for p in self.graph.inputs}
-        shapes = {name: value.shape for name, value in given.items()}
+        feed = {p.tensor: np.ascontiguousarray(inputs[p.name]) for p in self.graph.inputs}
+        shapes = {name: value.shape for name, value in feed.items()}
         if shapes == self.shapes:
-            for name, value in given.items():
+            for name, value in feed.items():
                 self.inputs[name].update_inplace(value)
         else:
-            self._bind(given)
+            self._bind(feed)
             self.shapes = shapes
         self.session.run_with_iobinding(self.binding)
         names = [port.name for port in self.graph.outputs]
         return dict(zip(names, self.binding.copy_outputs_to_cpu(), strict=True))
 
-    def _bind(self, given: dict[str, np.ndarray]) -> None:
+    def _bind(self, feed: dict[str, np.ndarray]) -> None:
         self.binding = self.session.io_binding()
-        for name, value in given.items():
+        for name, value in feed.items():
             placed = onnxruntime.OrtValue.ortvalue_from_numpy(value, self.device, 0)
             self.inputs[name] = placed
             self.binding.bind_ortvalue_input(name, placed)
         for port in self.graph.outputs:
-            self.binding.bind_output(port.name, self.device, 0)
+            self.binding.bind_output(port.tensor, self.device, 0)
 
 
-def _widened(path: Path) -> bytes:
-    """Return a graph of bf16 that computes in FP32, for a CPU, which has no operators of bf16."""
+def _bf16_as_fp32(path: Path) -> bytes:
+    """Return a bf16 graph rewritten to FP32, for a CPU, which has no operators of bf16."""
     try:
-        from deploy import precision
+        from deploy.precision import sixteen_bit
     except ImportError as error:
         raise ValueError(
             f"{path}: bf16 runs on a CPU by being rewritten ({error}); pip install onnx ml_dtypes, "
             "or export with --precision fp32"
         ) from error
-    return precision.widened(path)
+    return sixteen_bit.bf16_as_fp32(path)

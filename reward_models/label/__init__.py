@@ -1,1 +1,3 @@
-"""The labeller: a data set and a critic in, the same data set with progress and rewards out."""
+"""The labeller: a data set and a reward model in, the same data set with progress and rewards
+out.
+"""

@@ -1,7 +1,7 @@
-"""From scored frames to columns of every frame and figures of every episode; plain arrays.
+"""From scored frames to columns of every frame and metrics of every episode; plain arrays.
 
 Between scored frames everything is interpolated linearly in time; trend and success are those of
-the scored frame before. Where a neighbour was abstained from, so is the frame.
+the scored frame before. A frame next to an abstained one is abstained, too.
 """
 
 import math
@@ -11,20 +11,23 @@ from typing import Any
 
 import numpy as np
 
-from reward_models import shaping
+from reward_models.core import shaping
 from reward_models.label.source import Source
 from reward_models.metrics.ranks import spearman
 
-Scored = Mapping[str, np.ndarray]
+ScoredColumns = Mapping[str, np.ndarray]
 """What `score.columns_of` returns."""
-UNSURE = (0.25, 0.75)
-SILENT = 0.2
-CONFLICT = 0.5
+UNDECIDED = (0.25, 0.75)
+"""Success probabilities between these need a review."""
+MAX_ABSTAINED = 0.2
+"""Share of abstained frames above which an episode needs a review."""
+MAX_CONFLICT = 0.5
+"""Distance of success and final progress above which an episode needs a review."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Derivation:
-    """How rewards and flags follow from what was scored; scoring does not depend on it."""
+    """How rewards and flags follow from the scores; scoring does not depend on it."""
 
     reward: shaping.Kind
     gamma: float
@@ -64,162 +67,166 @@ _INTERPOLATED = ("progress", "delta", "done_prob", "match", "confidence")
 
 
 def frame_columns(
-    source: Source, scored: Mapping[int, Scored], how: Derivation
+    source: Source, scored: Mapping[int, ScoredColumns], derivation: Derivation
 ) -> dict[str, np.ndarray]:
     """Return the new columns [n] of every frame, in order of episode and time.
 
     Frames of episodes that were not scored have NaN, confidence 0 and no reward.
     """
     count = source.info.num_frames
-    found = {name: np.zeros(count, dtype) for name, dtype in FRAME_COLUMNS.items()}
+    columns = {name: np.zeros(count, dtype) for name, dtype in FRAME_COLUMNS.items()}
     for name in ("progress", "progress.delta", "progress.done_prob", "progress.match"):
-        found[name][:] = np.nan
-    if how.smooth:
-        found["progress.smoothed"] = np.full(count, np.nan, np.float32)
-    found["next.done"][source.info.offsets[1:] - 1] = True
-    for episode, columns in scored.items():
+        columns[name][:] = np.nan
+    if derivation.smooth:
+        columns["progress.smoothed"] = np.full(count, np.nan, np.float32)
+    columns["next.done"][source.info.offsets[1:] - 1] = True
+    for episode, scores in scored.items():
         begin = int(source.info.offsets[episode])
         for number, segment in enumerate(source.segments[episode]):
-            mine = columns["segment"] == number
-            own = {name: values[mine] for name, values in columns.items()}
+            part = _select(scores, scores["segment"] == number)
+            part["frame"] = part["frame"] - segment.first
             rows = slice(begin + segment.first, begin + segment.first + segment.frames)
-            own["frame"] = own["frame"] - segment.first
-            for name, values in _segment(own, segment.frames, source.info.fps, how).items():
-                found[name][rows] = values
-    return found
+            dense = _segment(part, segment.frames, source.info.fps, derivation)
+            for name, values in dense.items():
+                columns[name][rows] = values
+    return columns
+
+
+def _select(columns: ScoredColumns, rows: np.ndarray) -> dict[str, np.ndarray]:
+    return {name: values[rows] for name, values in columns.items()}
 
 
 def _segment(
-    own: dict[str, np.ndarray], frames: int, fps: float, how: Derivation
+    scores: dict[str, np.ndarray], frames: int, fps: float, derivation: Derivation
 ) -> dict[str, np.ndarray]:
     """Return the columns of one segment of `frames` frames."""
-    dense = {name: between(own["frame"], own[name], frames) for name in _INTERPOLATED}
+    dense = {name: interpolate(scores["frame"], scores[name], frames) for name in _INTERPOLATED}
     scored = np.zeros(frames, np.bool_)
-    scored[own["frame"]] = True
-    before = np.searchsorted(own["frame"], np.arange(frames), side="right") - 1
-    spoke = ~np.isnan(own["progress"])
-    done = ((own["done_prob"] >= how.done_threshold) & spoke)[before]
-    found = {
+    scored[scores["frame"]] = True
+    before = np.searchsorted(scores["frame"], np.arange(frames), side="right") - 1
+    valid = ~np.isnan(scores["progress"])
+    done = ((scores["done_prob"] >= derivation.done_threshold) & valid)[before]
+    columns = {
         "progress": dense["progress"],
         "progress.delta": dense["delta"],
-        "progress.trend": own["trend"][before],
+        "progress.trend": scores["trend"][before],
         "progress.done_prob": dense["done_prob"],
         "progress.match": dense["match"],
         "progress.confidence": dense["confidence"],
         "progress.scored": scored,
-        "next.reward": reward(dense["progress"], dense["delta"], bool(done[-1]), fps, how),
-        # What an action leads to is seen one frame later, LeRobot's meaning of "next".
+        "next.reward": reward(dense["progress"], dense["delta"], bool(done[-1]), fps, derivation),
+        # The result of an action is in the following frame, LeRobot's meaning of "next".
         "next.success": np.append(done[1:], done[-1]),
     }
-    if how.smooth:
-        smooth = smoothed(own["frame"] / fps, own["progress"], how.horizon_s / 2)
-        found["progress.smoothed"] = between(own["frame"], smooth, frames)
-    return found
+    if derivation.smooth:
+        smooth = smoothed(scores["frame"] / fps, scores["progress"], derivation.horizon_s / 2)
+        columns["progress.smoothed"] = interpolate(scores["frame"], smooth, frames)
+    return columns
 
 
-def between(at: np.ndarray, value: np.ndarray, frames: int) -> np.ndarray:
-    """Return values f32 [frames] of a column known at some frames, the last one among them."""
+def interpolate(at: np.ndarray, value: np.ndarray, frames: int) -> np.ndarray:
+    """Return values f32 [frames] from values at some frames, the last one among them."""
     dense = np.interp(np.arange(frames), at, value)
-    dense[at] = value  # a NaN spoils what lies beside it, not what was measured
+    dense[at] = value  # a NaN spreads to interpolated neighbours, not to scored frames
     return dense.astype(np.float32)
 
 
 def reward(
-    progress: np.ndarray, delta: np.ndarray, done: bool, fps: float, how: Derivation
+    progress: np.ndarray, delta: np.ndarray, done: bool, fps: float, derivation: Derivation
 ) -> np.ndarray:
     """Return the reward f32 [t] of going from each frame to the next.
 
-    The discount per frame is such that over the time between scored frames it is `gamma`, and a
-    delta is spread over its horizon: rewards at 10 and at 50 frames/s lead to the same return. The
-    last frame ends the episode (`next.done`), whyever it ended: no potential is left there, so that
-    nobody is paid for having come near, and reward 1 comes on top where the task is done. While the
-    critic abstains there is no reward; what changed meanwhile is settled when it speaks again.
+    The discount is `gamma` per time between scored frames, and a delta is spread over its horizon:
+    rewards at 10 and at 50 frames/s have the same return. The last frame ends the episode
+    (`next.done`) for whatever reason: its potential is 0, so that coming near the goal pays
+    nothing, and a done task adds reward 1. The reward is 0 while the reward model abstains; the
+    change meanwhile is paid at its next prediction.
     """
-    if how.reward == "delta":
-        share = 1.0 / max(1.0, fps * how.horizon_s)
+    if derivation.reward == "delta":
+        share = 1.0 / max(1.0, fps * derivation.horizon_s)
         return (share * shaping.raw_delta(np.append(delta[1:], np.nan))).astype(np.float32)
     before, gap = shaping.held(progress)
     after = np.append(before[1:], before[-1])
     ended = np.zeros(len(progress), np.bool_)
     ended[-1] = True
-    gamma = how.gamma_per_frame(fps)
-    found = shaping.shaped(before, after, gamma=gamma, ended=ended, done_bonus=float(done))
-    silent = np.append(gap[1:], False)
-    return np.where(silent, 0.0, found).astype(np.float32)
+    gamma = derivation.gamma_per_frame(fps)
+    rewards = shaping.shaped(before, after, gamma=gamma, ended=ended, done_bonus=float(done))
+    abstained = np.append(gap[1:], False)
+    return np.where(abstained, 0.0, rewards).astype(np.float32)
 
 
 def smoothed(time_s: np.ndarray, value: np.ndarray, sigma_s: float) -> np.ndarray:
-    """Return values averaged over past and future with a Gaussian; NaN stays NaN and adds nothing.
+    """Return values averaged over past and future with a Gaussian; NaN stays NaN and has no weight.
 
     Args:
         time_s: f64 [k].
         value: f32 [k].
         sigma_s: Its standard deviation.
     """
-    known = ~np.isnan(value)
+    valid = ~np.isnan(value)
     result = np.full(len(value), np.nan, np.float32)
-    for i in np.flatnonzero(known):
-        near = known & (np.abs(time_s - time_s[i]) <= 3 * sigma_s)
+    for i in np.flatnonzero(valid):
+        near = valid & (np.abs(time_s - time_s[i]) <= 3 * sigma_s)
         away = (time_s[near] - time_s[i]) / max(sigma_s, 1e-9)
         weight = np.exp(-0.5 * away**2)
         result[i] = weight @ value[near] / weight.sum()
     return result
 
 
-def episode_figures(
-    source: Source, episode: int, columns: Scored, how: Derivation
+def episode_metrics(
+    source: Source, episode: int, columns: ScoredColumns, derivation: Derivation
 ) -> dict[str, Any]:
-    """Return the figures of one scored episode, by the names of `EPISODE_COLUMNS`.
+    """Return the metrics of one scored episode, by the names of `EPISODE_COLUMNS`.
 
-    Figures are taken over scored frames; those of several segments are averaged by length.
+    They are computed over scored frames; those of several segments are averaged by length.
     """
     weight, parts = [], []
     for number in range(len(source.segments[episode])):
-        mine = columns["segment"] == number
-        weight.append(int(mine.sum()))
-        parts.append(_curve_figures({name: values[mine] for name, values in columns.items()}))
-    found = {name: _mean([p[name] for p in parts], weight) for name in parts[0]}
-    done = columns["done_prob"] >= how.done_threshold
+        rows = columns["segment"] == number
+        weight.append(int(rows.sum()))
+        parts.append(_curve_metrics(_select(columns, rows)))
+    metrics = {name: _mean([p[name] for p in parts], weight) for name in parts[0]}
+    done = columns["done_prob"] >= derivation.done_threshold
     success = float(columns["done_prob"][-1])
     return {
-        **found,
+        **metrics,
         "labels/success_prob": success,
         "labels/first_done_frame": int(columns["frame"][np.argmax(done)]) if done.any() else -1,
-        "labels/review": _doubtful(columns, success),
+        "labels/review": _needs_review(columns, success),
     }
 
 
-def _curve_figures(own: Scored) -> dict[str, float]:
-    value = own["progress"][~np.isnan(own["progress"])].astype(np.float64)
-    delta = own["delta"][1:][~np.isnan(own["delta"][1:])]
+def _curve_metrics(columns: ScoredColumns) -> dict[str, float]:
+    value = columns["progress"][~np.isnan(columns["progress"])].astype(np.float64)
+    delta = columns["delta"][1:][~np.isnan(columns["delta"][1:])]
     falls = np.maximum.accumulate(value) - value
     return {
         "labels/voc": spearman(value, np.arange(len(value))) if len(value) > 1 else math.nan,
         "labels/negative_rate": float(np.mean(delta < 0)) if len(delta) else math.nan,
         "labels/max_regression": float(falls.max()) if len(falls) else math.nan,
-        "labels/stagnation_ratio": float(np.mean(own["trend"] == 0)),
+        "labels/stagnation_ratio": float(np.mean(columns["trend"] == 0)),
     }
 
 
 def _mean(values: list[float], weight: list[int]) -> float:
-    known = [(v, w) for v, w in zip(values, weight, strict=True) if not math.isnan(v)]
-    return sum(v * w for v, w in known) / sum(w for _, w in known) if known else math.nan
+    valid = [(v, w) for v, w in zip(values, weight, strict=True) if not math.isnan(v)]
+    return sum(v * w for v, w in valid) / sum(w for _, w in valid) if valid else math.nan
 
 
-def _doubtful(columns: Scored, success: float) -> bool:
-    """Say whether a person should look: unsure, silent, at odds with itself, or out of place."""
-    known = columns["progress"][~np.isnan(columns["progress"])]
-    silent = 1 - len(known) / len(columns["progress"])
-    conflict = abs(known[-1] - success) if len(known) else 1.0
+def _needs_review(columns: ScoredColumns, success: float) -> bool:
+    """Return whether a person should look: undecided, abstained, inconsistent or mismatched."""
+    valid = columns["progress"][~np.isnan(columns["progress"])]
+    abstained = 1 - len(valid) / len(columns["progress"])
+    conflict = abs(valid[-1] - success) if len(valid) else 1.0
     return bool(
-        UNSURE[0] < success < UNSURE[1]
-        or silent > SILENT
-        or conflict > CONFLICT
+        UNDECIDED[0] < success < UNDECIDED[1]
+        or abstained > MAX_ABSTAINED
+        or conflict > MAX_CONFLICT
         or np.mean(columns["match"]) < 0.5
     )
 
 
-def no_figures() -> dict[str, Any]:
-    """Return the figures of an episode that was not scored."""
+def no_metrics() -> dict[str, Any]:
+    """Return the metrics of an episode that was not scored."""
     blank: dict[str, Any] = dict.fromkeys(EPISODE_COLUMNS, math.nan)
     return {**blank, "labels/first_done_frame": -1, "labels/review": False}

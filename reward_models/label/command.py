@@ -1,7 +1,7 @@
-"""`vla label`: scores what is missing of a data set, then writes it anew with the labels in it.
+"""`vla label`: scores the episodes of a data set and writes a new data set with the labels.
 
-Safe to kill at any moment: finished episodes are in OUT.parts, and the same command goes on. The
-source is read and never written; its checksums before and after are part of the result.
+It may be killed at any time: finished episodes are in OUT.parts, and the same command resumes. The
+source is never written; its checksums before and after are part of the result.
 """
 
 import contextlib
@@ -20,16 +20,18 @@ from reward_models.label.settings import LabelArgs
 from reward_models.label_report.command import report
 from reward_models.label_report.read import LABELS_FILE
 from reward_models.review import server as review
-from vla import arguments, checkpoint
-from vla.data.bar import bar, stoppable
-from vla.interrupted import Interrupted
+from vla import checkpoint
+from vla.contracts import migrate
+from vla.data.progress_bar import bar, sigterm_as_interrupt
+from vla.utils import arguments
+from vla.utils.interrupted import Interrupted
 
 FORMAT = 1
 """Version of meta/labels.json."""
 
 
 def main(argv: list[str]) -> int:
-    """Run `vla label SOURCE --critic C --out DIR`, or `vla label --review DIR`; return the code."""
+    """Run `vla label`, or `vla label --review`; return the exit code."""
     if "--review" in argv:
         return review.main([word for word in argv if word != "--review"])
     args = arguments.read(LabelArgs, argv, "vla label")
@@ -48,44 +50,44 @@ def main(argv: list[str]) -> int:
 
 
 def label(plan: Plan) -> str:
-    """Score what is missing, join it if nothing is, and say what came of it.
+    """Score the missing episodes, write the data set once all are scored; return a message.
 
     Raises:
-        ValueError: `out` holds something else, another process is at work, the source changed.
+        ValueError: `out` holds something else, another process works on it, the source changed.
         Interrupted: Ctrl-C or SIGTERM; finished episodes are saved.
-        OSError: the disk is full; what is finished is saved.
+        OSError: the disk is full; finished episodes are saved.
     """
     before = _labelled(plan)
     if set(plan.chosen) <= before:
         _tidy(plan, before)
         return f"{plan.args.out}: is labelled already, {_share(plan, before)}"
-    wanted = before | set(plan.chosen)
+    episodes = before | set(plan.chosen)
     try:
-        return _score_and_join(plan, sorted(wanted))
-    except FileNotFoundError:  # whoever joins the parts deletes them
-        if wanted <= _labelled(plan):
+        return _score_and_join(plan, sorted(episodes))
+    except FileNotFoundError:  # another process has joined the parts and deleted them
+        if episodes <= _labelled(plan):
             return f"{plan.args.out}: another process has just written it"
         raise
 
 
-def _score_and_join(plan: Plan, wanted: Sequence[int]) -> str:
-    store = parts.open_parts(plan.args.out, plan.asked, plan.checksums)
+def _score_and_join(plan: Plan, episodes: Sequence[int]) -> str:
+    store = parts.open_parts(plan.args.out, plan.settings, plan.checksums)
     parts.clear_leftovers(store)
     begin = time.perf_counter()
-    scored = _score_missing(plan, store, wanted)
+    scored = _score_missing(plan, store, episodes)
     speed = _speed(scored, time.perf_counter() - begin)
-    left = store.missing(wanted)
+    left = store.missing(episodes)
     if left and store.folder.exists():
         return (
-            f"{store.folder}: {len(wanted) - len(left)} of {len(wanted)} episodes; whoever scores "
-            f"the last ones joins them; {told(speed)}"
+            f"{store.folder}: {len(episodes) - len(left)} of {len(episodes)} episodes; the process "
+            f"that scores the last one joins them; {speed_text(speed)}"
         )
     with parts.claim(store, "join", wait=True):
         # A kill may have left a half-written data set, or the old one half replaced.
         checkpoint.recover_folder(plan.args.out)
-        if not set(wanted) <= _labelled(plan):
+        if not set(episodes) <= _labelled(plan):
             _join(plan, store, speed)
-    return f"{plan.args.out}: labelled, {_share(plan, wanted)}; {told(speed)}"
+    return f"{plan.args.out}: labelled, {_share(plan, episodes)}; {speed_text(speed)}"
 
 
 def _share(plan: Plan, episodes: Collection[int]) -> str:
@@ -93,7 +95,7 @@ def _share(plan: Plan, episodes: Collection[int]) -> str:
 
 
 def _tidy(plan: Plan, labelled: set[int]) -> None:
-    """Delete the parts of a data set that is complete, if a kill has left them."""
+    """Delete the parts of a complete data set that a killed process has left."""
     store = parts.Parts(folder=parts.folder_of(plan.args.out), key="")
     if store.folder.exists() and len(labelled) == plan.job.source.info.num_episodes:
         with contextlib.suppress(FileNotFoundError), parts.claim(store, "join", wait=True):
@@ -102,7 +104,7 @@ def _tidy(plan: Plan, labelled: set[int]) -> None:
 
 
 def _labelled(plan: Plan) -> set[int]:
-    """Return the episodes that `out` has labels for.
+    """Return the episodes of `out` that have labels.
 
     Raises:
         ValueError: it holds something else.
@@ -112,71 +114,67 @@ def _labelled(plan: Plan) -> set[int]:
         return set()
     if not (out / LABELS_FILE).is_file():
         raise ValueError(f"{out}: exists and holds no labelled data set; choose another --out")
-    found = checkpoint.read_json(out / LABELS_FILE)
-    parts.check_same(out, found.get("asked", {}), plan.asked)
-    parts.check_same(out, found.get("derived", {}), plan.derived)
-    return set(found.get("episodes", ()))
+    stored = checkpoint.read_json(out / LABELS_FILE)
+    parts.check_same(out, migrate.labels(stored.get("asked", {})), plan.settings)
+    parts.check_same(out, stored.get("derived", {}), plan.derived)
+    return set(stored.get("episodes", ()))
 
 
-def _score_missing(plan: Plan, store: parts.Parts, wanted: Sequence[int]) -> int:
-    """Score this shard's episodes that are not done; return how many frames that were."""
+def _score_missing(plan: Plan, store: parts.Parts, episodes: Sequence[int]) -> int:
+    """Score the missing episodes of this shard; return the number of scored frames."""
     i, n = settings.shard(plan.args.shard)
-    mine = [g for k, g in enumerate(groups(plan.job)) if k % n == i - 1]
-    todo = []
-    for group in mine:
-        inside = tuple(e for e in group if e in set(wanted))
-        if store.missing(inside):
-            todo.append(inside)
+    of_shard = [g for k, g in enumerate(groups(plan.job)) if k % n == i - 1]
+    cut = [tuple(e for e in group if e in set(episodes)) for group in of_shard]
+    todo = [group for group in cut if store.missing(group)]
     frames = plan.job.source.scored_frames
     count = 0
-    with parts.claim(store, f"shard-{i}-of-{n}"), stoppable(), bar("frames") as shown:
-        line = shown.add_task("labelling", total=int(sum(frames[list(g)].sum() for g in todo)))
+    with parts.claim(store, f"shard-{i}-of-{n}"), sigterm_as_interrupt(), bar("frames") as progress:
+        line = progress.add_task("labelling", total=int(sum(frames[list(g)].sum() for g in todo)))
         try:
-            for found in score_groups(plan.job, todo):
-                for episode, scored in found.items():
+            for group in score_groups(plan.job, todo):
+                for episode, scored in group.items():
                     store.write(episode, scored)
-                    shown.advance(line, int(frames[episode]))
+                    progress.advance(line, int(frames[episode]))
                     count += int(frames[episode])
         except KeyboardInterrupt:
-            saved = len(wanted) - len(store.missing(wanted))
+            saved = len(episodes) - len(store.missing(episodes))
             raise Interrupted(
-                f"{saved} of {len(wanted)} episodes are saved in {store.folder}"
+                f"{saved} of {len(episodes)} episodes are saved in {store.folder}"
             ) from None
     return count
 
 
 def _join(plan: Plan, store: parts.Parts, speed: dict[str, Any]) -> None:
-    """Write the labelled data set from all parts there are."""
+    """Write the labelled data set from all parts."""
     data, args = plan.job.source, plan.args
     done = store.done(data.info.num_episodes)
     scored = {episode: store.read(episode) for episode in done}
-    how = plan.derivation
-    frame = columns.frame_columns(data, scored, how)
-    episode = write.arrays(
-        [
-            columns.episode_figures(data, e, scored[e], how)
-            if e in scored
-            else columns.no_figures()
-            for e in range(data.info.num_episodes)
-        ]
-    )
-    if plan.corrected is not None:
-        more = corrections.columns(plan.corrected, data.info)
+    derivation = plan.derivation
+    frame = columns.frame_columns(data, scored, derivation)
+    episode = write.arrays([
+        columns.episode_metrics(data, e, scored[e], derivation) if e in scored
+        else columns.no_metrics()
+        for e in range(data.info.num_episodes)
+    ])  # fmt: skip
+    if plan.corrections is not None:
+        more = corrections.columns(plan.corrections, data.info)
         frame, episode = {**frame, **more[0]}, {**episode, **more[1]}
     labels = write.Labels(
-        frame=frame, episode=episode, critic=f"{args.critic} ({plan.asked['critic']})"
+        frame=frame,
+        episode=episode,
+        reward_model=f"{args.reward_model} ({plan.settings['reward_model']})",
     )
-    fresh = write.write_dataset(data, args.out, labels)
+    new = write.write_dataset(data, args.out, labels)
     try:
-        if plan.corrected is not None:
-            write.write_corrections(fresh, plan.corrected)
-        write.keep_corrections(args.out, fresh)
+        if plan.corrections is not None:
+            write.write_corrections(new, plan.corrections)
+        write.keep_corrections(args.out, new)
         after = source.checksums(args.source)
-        parts.check_untouched(plan.checksums, after)
-        write.write_provenance(fresh, _provenance(plan, store, done, after, speed))
-        write.put_in_place(fresh, args.out)
+        parts.check_unchanged(plan.checksums, after)
+        write.write_provenance(new, _provenance(plan, store, done, after, speed))
+        write.publish(new, args.out)
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.rmtree(new, ignore_errors=True)
     if len(done) == data.info.num_episodes:
         shutil.rmtree(store.folder)
 
@@ -186,13 +184,13 @@ def _provenance(
 ) -> dict[str, Any]:
     config = plan.job.scorer.config
     shards = sorted(file.stem for file in store.folder.glob("shard-*.lock"))
-    here = checkpoint.provenance({}, (), 0)
+    code = checkpoint.provenance({}, (), 0)
     fps = plan.job.source.info.fps
     return {
         "format": FORMAT,
-        "asked": plan.asked,
+        "asked": plan.settings,
         "derived": plan.derived,
-        "critic": str(plan.args.critic),
+        "reward_model": str(plan.args.reward_model),
         "source": str(plan.args.source),
         "instructions": "given" if plan.args.instruction else "the source's, per segment",
         "cadence_s": config.stride_s,
@@ -203,8 +201,8 @@ def _provenance(
         "episodes": done,
         "groups": len(groups(plan.job)),
         "shards": shards,
-        "revision": here.revision,
-        "versions": here.versions,
+        "revision": code.revision,
+        "versions": code.versions,
         "checksums": {"algorithm": "blake2b-128", "before": plan.checksums, "after": after},
         "last_run": speed,
     }
@@ -220,8 +218,8 @@ def _speed(frames: int, seconds: float) -> dict[str, Any]:
     }
 
 
-def told(speed: dict[str, Any]) -> str:
-    """Return a clause about how fast it went."""
+def speed_text(speed: dict[str, Any]) -> str:
+    """Return a clause about speed and memory."""
     return (
         f"{speed['frames']:,} frames scored in {speed['seconds']:.1f} s "
         f"({speed['frames_per_s']:,.0f}/s), peak memory {speed['peak_memory_mb']:,.0f} MB"

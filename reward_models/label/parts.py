@@ -1,6 +1,6 @@
-"""What is scored so far: OUT.parts, a file per episode, each whole or absent, and who is at work.
+"""Intermediate results of a labelling: OUT.parts, one file per scored episode, and locks.
 
-A part is named for its episode and for everything that decides what is in it.
+The name of a part holds its episode and a hash of everything that decides its content.
 """
 
 import contextlib
@@ -18,34 +18,35 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vla import checkpoint
+from vla.contracts import migrate
 
-ASKED_FILE = "labelling.json"
+SETTINGS_FILE = "labelling.json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """The folder of the parts of one labelling."""
+    """The folder of one labelling's parts."""
 
     folder: Path
     key: str
-    """Hash of what decides their content."""
+    """Hash of the settings that decide their content."""
 
     def path(self, episode: int) -> Path:
-        """Return where an episode's part is once it is done."""
+        """Return the file of an episode's part."""
         return self.folder / f"episode-{episode:07d}-{self.key}.parquet"
 
     def missing(self, episodes: Iterable[int]) -> list[int]:
-        """Return those of some episodes that are not done."""
-        have = {file.name for file in self.folder.glob(f"episode-*-{self.key}.parquet")}
-        return [e for e in episodes if self.path(e).name not in have]
+        """Return the episodes that have no part."""
+        present = {file.name for file in self.folder.glob(f"episode-*-{self.key}.parquet")}
+        return [e for e in episodes if self.path(e).name not in present]
 
     def done(self, count: int) -> list[int]:
-        """Return those of the episodes 0 to `count` - 1 that are done."""
+        """Return the episodes from 0 to `count` - 1 that have a part."""
         missing = set(self.missing(range(count)))
         return [e for e in range(count) if e not in missing]
 
     def write(self, episode: int, columns: dict[str, np.ndarray]) -> None:
-        """Store an episode's part by one rename, flushed to disk."""
+        """Write an episode's part to disk, atomically."""
         temporary = self.folder / f".{episode:07d}.{os.getpid()}.tmp"
         try:
             pq.write_table(pa.table(columns), temporary)
@@ -71,64 +72,63 @@ class Parts:
         return {name: table[name].to_numpy() for name in table.column_names}
 
 
-def key_of(asked: dict[str, Any]) -> str:
-    """Return a hash of what decides the content of parts, JSON types."""
-    text = json.dumps(asked, sort_keys=True)
+def key_of(settings: dict[str, Any]) -> str:
+    """Return a hash of settings, JSON types."""
+    text = json.dumps(settings, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def folder_of(out: Path) -> Path:
-    """Return where the parts of a data set are until it is complete."""
+    """Return the folder of the parts of an incomplete data set."""
     return out.with_name(out.name + ".parts")
 
 
-def open_parts(out: Path, asked: dict[str, Any], checksums: dict[str, str]) -> Parts:
-    """Return the parts of a labelling, begun or not, and remember what the source was like.
+def open_parts(out: Path, settings: dict[str, Any], checksums: dict[str, str]) -> Parts:
+    """Return the parts of a labelling; a new one's settings and checksums are stored with them.
 
     Raises:
-        ValueError: they belong to another labelling, or the source has changed since.
+        ValueError: they have other settings, or the source has changed since.
     """
     folder = folder_of(out)
     folder.mkdir(parents=True, exist_ok=True)
-    file = folder / ASKED_FILE
-    told = {"asked": asked, "source": checksums}
+    file = folder / SETTINGS_FILE
     if file.exists():
-        found = checkpoint.read_json(file)
-        check_untouched(found["source"], checksums)
-        check_same(folder, found["asked"], asked)
-        return Parts(folder=folder, key=key_of(asked))
-    temporary = file.with_name(f".{ASKED_FILE}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(told, indent=1))
+        stored = checkpoint.read_json(file)
+        check_unchanged(stored["source"], checksums)
+        check_same(folder, migrate.labels(stored["asked"]), settings)
+        return Parts(folder=folder, key=key_of(stored["asked"]))  # names of format 1 are in it
+    temporary = file.with_name(f".{SETTINGS_FILE}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps({"asked": settings, "source": checksums}, indent=1))
     temporary.rename(file)
-    return Parts(folder=folder, key=key_of(asked))
+    return Parts(folder=folder, key=key_of(settings))
 
 
-def check_same(place: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Raise ValueError if labels made with other settings are there."""
-    for name, value in wanted.items():
-        if found.get(name) != value:
+def check_same(place: Path, stored: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Raise ValueError if `place` holds labels of other settings."""
+    for name, value in settings.items():
+        if stored.get(name) != value:
             raise ValueError(
-                f"{place}: was labelled with {name} {found.get(name)!r}, not {value!r}; choose "
+                f"{place}: was labelled with {name} {stored.get(name)!r}, not {value!r}; choose "
                 "another --out, delete it, or use the same settings"
             )
 
 
-def check_untouched(before: dict[str, str], after: dict[str, str]) -> None:
-    """Raise ValueError if a file of the source is no longer what it was."""
+def check_unchanged(before: dict[str, str], after: dict[str, str]) -> None:
+    """Raise ValueError if a file of the source has changed."""
     changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     if changed:
         raise ValueError(
-            f"the source is not what it was when labelling began ({sorted(changed)[0]}, and "
-            f"{len(changed) - 1} other files); restore it, or delete OUT.parts and label it anew"
+            f"the source has changed since labelling began ({sorted(changed)[0]}, and "
+            f"{len(changed) - 1} other files); restore it, or delete OUT.parts and label it again"
         )
 
 
 @contextlib.contextmanager
 def claim(parts: Parts, name: str, *, wait: bool = False) -> Iterator[None]:
-    """Hold a lock among the parts; the system frees it when we are killed.
+    """Hold a lock among the parts; the system releases it when the process ends.
 
     Raises:
-        ValueError: another process holds it, unless we are to wait.
+        ValueError: another process holds it, and `wait` is False.
     """
     with (parts.folder / f"{name}.lock").open("w") as lock:
         _flock(lock, parts, wait)
@@ -140,12 +140,12 @@ def _flock(lock: TextIO, parts: Parts, wait: bool) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError as error:
         raise ValueError(
-            f"{parts.folder}: another process is at the same shard; wait for it or stop it"
+            f"{parts.folder}: another process works on the same shard; wait for it or stop it"
         ) from error
 
 
 def clear_leftovers(parts: Parts) -> None:
-    """Delete what killed processes had begun to write."""
+    """Delete the temporary files of processes that have ended."""
     for leftover in parts.folder.glob(".*.tmp"):
         process = leftover.name.split(".")[-2]
         if not Path(f"/proc/{process}").exists():

@@ -1,4 +1,4 @@
-"""Reads and checks everything a labelling was asked for, before anything is written."""
+"""Reads and checks the inputs of a labelling before anything is written."""
 
 import dataclasses
 import time
@@ -7,73 +7,74 @@ from typing import Any
 
 import torch
 
-from reward_models import checkpoint as critics
+from reward_models.core import checkpoint as reward_models
+from reward_models.core.overrides import Override
 from reward_models.label import corrections, parts, settings, source
 from reward_models.label.columns import Derivation
-from reward_models.label.score import Job, score_group, show
+from reward_models.label.score import Job, encode_example, score_group
 from reward_models.label.settings import LabelArgs
-from reward_models.overrides import Override
 from vla.contracts import config as configs
 from vla.data.reader import read_columns
 
 DRY_FRAMES = 64
-"""Frames that an estimate times, or a few more."""
+"""Least number of frames that an estimate times."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Plan:
-    """Everything that was asked for, read and checked."""
+    """The inputs of a labelling, read and checked."""
 
     args: LabelArgs
     job: Job
-    asked: dict[str, Any]
-    """What decides what is scored, JSON types."""
+    settings: dict[str, Any]
+    """Everything that decides the scores, JSON types."""
     derivation: Derivation
-    """What decides the rest."""
-    corrected: tuple[Override, ...] | None
-    """What people said; None if there is no file of it."""
+    """Everything that decides rewards and flags."""
+    corrections: tuple[Override, ...] | None
+    """Corrections by people; None without a file of them."""
     chosen: tuple[int, ...]
     """Episodes to label."""
     checksums: dict[str, str]
-    """Of the source, before anything was done."""
+    """Of the files of the source before labelling."""
 
     @property
     def derived(self) -> dict[str, Any]:
-        """What decides how labels follow from what was scored, JSON types."""
-        said = None if self.corrected is None else [vars(one) for one in self.corrected]
-        hashed = None if said is None else parts.key_of({"said": said})
-        return {**configs.to_json(self.derivation), "overrides": hashed}
+        """Everything that decides how labels follow from scores, JSON types."""
+        digest = None
+        if self.corrections is not None:  # "said" is part of what is hashed since format 1
+            digest = parts.key_of({"said": [vars(c) for c in self.corrections]})
+        return {**configs.to_json(self.derivation), "overrides": digest}
 
 
 def prepare(args: LabelArgs) -> Plan:
-    """Read the critic and the data set and check that they and the settings fit.
+    """Read reward model and data set, and check that they and the settings fit each other.
 
     Raises:
-        ValueError: something does not; nothing has been written.
+        ValueError: they do not; nothing has been written.
     """
-    scorer = critics.load(args.critic)
+    scorer = reward_models.load(args.reward_model)
     if args.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device: got cuda, but this machine offers none to torch; use cpu")
-    scorer.critic.to(args.device)  # type: ignore[attr-defined]  # every critic is a module
+    scorer.reward_model.to(args.device)  # type: ignore[attr-defined]  # every reward model is a module
     _check_place(args)
     data = source.read(
         args.source, stride_s=scorer.config.stride_s, instruction=args.instruction
     )  # fmt: skip
-    cameras = source.match_cameras(data.info, scorer.critic.cameras, args.cameras)
+    cameras = source.match_cameras(data.info, scorer.reward_model.cameras, args.cameras)
     job = Job(
         scorer=scorer, source=data, cameras=cameras, agreement=args.agreement,
         memory_mb=args.memory_mb,
     )  # fmt: skip
     job = _with_example(job, args)
     file = corrections.find(args.source, args.overrides)
-    corrected = tuple(corrections.read(file, data.info)) if file else None
+    overrides = tuple(corrections.read(file, data.info)) if file else None
     settings.shard(args.shard)
     sums = source.checksums(args.source)
     config = scorer.config
     return Plan(
-        args=args, job=job, corrected=corrected, checksums=sums,
+        args=args, job=job, corrections=overrides, checksums=sums,
         chosen=settings.chosen_episodes(args.episodes, data.info.num_episodes),
-        asked=_asked(args, job, source.digest(sums)),
+        settings=_settings(args, job, source.digest(sums)),
         derivation=Derivation(
             reward=args.reward, gamma=args.gamma, done_threshold=args.done_threshold,
             stride_s=config.stride_s, horizon_s=config.horizon_s, smooth=args.smooth,
@@ -82,12 +83,12 @@ def prepare(args: LabelArgs) -> Plan:
 
 
 def _check_place(args: LabelArgs) -> None:
-    inside, out = args.source.resolve(), args.out.resolve()
-    if out == inside or inside in out.parents:
+    source_path, out = args.source.resolve(), args.out.resolve()
+    if out == source_path or source_path in out.parents:
         raise ValueError(
             f"{args.out}: lies within the source, which is not written; choose another"
         )
-    if out in inside.parents:
+    if out in source_path.parents:
         raise ValueError(f"{args.out}: holds the source; choose another --out")
 
 
@@ -108,15 +109,15 @@ def _with_example(job: Job, args: LabelArgs) -> Job:
             )
         begin, end = info.offsets[args.example : args.example + 2]
         progress = read_columns(info).scalars[args.example_progress][begin:end]
-    shown = show(job, args.example, args.example_progress, progress)
-    return dataclasses.replace(job, example=shown)
+    example = encode_example(job, args.example, args.example_progress, progress)
+    return dataclasses.replace(job, example=example)
 
 
-def _asked(args: LabelArgs, job: Job, content: str) -> dict[str, Any]:
-    """Return what decides what is scored; the same here gives the same bits."""
+def _settings(args: LabelArgs, job: Job, content: str) -> dict[str, Any]:
+    """Return everything that decides the scores; equal settings give bit-identical scores."""
     scorer = job.scorer
     return {
-        "critic": critics.identity(args.critic),
+        "reward_model": reward_models.identity(args.reward_model),
         "scorer": configs.to_json(scorer.config),
         "calibration": configs.to_json(scorer.calibration),
         "source": content,
@@ -132,23 +133,23 @@ def _asked(args: LabelArgs, job: Job, content: str) -> dict[str, Any]:
 
 
 def estimate(plan: Plan) -> str:
-    """Time a few frames and return what labelling would take."""
+    """Time a few frames and return an estimate of the whole labelling, as a message."""
     data = plan.job.source
-    wanted = list(plan.chosen)
-    frames = int(data.scored_frames[wanted].sum())
-    trial, held = [], 0
-    for episode in wanted:
+    chosen = list(plan.chosen)
+    frames = int(data.scored_frames[chosen].sum())
+    trial, count = [], 0
+    for episode in chosen:
         trial.append(episode)
-        held += int(data.scored_frames[episode])
-        if held >= DRY_FRAMES:
+        count += int(data.scored_frames[episode])
+        if count >= DRY_FRAMES:
             break
     begin = time.perf_counter()
     score_group(plan.job, trial)
-    rate = held / (time.perf_counter() - begin)
+    rate = count / (time.perf_counter() - begin)
     tables = sum(f.stat().st_size for f in data.info.path.rglob("*.parquet"))
     size = (tables + 40 * data.info.num_frames) / 2**20
     return (
-        f"{len(wanted)} episodes, {frames:,} of {int(data.info.lengths[wanted].sum()):,} frames to "
+        f"{len(chosen)} episodes, {frames:,} of {int(data.info.lengths[chosen].sum()):,} frames to "
         f"score at {rate:,.0f}/s: about {frames / rate / 60:.1f} minutes on one process; "
         f"{size:.1f} MB of tables to write, videos are linked; nothing was written"
     )

@@ -1,8 +1,7 @@
-"""The sidecar by which stock LeRobot weights frames (RA-BC, `--use_rabc`) by our labels.
+"""The sidecar file with which stock LeRobot weights frames (RA-BC, `--use_rabc`).
 
-LeRobot gives a frame weight 1 if progress grows over the next action chunk, 0 if it falls, and,
-against all caution, 1 where progress is NaN. What it reads is therefore written such that a frame
-we abstained from always seems to lose progress.
+LeRobot gives a frame weight 1 if progress grows over the next action chunk, 0 if it falls, and 1
+where progress is NaN. The file is therefore written such that abstained frames always fall.
 """
 
 from pathlib import Path
@@ -13,51 +12,54 @@ import pyarrow.parquet as pq
 
 FILE = "sarm_progress.parquet"
 ABOVE, STEP = 1.1, 0.1
-"""Abstained frames lie between these two above the largest progress there is."""
+"""Abstained frames have progress from ABOVE down to ABOVE - STEP, above the largest real one."""
 
 
 def table(
-    progress: np.ndarray, index: np.ndarray, episode: np.ndarray, frame: np.ndarray, critic: str
+    progress: np.ndarray,
+    index: np.ndarray,
+    episode: np.ndarray,
+    frame: np.ndarray,
+    reward_model: str,
 ) -> pa.Table:
     """Return the sidecar's rows, in order of `index`.
 
-    Where the critic abstained, progress is above 1 and falls from frame to frame, so that it falls
-    to whatever comes later, too. A measured frame must not be compared with such a one: the rows
-    are cut into pieces that LeRobot takes for episodes, each of which ends before the next
-    abstained frame; it then compares with the piece's last, measured, frame. The first piece of an
-    episode keeps its number. Without abstained frames the table is the one LeRobot writes itself.
+    Progress of abstained frames is above 1 and falls from frame to frame, so that it also falls to
+    any later one. A scored frame must not be compared with such a frame: the rows are cut into
+    pieces that LeRobot takes for episodes, each of which ends before the next abstained frame. The
+    first piece of an episode keeps its number. Without abstention the table is LeRobot's own.
 
     Args:
         progress: f32 [n] in [0, 1], NaN where abstained; in order of `index`.
         index: i64 [n], LeRobot's number of each frame.
         episode: i64 [n].
         frame: i64 [n], within the episode.
-        critic: Who says so.
+        reward_model: Stored in the metadata.
     """
-    silent = np.isnan(progress)
-    # A piece ends after a measured frame which an abstained one or another episode follows.
-    ends = ~silent[:-1] & (silent[1:] | (np.diff(episode) != 0))
+    abstained = np.isnan(progress)
+    # A piece ends at a scored frame before an abstained one or another episode.
+    ends = ~abstained[:-1] & (abstained[1:] | (np.diff(episode) != 0))
     begins = np.concatenate([[True], ends])
     piece = np.cumsum(begins) - 1
     number = _numbers(episode[begins], int(episode.max()) + 1)[piece]
     rank = np.arange(len(progress)) - np.flatnonzero(begins)[piece]
     share = rank / np.maximum(np.bincount(piece)[piece], 1)
-    value = np.where(silent, ABOVE - STEP * share, progress)
+    value = np.where(abstained, ABOVE - STEP * share, progress)
     columns = [index, number, frame, value]
-    if silent[-1]:  # something to fall to: a row beyond the data set, which nothing asks for
+    if abstained[-1]:  # to fall, it needs a row beyond the data set, which is never read
         beyond = (index[-1] + 1, number[-1], frame[-1] + 1, 0.0)
         columns = [np.append(column, last) for column, last in zip(columns, beyond, strict=True)]
     names = ("index", "episode_index", "frame_index", "progress_sparse")
     kinds = (np.int64, np.int64, np.int64, np.float32)
     built = {n: c.astype(k) for n, c, k in zip(names, columns, kinds, strict=True)}
-    return pa.table(built).replace_schema_metadata({b"reward_model_path": critic.encode()})
+    return pa.table(built).replace_schema_metadata({b"reward_model_path": reward_model.encode()})
 
 
 def _numbers(episode: np.ndarray, count: int) -> np.ndarray:
-    """Return a number for each piece: its episode's for the first one of it, else a fresh one."""
+    """Return a number for each piece: its episode's for the first of an episode, else a new one."""
     first = np.concatenate([[True], np.diff(episode) != 0])
-    fresh = count + np.cumsum(~first) - 1
-    return np.where(first, episode, fresh)
+    new = count + np.cumsum(~first) - 1
+    return np.where(first, episode, new)
 
 
 def write(path: Path, rows: pa.Table) -> None:

@@ -1,7 +1,7 @@
-"""Scores groups of episodes: each video decoded once, each frame encoded once, judged together.
+"""Scores groups of episodes: each video is decoded once, each frame is encoded once.
 
-The groups follow from the data set and the memory allowed, never from what is done already, so that
-a run that was killed and goes on computes the same batches and thus the same bits.
+The groups depend on the data set and the memory alone, not on what is scored already: a resumed run
+computes the same batches and thus bit-identical scores.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,46 +12,46 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reward_models.critic import Shown
-from reward_models.curves import Curves
+from reward_models.core.curves import Curves
+from reward_models.core.interface import Reference
+from reward_models.core.scorer import Scorer
 from reward_models.label.source import Segment, Source
-from reward_models.scorer import Scorer
 from vla.contracts.types import Example, Frames, Progress
 from vla.data.decode import FrameChoice, decode_views
 from vla.data.info import Camera
 
 IMAGE_HW = (96, 96)
-"""What images are stretched to, unless the critic has an `image_hw` of its own."""
+"""Size to which images are resized, unless the reward model has an `image_hw`."""
 GROUP_FRAMES = 2048
-"""Most frames scored together: what a kill may cost."""
+"""Most frames scored together: the most that a kill may cost."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Job:
-    """How everything is scored."""
+    """Data set, reward model and settings of scoring."""
 
     scorer: Scorer
     source: Source
     cameras: tuple[Camera | None, ...]
-    """For each view of the critic; None is dark."""
+    """For each view of the reward model; None is dark."""
     agreement: bool = False
-    """Score through each camera alone, too."""
-    example: tuple[str, Shown] | None = None
-    """A task, and an encoded episode that shows it."""
+    """Score with each camera alone, too."""
+    example: tuple[str, Reference] | None = None
+    """A task and its encoded reference episode."""
     memory_mb: int = 512
-    """For decoded images."""
+    """Memory for decoded images."""
 
     @property
     def image_hw(self) -> tuple[int, int]:
-        """Height and width of images as the critic wants them."""
-        height, width = getattr(self.scorer.critic, "image_hw", IMAGE_HW)
+        """Height and width of the reward model's input images."""
+        height, width = getattr(self.scorer.reward_model, "image_hw", IMAGE_HW)
         return height, width
 
     @property
     def frames_in_memory(self) -> int:
         """Frames decoded at once, a multiple of the scorer's chunk unless memory is smaller."""
         height, width = self.image_hw
-        # Three: what is encoded, what is decoded meanwhile, and a copy for each camera alone.
+        # Three copies: being encoded, being decoded, and masked to one camera.
         room = self.memory_mb * 2**20 // (3 * max(1, len(self.cameras)) * height * width * 3)
         chunk = self.scorer.config.chunk
         return max(1, room // chunk * chunk if room >= chunk else room)
@@ -59,25 +59,25 @@ class Job:
 
 def groups(job: Job) -> list[tuple[int, ...]]:
     """Cut the episodes of a data set into groups that are scored together."""
-    most = min(GROUP_FRAMES, job.frames_in_memory)
+    limit = min(GROUP_FRAMES, job.frames_in_memory)
     cut: list[tuple[int, ...]] = []
     group: list[int] = []
-    held = 0
+    count = 0
     for episode, frames in enumerate(job.source.scored_frames.tolist()):
-        if group and held + frames > most:
+        if group and count + frames > limit:
             cut.append(tuple(group))
-            group, held = [], 0
+            group, count = [], 0
         group.append(episode)
-        held += frames
+        count += frames
     return [*cut, tuple(group)]
 
 
 def score_groups(
     job: Job, cut: Sequence[tuple[int, ...]]
 ) -> Iterator[dict[int, dict[str, np.ndarray]]]:
-    """Yield what `score_group` returns for each group; the next one is decoded meanwhile."""
-    wanted = (place for group in cut for place in _slices(job, _segments_of(job, group)))
-    images = _decoded(job, wanted)
+    """Yield the result of `score_group` for each group; the next one is decoded meanwhile."""
+    slices = (place for group in cut for place in _slices(job, _segments_of(job, group)))
+    images = _decoded(job, slices)
     for group in cut:
         yield score_group(job, group, images)
 
@@ -97,61 +97,61 @@ def score_group(
     time_s = np.concatenate([(s.steps - s.first) / job.source.info.fps for s in segments])
     embedded = encode(job, segments, images)
     whole = _curves(job, embedded[0], row, time_s, segments)
-    if len(embedded) > 2:  # through each of several cameras alone
-        alone = [_curves(job, e, row, time_s, segments).value for e in embedded[1:]]
-        apart = np.hypot(whole.disagreement, np.std(np.stack(alone), axis=0))
-        whole = whole._replace(disagreement=apart.astype(np.float32))
-    said = job.scorer.progress(whole)
+    if len(embedded) > 2:  # with each of several cameras alone
+        single = [_curves(job, e, row, time_s, segments).value for e in embedded[1:]]
+        disagreement = np.hypot(whole.disagreement, np.std(np.stack(single), axis=0))
+        whole = whole._replace(disagreement=disagreement.astype(np.float32))
+    progress = job.scorer.progress(whole)
     of_frame = np.array([s.episode for s in segments])[row]
     step = np.concatenate([s.steps for s in segments])
-    return {e: columns_of(said, step, row, of_frame == e) for e in episodes}
+    return {e: columns_of(progress, step, row, of_frame == e) for e in episodes}
 
 
 def columns_of(
-    said: Progress, step: np.ndarray, row: np.ndarray, mine: np.ndarray
+    progress: Progress, step: np.ndarray, row: np.ndarray, chosen: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return what was said of an episode: frame, segment (from 0) and the labels, [k] each."""
+    """Return the columns of the chosen frames: frame, segment (from 0) and labels, [k] each."""
     return {
-        "frame": step[mine],
-        "segment": row[mine] - row[mine][0],
-        "progress": said.value[mine],
-        "delta": said.delta[mine],
-        "trend": (np.argmax(said.trend[mine], axis=1) - 1).astype(np.int8),
-        "done_prob": said.done_prob[mine],
-        "match": said.match[mine],
-        "confidence": said.confidence[mine],
+        "frame": step[chosen],
+        "segment": row[chosen] - row[chosen][0],
+        "progress": progress.value[chosen],
+        "delta": progress.delta[chosen],
+        "trend": (np.argmax(progress.trend[chosen], axis=1) - 1).astype(np.int8),
+        "done_prob": progress.done_prob[chosen],
+        "match": progress.match[chosen],
+        "confidence": progress.confidence[chosen],
     }
 
 
 def encode(
     job: Job, segments: Sequence[Segment], images: Iterator[np.ndarray] | None = None
 ) -> list[Tensor]:
-    """Return embeddings [f, d] through all cameras, and if asked for through each one alone."""
+    """Return embeddings [f, d] with all cameras; for `job.agreement` with each one alone, too."""
     lit = [view for view, camera in enumerate(job.cameras) if camera is not None]
-    alone = [[view] for view in lit] if job.agreement and len(lit) > 1 else []
-    looks = [lit, *alone]
-    memories = [job.scorer.critic.remember(len(segments)) for _ in looks]
-    done: list[list[Tensor]] = [[] for _ in looks]
+    single = [[view] for view in lit] if job.agreement and len(lit) > 1 else []
+    subsets = [lit, *single]
+    memories = [job.scorer.reward_model.initial_memory(len(segments)) for _ in subsets]
+    parts: list[list[Tensor]] = [[] for _ in subsets]
     names = tuple(segment.task for segment in segments)
     for frames in _chunks(job, segments, images):
-        rows = np.unique(frames.row)
+        rows = np.unique(frames.episode_index)
         tasks = tuple(names[r] for r in rows)
-        for look, memory, parts in zip(looks, memories, done, strict=True):
-            embedded, kept = _embed(job, _through(frames, rows, look), tasks, memory[rows])
-            memory[rows] = kept
-            parts.append(embedded)
-    return [torch.cat(parts) for parts in done]
+        for views, memory, done in zip(subsets, memories, parts, strict=True):
+            embedded, new = _embed(job, _mask_views(frames, rows, views), tasks, memory[rows])
+            memory[rows] = new
+            done.append(embedded)
+    return [torch.cat(done) for done in parts]
 
 
 @torch.no_grad()
 def _embed(
     job: Job, frames: Frames, tasks: tuple[str, ...], memory: Tensor
 ) -> tuple[Tensor, Tensor]:
-    return job.scorer.critic.embed(frames, tasks, memory)
+    return job.scorer.reward_model.embed(frames, tasks, memory)
 
 
-def _through(frames: Frames, rows: np.ndarray, views: list[int]) -> Frames:
-    """Return frames numbered from 0 as seen through some views; the others are dark."""
+def _mask_views(frames: Frames, rows: np.ndarray, views: list[int]) -> Frames:
+    """Return frames with only some views, the others black, and episodes numbered from 0."""
     hidden = np.ones(frames.image_ok.shape[1], np.bool_)
     hidden[views] = False
     images = frames.images
@@ -160,7 +160,8 @@ def _through(frames: Frames, rows: np.ndarray, views: list[int]) -> Frames:
         images[:, hidden] = 0
     return Frames(
         images=images, image_ok=frames.image_ok & ~hidden, time_s=frames.time_s,
-        row=np.searchsorted(rows, frames.row), end_s=frames.end_s, truth=frames.truth,
+        episode_index=np.searchsorted(rows, frames.episode_index), end_s=frames.end_s,
+        truth=frames.truth,
     )  # fmt: skip
 
 
@@ -169,7 +170,7 @@ def _segments_of(job: Job, episodes: Sequence[int]) -> list[Segment]:
 
 
 def _slices(job: Job, segments: Sequence[Segment]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield episodes and steps of the frames to score, as many at once as memory holds."""
+    """Yield episodes and steps of the frames to score, as many at once as fit in memory."""
     episode = np.repeat([s.episode for s in segments], [len(s.steps) for s in segments])
     step = np.concatenate([s.steps for s in segments])
     for begin in range(0, len(step), job.frames_in_memory):
@@ -177,17 +178,17 @@ def _slices(job: Job, segments: Sequence[Segment]) -> Iterator[tuple[np.ndarray,
         yield episode[part], step[part]
 
 
-def _decoded(job: Job, wanted: Iterable[tuple[np.ndarray, np.ndarray]]) -> Iterator[np.ndarray]:
+def _decoded(job: Job, slices: Iterable[tuple[np.ndarray, np.ndarray]]) -> Iterator[np.ndarray]:
     """Yield decoded slices; the next one is decoded while the last one is used."""
     with ThreadPoolExecutor(1) as pool:
-        before = None
-        for episode, step in wanted:
-            after = pool.submit(decode, job, episode, step)
-            if before is not None:
-                yield before.result()
-            before = after
-        if before is not None:
-            yield before.result()
+        pending = None
+        for episode, step in slices:
+            following = pool.submit(decode, job, episode, step)
+            if pending is not None:
+                yield pending.result()
+            pending = following
+        if pending is not None:
+            yield pending.result()
 
 
 def _chunks(
@@ -216,7 +217,7 @@ def _chunks(
                 images=images[here],
                 image_ok=np.broadcast_to(lit, (len(images[here]), len(lit))).copy(),
                 time_s=(step[now] - first[now]) / info.fps,
-                row=row[now],
+                episode_index=row[now],
                 end_s=(length[now] - 1) / info.fps,
                 truth=truth,
             )
@@ -236,13 +237,13 @@ def decode(job: Job, episode: np.ndarray, step: np.ndarray) -> np.ndarray:
 def _curves(
     job: Job, embedded: Tensor, row: np.ndarray, time_s: np.ndarray, segments: Sequence[Segment]
 ) -> Curves:
-    """Return curves of encoded frames; those of the example's task are told of it."""
+    """Return curves of encoded frames; those of the example's task use it as the reference."""
     if job.example is None:
         return job.scorer.curves_of(embedded, row, time_s, None)
-    task, shown = job.example
-    told = np.array([segment.task == task for segment in segments])[row]
+    task, example = job.example
+    of_task = np.array([segment.task == task for segment in segments])[row]
     parts = []
-    for mask, reference in ((told, shown), (~told, None)):
+    for mask, reference in ((of_task, example), (~of_task, None)):
         if mask.any():
             chosen = embedded[torch.as_tensor(np.flatnonzero(mask), device=embedded.device)]
             parts.append((mask, job.scorer.curves_of(chosen, row[mask], time_s[mask], reference)))
@@ -257,35 +258,37 @@ def _curves(
     return Curves(*joined)
 
 
-def show(job: Job, episode: int, column: str, progress: np.ndarray | None) -> tuple[str, Shown]:
+def encode_example(
+    job: Job, episode: int, column: str, progress: np.ndarray | None
+) -> tuple[str, Reference]:
     """Encode the first segment of an episode as a reference of its task.
 
     Args:
         job: How frames are read.
         episode: Its number.
-        column: Name of where `progress` comes from, for messages.
-        progress: f32 of every frame of the episode, in [0, 1]; grows with time if None.
+        column: Name of the column of `progress`, for messages.
+        progress: f32 [t] of every frame of the episode, in [0, 1]; None for linear in time.
 
     Raises:
         ValueError: the progress is not within [0, 1].
     """
     segment = job.source.segments[episode][0]
     at = segment.steps - segment.first
-    known = at / max(1, segment.frames - 1) if progress is None else progress[segment.steps]
-    if not (np.all(known >= 0) and np.all(known <= 1)):
+    value = at / max(1, segment.frames - 1) if progress is None else progress[segment.steps]
+    if not (np.all(value >= 0) and np.all(value <= 1)):
         raise ValueError(
-            f"example_progress: {column!r} of episode {episode} leaves [0, 1] ({known.min():g} to "
-            f"{known.max():g}); name a column of progress"
+            f"example_progress: {column!r} of episode {episode} leaves [0, 1] ({value.min():g} to "
+            f"{value.max():g}); name a column of progress"
         )
     frames = list(_chunks(job, [segment]))
     whole = Frames(
         **{
             name: None if getattr(frames[0], name) is None
             else np.concatenate([getattr(f, name) for f in frames])
-            for name in ("images", "image_ok", "time_s", "row", "end_s", "truth")
+            for name in ("images", "image_ok", "time_s", "episode_index", "end_s", "truth")
         }
     )  # fmt: skip
-    example = Example(frames=whole, progress=known.astype(np.float32))
-    shown = job.scorer.show(example, (segment.task,))
-    assert shown is not None
-    return segment.task, shown
+    example = Example(frames=whole, progress=value.astype(np.float32))
+    reference = job.scorer.encode_reference(example, (segment.task,))
+    assert reference is not None
+    return segment.task, reference

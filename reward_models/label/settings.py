@@ -1,4 +1,4 @@
-"""What `vla label` is asked for: its arguments, and the small languages in some of them."""
+"""Arguments of `vla label`, and the parsers of some of them."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 import tyro
 
+from reward_models.core.shaping import Kind
 from reward_models.label_report.gates import Gates
-from reward_models.shaping import Kind
-from vla.contracts.config import check_least
+from vla.contracts.config import validate_min
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,61 +16,59 @@ class LabelArgs:
     """Label every frame of a LeRobotDataset v3 with progress and rewards, as a new data set."""
 
     source: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
-    """The data set; nothing in it is written."""
-    critic: str
-    """Folder that `vla critic train` wrote, or one of the controls: time, oracle."""
+    """The data set; it is never written."""
+    reward_model: str
+    """Folder that `vla reward-model train` wrote, or one of the controls: time, oracle."""
     out: Path
-    """Directory of the new data set; unfinished parts are beside it in OUT.parts."""
+    """Directory of the new data set; intermediate results are in OUT.parts."""
     cameras: str = ""
-    """Cameras of the data set for the critic's views, in its order: "front,wrist"; "-" is a dark
-    view. By default those of the same name, or as many as there are, in order."""
+    """Cameras of the data set for the reward model's views, in its order: "front,wrist"; "-" is a
+    black view. By default those of the same names, or all in order."""
     instruction: str = ""
-    """What every episode is judged against, instead of the data set's own instructions."""
+    """Instruction of every episode, in place of the data set's instructions."""
     agreement: bool = False
-    """Score through each camera alone, too; where they disagree, confidence falls."""
+    """Score with each camera alone, too; confidence is lower where they disagree."""
     example: int | None = None
-    """An episode of the data set that shows its task done, as one-shot reference."""
+    """A successful episode of the data set, as the reference of its task."""
     example_progress: str = ""
-    """Column with the progress of that episode, in [0, 1]; by default it grows with time."""
+    """Column with the progress of that episode, in [0, 1]; by default it is linear in time."""
     episodes: str = ""
-    """Which episodes to label: "0:20,35"; all by default. The others stay without labels until
-    they are asked for with the same --out."""
+    """Episodes to label: "0:20,35"; all by default. A later run with the same --out adds others."""
     shard: str = ""
-    """"i/n": score every n-th group of episodes, beginning with the i-th (from 1), and write
-    parts; whoever finds them complete joins them."""
+    """"i/n": score every n-th group of episodes, starting with the i-th (from 1); the process that
+    scores the last one writes the data set."""
     reward: Kind = "potential"
-    """Reward: of a potential, which nothing can farm, or the raw delta, which can be."""
+    """Reward: potential-based, in which loops earn nothing, or the raw delta."""
     gamma: float = 0.99
     """Discount per scored step."""
     done_threshold: float = 0.5
-    """Probability of being done from which a frame counts as done."""
+    """Probability of done from which a frame counts as done."""
     smooth: bool = False
-    """Add progress.smoothed, which looks into the future as well."""
+    """Add progress.smoothed, which is not causal."""
     overrides: Path | None = None
-    """What people corrected: a JSON file, or the reviewed data set that holds it; by default
+    """Corrections by people: a JSON file, or a reviewed data set; by default
     SOURCE/meta/overrides.json if it exists."""
     memory_mb: int = 512
-    """Memory for decoded images; decides how many episodes are in flight."""
+    """Memory for decoded images in MB; decides how many episodes are scored together."""
     report: bool = True
-    """Write a page about the labels, OUT_report.html, and check the gates: exit code 1 if one is
-    missed. The labels are there all the same."""
+    """Write a report, OUT_report.html, and check the gates: exit code 1 if one is missed. Labels
+    are written in any case."""
     gates: Gates = field(default_factory=Gates)
-    """Bounds that the labels must keep."""
+    """Bounds of the labels' quality."""
     dry_run: bool = False
-    """Time a few frames and say what labelling would take; write nothing."""
+    """Time a few frames, print an estimate, and write nothing."""
     device: Literal["cpu", "cuda"] = "cpu"
-    """Where the critic runs."""
+    """Device of the reward model."""
     threads: int = 1
-    """CPU threads of the critic; decoding has its own two."""
+    """CPU threads of the reward model; decoding uses two more."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers out of range."""
-        check_least(self, memory_mb=1, threads=1, gamma=0, done_threshold=0)
+        validate_min(self, memory_mb=1, threads=1, gamma=0, done_threshold=0)
         for name in ("gamma", "done_threshold"):
             if getattr(self, name) > 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected at most 1")
         if self.example is None and self.example_progress:
-            raise ValueError("example_progress: names a column of no --example; give one")
+            raise ValueError("example_progress: names a column of no --example; give --example")
 
 
 def chosen_episodes(text: str, count: int) -> tuple[int, ...]:
@@ -86,14 +84,13 @@ def chosen_episodes(text: str, count: int) -> tuple[int, ...]:
         ends = piece.strip().split(":")
         if not all(end.isdecimal() for end in ends) or len(ends) > 2:
             raise ValueError(
-                f"episodes: got {text!r}, expected numbers and ranges such as 0:20,35; the end of "
-                "a range does not belong to it"
+                f"episodes: got {text!r}, expected numbers and ranges such as 0:20,35, without the "
+                "ends of ranges"
             )
         first, end = int(ends[0]), int(ends[-1]) + (len(ends) == 1)
         if not first < end <= count:
             raise ValueError(
-                f"episodes: got {piece.strip()!r}, expected episodes from 0 to {count - 1}; give "
-                "those that the data set has"
+                f"episodes: got {piece.strip()!r}, expected episodes from 0 to {count - 1}"
             )
         chosen |= set(range(first, end))
     return tuple(sorted(chosen))

@@ -1,7 +1,4 @@
-"""Reads what is to be labelled: segments of one instruction each, frames to score, checksums.
-
-Nothing here writes. Pixels are decoded in `reward_models.label.score`.
-"""
+"""Reads a data set to label: segments of one instruction each, frames to score, checksums."""
 
 import hashlib
 import itertools
@@ -24,15 +21,15 @@ DARK = "-"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Segment:
-    """Frames of an episode that follow one instruction: judged as an episode of its own."""
+    """Consecutive frames of an episode with one instruction: scored like an episode."""
 
     episode: int
     first: int
-    """Its first frame, from the episode's beginning."""
+    """Its first frame, counted in the episode."""
     frames: int
     task: str
     steps: np.ndarray
-    """i64 [k], the frames to score, from the episode's beginning; the last one is among them."""
+    """i64 [k], frames to score, counted in the episode; they include the last one."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -43,13 +40,13 @@ class Source:
     segments: tuple[tuple[Segment, ...], ...]
     """Of each episode."""
     index: np.ndarray
-    """i64 [n], LeRobot's number of every frame, in order of episode and time."""
+    """i64 [n], column `index` of every frame, in order of episode and time."""
     truth: np.ndarray | None
     """f32 [n, 2], the simulator's progress and success; None if it was not recorded."""
 
     @property
     def scored_frames(self) -> np.ndarray:
-        """i64 [episodes], how many frames of each are to be scored."""
+        """i64 [episodes], number of frames to score of each."""
         return np.array([sum(len(s.steps) for s in parts) for parts in self.segments], np.int64)
 
 
@@ -59,27 +56,27 @@ def read(path: Path, *, stride_s: float, instruction: str = "") -> Source:
     Args:
         path: Directory of a LeRobotDataset v3.
         stride_s: Time between scored frames.
-        instruction: Judge everything against this one; the data set's own if empty.
+        instruction: Replaces the data set's instructions unless empty.
 
     Raises:
         ValueError: it is damaged (see `open_dataset`), or labelled already.
     """
     info = open_dataset(path)
     if (path / LABELS_FILE).exists():
-        raise ValueError(f"{path}: holds labels already; label the data set that it was made from")
+        raise ValueError(f"{path}: holds labels already, expected a data set without")
     table = _numbers(path)
     task_index = table["task_index"].to_numpy()
     tasks = _tasks(path)
-    unknown = sorted(set(task_index.tolist()) - set(tasks))
-    if unknown:
+    missing = sorted(set(task_index.tolist()) - set(tasks))
+    if missing:
         raise ValueError(
-            f"{path}: task_index {unknown[0]} is not in meta/tasks.parquet; record it anew"
+            f"{path}: task_index {missing[0]} is not in meta/tasks.parquet; record it again"
         )
     segments = []
     for episode, (begin, end) in enumerate(zip(info.offsets[:-1], info.offsets[1:], strict=True)):
-        own = np.zeros(end - begin, np.int64) if instruction else task_index[begin:end]
-        named = {0: instruction} if instruction else tasks
-        segments.append(_segments(episode, own, named, info.fps, stride_s))
+        index = np.zeros(end - begin, np.int64) if instruction else task_index[begin:end]
+        texts = {0: instruction} if instruction else tasks
+        segments.append(_segments(episode, index, texts, info.fps, stride_s))
     return Source(
         info=info, segments=tuple(segments), index=table["index"].to_numpy(), truth=_truth(info)
     )
@@ -128,40 +125,42 @@ def steps_to_score(frames: int, fps: float, stride_s: float) -> np.ndarray:
     return np.unique(np.append(every[every < frames], frames - 1))
 
 
-def match_cameras(info: DatasetInfo, views: Sequence[str], asked: str) -> tuple[Camera | None, ...]:
-    """Return the camera of the data set for each view of a critic; None is a dark view.
+def match_cameras(
+    info: DatasetInfo, views: Sequence[str], cameras: str
+) -> tuple[Camera | None, ...]:
+    """Return the camera of the data set for each view of a reward model; None is a black view.
 
     Raises:
-        ValueError: it is not clear which camera is meant, or there is none of that name.
+        ValueError: the assignment is ambiguous, or a camera does not exist.
     """
-    if asked:
-        names = [name.strip() for name in asked.split(",")]
+    if cameras:
+        names = [name.strip() for name in cameras.split(",")]
         if len(names) != len(views):
             raise ValueError(
-                f"cameras: got {len(names)} ({asked}), expected {len(views)}, one for each view of "
-                f"the critic ({', '.join(views) or 'it has none'}); write {DARK} for a dark one"
+                f"cameras: got {len(names)} ({cameras}), expected {len(views)}, one for each view "
+                f"of the reward model ({', '.join(views) or 'it has none'}); write {DARK} for none"
             )
         return tuple(None if name == DARK else info.camera(name) for name in names)
-    own = {camera.name: camera for camera in info.cameras}
-    if any(view in own for view in views):
-        return tuple(own.get(view) for view in views)
-    if len(own) == len(views) or not views:
+    by_name = {camera.name: camera for camera in info.cameras}
+    if any(view in by_name for view in views):
+        return tuple(by_name.get(view) for view in views)
+    if len(by_name) == len(views) or not views:
         return info.cameras[: len(views)]
     raise ValueError(
-        f"{info.path}: has cameras {', '.join(own)}, the critic looks through {', '.join(views)}; "
-        "say which is which with --cameras"
+        f"{info.path}: has cameras {', '.join(by_name)}, the reward model {', '.join(views)}; "
+        "assign them with --cameras"
     )
 
 
 def checksums(path: Path) -> dict[str, str]:
     """Return blake2b of every file under a folder, by its relative name."""
-    found = {}
+    sums = {}
     for file in sorted(path.rglob("*")):
         if file.is_file():
             with file.open("rb") as opened:
                 digest = hashlib.file_digest(opened, lambda: hashlib.blake2b(digest_size=16))
-            found[file.relative_to(path).as_posix()] = digest.hexdigest()
-    return found
+            sums[file.relative_to(path).as_posix()] = digest.hexdigest()
+    return sums
 
 
 def digest(checksum: dict[str, str]) -> str:

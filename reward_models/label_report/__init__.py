@@ -1,1 +1,1 @@
-"""The report on a labelled data set: one offline page, its figures, and quality gates."""
+"""The report on a labelled data set: one offline page, its metrics, and quality gates."""

@@ -1,4 +1,4 @@
-"""The report of a labelled data set from the command line; its exit code is that of the gates."""
+"""Writes the report of a labelled data set; the exit code is 1 if a quality gate is missed."""
 
 import sys
 from dataclasses import dataclass, field
@@ -9,24 +9,23 @@ import tyro
 
 from reward_models.label_report import page
 from reward_models.label_report.gates import Gates
-from vla import arguments
+from vla.utils import arguments
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelReportArgs:
-    """Write a page about a labelled data set and check its quality."""
+    """Write a report on a labelled data set and check its quality gates."""
 
     labelled: Annotated[Path, tyro.conf.Positional]
     """Labelled data set, as `vla label` wrote it."""
     out: Path | None = None
-    """File to write; NAME_report.html beside the data set if not given."""
+    """File to write; NAME_report.html next to the data set by default."""
     videos: int = page.VIDEOS
-    """How many of the worst episodes are shown as videos."""
+    """Number of the worst episodes shown as videos."""
     gates: Gates = field(default_factory=Gates)
-    """Bounds that the labels must keep."""
+    """Bounds of the labels' quality."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers out of range."""
         if self.videos < 0:
             raise ValueError(f"videos: got {self.videos}, expected 0 or more")
 
@@ -42,12 +41,12 @@ def main(argv: list[str]) -> int:
 
 
 def report(labelled: Path, out: Path | None, gates: Gates, videos: int = page.VIDEOS) -> int:
-    """Write the report and say what the gates found; return 0, or 1 if one is missed.
+    """Write the report and print the results of the gates; return 0, or 1 if one is missed.
 
     Raises:
         ValueError: the data set is damaged, or not labelled.
     """
-    # Beside the data set, not in it: what stock tools read stays as it was written.
+    # Next to the data set, not in it, where stock tools read.
     file = out or labelled.resolve().with_name(f"{labelled.resolve().name}_report.html")
     summary = page.write(labelled, file, bounds=gates, videos=videos)
     print(f"report: {file} ({file.stat().st_size / 1e6:.1f} MB)")

@@ -1,6 +1,6 @@
-"""The figures of a report: what labels say per task, and how they compare with the truth.
+"""Metrics of a report: of the labels per task, and against the truth.
 
-A figure that is not defined, such as an AUROC of one class, is NaN.
+An undefined metric, such as an AUROC of one class, is NaN.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reward_models.calibrate import WITHIN
+from reward_models.core.calibration import WITHIN
 from reward_models.label_report.doubt import reasons
 from reward_models.label_report.read import Episode, mean
 from reward_models.metrics import confidence, ranks
@@ -17,33 +17,33 @@ from reward_models.metrics.confidence import BINS
 from reward_models.metrics.progress import gain_per_s
 
 STILL = 0.01
-"""True progress that changes by no more than this stands still."""
+"""Largest change of true progress that counts as standing still."""
 STILL_S = 1.0
-"""Shortest stretch of standing still that counts."""
+"""Shortest still stretch that counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Truth:
-    """How labels compare with the simulator's truth; NaN where it does not say."""
+    """Labels against the simulator's truth; NaN where it is unknown."""
 
     spearman: float
-    """Rank correlation of progress with true progress, over the measured frames of all episodes."""
+    """Rank correlation of progress with true progress, over the scored frames."""
     error: float
     """Mean absolute error of progress."""
     done_auroc: float
-    """How well done_prob tells solved frames from others."""
+    """AUROC of done_prob for solved frames."""
     outcome_auroc: float
-    """How well success_prob tells episodes that end in success from others."""
+    """AUROC of success_prob for episodes that end in success."""
     successes: int
     """Episodes that end in success."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskFigures:
-    """The figures of some episodes; means are over episodes."""
+    """Metrics of some episodes; means are over episodes."""
 
     name: str
-    """Instruction, or what else the episodes have in common."""
+    """Instruction, or another common key."""
     episodes: int
     frames: int
     final_progress: float
@@ -55,13 +55,13 @@ class TaskFigures:
     abstained: float
     """Share of frames."""
     flagged: int
-    """Episodes that a person should see."""
+    """Episodes to review."""
     truth: Truth | None
-    """None if no episode carries any."""
+    """None if no episode has any."""
 
 
 class Bin(NamedTuple):
-    """Predictions that lie close together."""
+    """A bin of predictions."""
 
     predicted: float
     """Their mean."""
@@ -71,7 +71,7 @@ class Bin(NamedTuple):
 
 
 def task_figures(name: str, episodes: Sequence[Episode]) -> TaskFigures:
-    """Return the figures of some episodes."""
+    """Return the metrics of some episodes."""
     frames = sum(e.frames for e in episodes)
     return TaskFigures(
         name=name,
@@ -92,8 +92,8 @@ def task_figures(name: str, episodes: Sequence[Episode]) -> TaskFigures:
 def grouped(
     episodes: Sequence[Episode], key: Callable[[Episode], str | None]
 ) -> Iterator[TaskFigures]:
-    """Yield the figures of the episodes that share a key, keys in order; None has no figures."""
-    for name in sorted({found for e in episodes if (found := key(e)) is not None}):
+    """Yield the metrics of the episodes of each key, in order, without key None."""
+    for name in sorted({name for e in episodes if (name := key(e)) is not None}):
         yield task_figures(name, [e for e in episodes if key(e) == name])
 
 
@@ -116,22 +116,22 @@ def _truth(episodes: Sequence[Episode]) -> Truth | None:
     )
 
 
-# --- predictions beside what was true ------------------------------------------------------------
+# --- predictions and truth -----------------------------------------------------------------------
 
 
 def progress_pairs(episodes: Sequence[Episode]) -> tuple[np.ndarray, np.ndarray]:
-    """Return progress and true progress, f64 [n] each, of the frames measured and not abstained."""
+    """Return progress and true progress, f64 [n] each, of scored frames without abstention."""
     value, truth = [np.zeros(0)], [np.zeros(0)]
     for e in episodes:
         if e.truth is not None:
-            given = e.scored & ~e.abstained
-            value.append(e.progress[given])
-            truth.append(e.truth[given])
+            valid = e.scored & ~e.abstained
+            value.append(e.progress[valid])
+            truth.append(e.truth[valid])
     return np.concatenate(value), np.concatenate(truth)
 
 
 def done_pairs(episodes: Sequence[Episode]) -> tuple[np.ndarray, np.ndarray]:
-    """Return done_prob f64 [n] and whether the task was solved, bool [n], of measured frames."""
+    """Return done_prob f64 [n] and whether the task was solved, bool [n], of scored frames."""
     value, truth = [np.zeros(0)], [np.zeros(0, bool)]
     for e in episodes:
         if e.success is not None:
@@ -141,16 +141,16 @@ def done_pairs(episodes: Sequence[Episode]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def confidence_pairs(episodes: Sequence[Episode]) -> tuple[np.ndarray, np.ndarray]:
-    """Return confidence f64 [n] and whether progress was within `WITHIN` of the truth, bool [n].
+    """Return confidence f64 [n] and whether progress is within `WITHIN` of the truth, bool [n].
 
-    Where the critic abstained, it said nothing that could be right.
+    Of scored frames without abstention.
     """
     value, right = [np.zeros(0)], [np.zeros(0, bool)]
     for e in episodes:
         if e.truth is not None:
-            given = e.scored & ~e.abstained
-            value.append(e.confidence[given])
-            right.append(np.abs(e.progress[given] - e.truth[given]) <= WITHIN)
+            valid = e.scored & ~e.abstained
+            value.append(e.confidence[valid])
+            right.append(np.abs(e.progress[valid] - e.truth[valid]) <= WITHIN)
     return np.concatenate(value), np.concatenate(right)
 
 
@@ -158,16 +158,16 @@ def confidence_pairs(episodes: Sequence[Episode]) -> tuple[np.ndarray, np.ndarra
 
 
 def auroc(score: np.ndarray, label: np.ndarray) -> float:
-    """Return the chance that a true row [n] scores higher than a false one; ties count half."""
-    known = ~np.isnan(score)
-    counts = ranks.tally(score[known], label[known])
-    return ranks.auroc(*counts(np.ones(known.sum())))
+    """Return the AUROC of scores [n] for labels bool [n]; ties count half, NaN does not count."""
+    valid = ~np.isnan(score)
+    counts = ranks.tally(score[valid], label[valid])
+    return ranks.auroc(*counts(np.ones(valid.sum())))
 
 
 def reliability(predicted: np.ndarray, true: np.ndarray) -> list[Bin]:
     """Return the filled ones of `BINS` equal bins of predictions f64 [n] in [0, 1]."""
-    known = ~np.isnan(predicted)
-    predicted, true = predicted[known], true[known]
+    valid = ~np.isnan(predicted)
+    predicted, true = predicted[valid], true[valid]
     place = np.minimum((predicted * BINS).astype(int), BINS - 1)
     return [
         Bin(float(predicted[here].mean()), float(true[here].mean()), int(here.sum()))
@@ -178,20 +178,20 @@ def reliability(predicted: np.ndarray, true: np.ndarray) -> list[Bin]:
 
 def calibration_error(predicted: np.ndarray, true: np.ndarray) -> float:
     """Return the mean of |predicted - observed| over bins, weighted by frames (Guo et al. 2017)."""
-    known = ~np.isnan(predicted)
-    error = confidence.calibration_error(predicted[known], true[known])
-    return error(np.ones(known.sum()))
+    valid = ~np.isnan(predicted)
+    error = confidence.calibration_error(predicted[valid], true[valid])
+    return error(np.ones(valid.sum()))
 
 
 def false_gain(episodes: Sequence[Episode]) -> float:
-    """Return how far labels climb per second where the truth stands still for `STILL_S` or more."""
-    climbed, duration_s = 0.0, 0.0
+    """Return the rise of labels per second where the truth is still for `STILL_S` or more."""
+    rise, duration_s = 0.0, 0.0
     for e in episodes:
         for first, last in _still(e):
             stretch, length_s = slice(first, last + 1), (last - first) / e.fps
-            climbed += gain_per_s(e.progress[stretch], e.time_s[stretch]) * length_s
+            rise += gain_per_s(e.progress[stretch], e.time_s[stretch]) * length_s
             duration_s += length_s
-    return climbed / duration_s if duration_s else float("nan")
+    return rise / duration_s if duration_s else float("nan")
 
 
 def _still(e: Episode) -> Iterator[tuple[int, int]]:

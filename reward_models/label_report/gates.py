@@ -1,4 +1,4 @@
-"""Quality gates: bounds that the labels of a data set must keep, and which of them they miss."""
+"""Quality gates: bounds of the labels of a data set, and their results."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from reward_models.label_report.read import Episode
 
 @dataclass(frozen=True, kw_only=True)
 class Gates:
-    """Bounds; all but coverage need the truth and are left out where it is not known."""
+    """Bounds; all but coverage need the simulator's truth."""
 
     done_error: float = 0.1
     """Largest calibration error of done_prob, in [0, 1]."""
@@ -20,7 +20,7 @@ class Gates:
     false_gain: float = 0.05
     """Largest gain of progress per second where the truth stands still."""
     coverage: float = 0.7
-    """Least share of frames for which progress is given, in [0, 1]."""
+    """Least share of frames without abstention, in [0, 1]."""
 
     def __post_init__(self) -> None:
         """Refuse bounds out of range."""
@@ -32,30 +32,30 @@ class Gates:
 
 
 class Result(NamedTuple):
-    """What became of one gate."""
+    """Result of one gate."""
 
     name: str
     value: float
-    """To three digits, as it is printed and compared; NaN if it could not be measured."""
+    """Rounded to three digits, as printed and compared; NaN if it was not measured."""
     bound: float
     at_most: bool
-    """Whether the bound is the largest value allowed; else it is the least."""
+    """Whether the bound is an upper one."""
     needs: str
-    """What it is measured on."""
+    """Data that it needs."""
 
     @property
     def checked(self) -> bool:
-        """Whether there was anything to measure."""
+        """Whether it was measured."""
         return not math.isnan(self.value)
 
     @property
     def missed(self) -> bool:
-        """Whether the bound is broken."""
+        """Whether the bound is missed."""
         return self.value > self.bound if self.at_most else self.value < self.bound
 
     @property
     def sentence(self) -> str:
-        """One clause: the value, and the bound it keeps or misses."""
+        """The value and the bound, as a clause."""
         side = "at most" if self.at_most else "at least"
         if not self.checked:
             return f"{self.name}: not checked, the data set holds no {self.needs}"
@@ -63,15 +63,15 @@ class Result(NamedTuple):
 
 
 def results(episodes: Sequence[Episode], gates: Gates) -> list[Result]:
-    """Return what became of each gate."""
+    """Return the result of each gate."""
     done = figures.calibration_error(*figures.done_pairs(episodes))
     sure = figures.calibration_error(*figures.confidence_pairs(episodes))
     gain, covered = figures.false_gain(episodes), figures.coverage(episodes)
     still = "stretch on which true progress stands still"
-    found: list[tuple[str, float, float, bool, str]] = [
+    rows: list[tuple[str, float, float, bool, str]] = [
         ("coverage", covered, gates.coverage, False, "frames"),
         ("calibration error of done", done, gates.done_error, True, "true success"),
         ("calibration error of confidence", sure, gates.confidence_error, True, "true progress"),
         ("false gain per second", gain, gates.false_gain, True, still),
     ]  # fmt: skip
-    return [Result(*row)._replace(value=round(row[1], 3)) for row in found]
+    return [Result(*row)._replace(value=round(row[1], 3)) for row in rows]

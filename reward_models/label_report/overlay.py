@@ -8,19 +8,19 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from reward_models.label_report.read import Episode, Labelled, read
-from vla import svg, video
 from vla.data.decode import FrameChoice, decode_views
+from vla.utils import charts, video
 
 VIEW_PX = 192
-"""Height of a camera's picture on the screen."""
+"""Height of a camera image in the video."""
 CHART_PX, READOUT_PX, CAPTION_PX, MARGIN_PX = 132, 44, 44, 8
 MIN_WIDTH_PX = 384
 MAX_VIEWS = 3
 SHARP = 3
-"""Lines are drawn this many times larger and then shrunk: Pillow does not smooth them."""
+"""Factor of supersampling of lines, which Pillow does not smooth."""
 SOFT, LINE = (150, 156, 166), (58, 62, 70)
 CURVES = ("progress", "done", "confidence", "truth")
-"""In the order of `vla.svg.COLOURS`."""
+"""In the order of `vla.utils.charts.COLOURS`."""
 
 
 def overlay(labelled: Path, episode: int, out: Path) -> None:
@@ -34,16 +34,13 @@ def overlay(labelled: Path, episode: int, out: Path) -> None:
 
 
 def write(labelled: Labelled, episode: Episode, out: Path) -> None:
-    """Write the overlay video of an episode, at the pace at which it was recorded."""
+    """Write the overlay video of an episode, at its frame rate."""
     views = decode(labelled, episode)
-    video.encode(pictures(episode, views), out, episode.fps, hold_s=1.0)
+    video.encode(images(episode, views), out, episode.fps, hold_s=1.0)
 
 
 def decode(labelled: Labelled, episode: Episode) -> np.ndarray:
-    """Return what the first `MAX_VIEWS` cameras saw, u8 `t v h w 3`, `VIEW_PX` high or half that.
-
-    Larger pictures are shrunk, so that a page can hold many videos; smaller ones keep their pixels.
-    """
+    """Return images of the first `MAX_VIEWS` cameras, u8 `t v h w 3`, at most `VIEW_PX` high."""
     cameras = labelled.info.cameras[:MAX_VIEWS]
     height, width = cameras[0].height_px, cameras[0].width_px
     shrink = max(1.0, height / VIEW_PX)
@@ -53,25 +50,25 @@ def decode(labelled: Labelled, episode: Episode) -> np.ndarray:
     return decode_views(labelled.info, cameras, choice, size)
 
 
-def pictures(episode: Episode, views: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield one picture u8 `h w 3`, of even sides, for each frame of `views` u8 `t v h w 3`."""
+def images(episode: Episode, views: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield one image u8 `h w 3`, of even sides, for each frame of `views` u8 `t v h w 3`."""
     scale = 2 if 2 * views.shape[2] <= VIEW_PX else 1
     shown_h, shown_w = views.shape[2] * scale, views.shape[1] * views.shape[3] * scale
     width = max(MIN_WIDTH_PX, shown_w)
     width += width % 2
     height = CAPTION_PX + shown_h + CHART_PX + READOUT_PX
     base = Image.new("RGB", (width, height + height % 2), video.BACKGROUND)
-    # The cameras lie below: a player covers the bottom of what it shows with its buttons.
+    # Cameras at the bottom: the controls of a player cover it.
     base.paste(_caption(episode, width), (0, 0))
     base.paste(_chart(episode, width), (0, CAPTION_PX + READOUT_PX))
     below = CAPTION_PX + READOUT_PX + CHART_PX
     for t in range(episode.frames):
-        picture = base.copy()
+        image = base.copy()
         row = np.concatenate(list(views[t]), axis=1)
         row = video.upscale(row) if scale == 2 else row
-        picture.paste(Image.fromarray(row), ((width - shown_w) // 2, below))
-        _cursor_(picture, episode, t)
-        yield np.asarray(picture)
+        image.paste(Image.fromarray(row), ((width - shown_w) // 2, below))
+        _draw_cursor(image, episode, t)
+        yield np.asarray(image)
 
 
 def _caption(episode: Episode, width: int) -> Image.Image:
@@ -85,7 +82,7 @@ def _caption(episode: Episode, width: int) -> Image.Image:
 
 
 def _chart(episode: Episode, width: int) -> Image.Image:
-    """Return the curves without a cursor, 0 at the bottom and 1 at the top."""
+    """Return the chart of the curves, from 0 to 1, without a cursor."""
     image = Image.new("RGB", (width * SHARP, CHART_PX * SHARP), video.BACKGROUND)
     draw = ImageDraw.Draw(image)
     for share in (0.0, 0.5, 1.0):
@@ -101,45 +98,45 @@ def _chart(episode: Episode, width: int) -> Image.Image:
             points = [
                 (_x(t, episode, width) * SHARP, _y(float(values[t])) * SHARP) for t in run.tolist()
             ]
-            draw.line(points if len(points) > 1 else points * 2, svg.colour(place), pen, "curve")
+            draw.line(points if len(points) > 1 else points * 2, charts.colour(place), pen, "curve")
     return image.resize((width, CHART_PX), Image.Resampling.LANCZOS)
 
 
 def runs(values: np.ndarray) -> list[np.ndarray]:
     """Return the frames i64 of each unbroken run of values [t] that are not NaN."""
-    known = np.flatnonzero(~np.isnan(values))
-    return [run for run in np.split(known, np.flatnonzero(np.diff(known) > 1) + 1) if len(run)]
+    valid = np.flatnonzero(~np.isnan(values))
+    return [run for run in np.split(valid, np.flatnonzero(np.diff(valid) > 1) + 1) if len(run)]
 
 
-def _cursor_(picture: Image.Image, episode: Episode, t: int) -> None:
-    """Draw the labels of a frame, and where it is in the chart."""
-    draw, font = ImageDraw.Draw(picture), ImageFont.load_default(12)
-    told = readout(episode, t)
-    column = (picture.width - 2 * MARGIN_PX) / len(told)
-    for k, (name, value, place) in enumerate(told):
+def _draw_cursor(image: Image.Image, episode: Episode, t: int) -> None:
+    """Draw the labels of a frame and its position in the chart."""
+    draw, font = ImageDraw.Draw(image), ImageFont.load_default(12)
+    labels = readout(episode, t)
+    column = (image.width - 2 * MARGIN_PX) / len(labels)
+    for k, (name, value, place) in enumerate(labels):
         left = MARGIN_PX + k * column
         draw.text((left, CAPTION_PX), name, SOFT, font)
-        colour = video.TEXT if place is None else svg.colour(place)
+        colour = video.TEXT if place is None else charts.colour(place)
         draw.text((left, CAPTION_PX + 17), value, colour, ImageFont.load_default(15))
-    x, top = _x(t, episode, picture.width), CAPTION_PX + READOUT_PX
+    x, top = _x(t, episode, image.width), CAPTION_PX + READOUT_PX
     draw.line([(x, top + 4), (x, top + CHART_PX - 4)], video.TEXT, 1)
     if not episode.abstained[t]:
         y = top + _y(float(episode.progress[t]))
-        draw.ellipse([(x - 4, y - 4), (x + 4, y + 4)], svg.colour(0), video.TEXT)
+        draw.ellipse([(x - 4, y - 4), (x + 4, y + 4)], charts.colour(0), video.TEXT)
 
 
 def readout(episode: Episode, t: int) -> list[tuple[str, str, int | None]]:
-    """Return the labels of a frame: name, value, and the place of the colour of its curve."""
-    silent = bool(episode.abstained[t])
-    told = [
-        ("progress", "abstains" if silent else f"{episode.progress[t]:.2f}", 0),
-        ("delta", "–" if silent else f"{episode.delta[t]:+.2f}", None),
+    """Return the labels of a frame: name, value, and index of its curve's colour."""
+    abstained = bool(episode.abstained[t])
+    labels: list[tuple[str, str, int | None]] = [
+        ("progress", "abstains" if abstained else f"{episode.progress[t]:.2f}", 0),
+        ("delta", "–" if abstained else f"{episode.delta[t]:+.2f}", None),
         ("done", f"{episode.done_prob[t]:.2f}", 1),
         ("confidence", f"{episode.confidence[t]:.2f}", 2),
     ]
     if episode.truth is not None:
-        told.append(("truth", f"{episode.truth[t]:.2f}", 3))
-    return told
+        labels.append(("truth", f"{episode.truth[t]:.2f}", 3))
+    return labels
 
 
 def _x(t: int, episode: Episode, width: int) -> float:

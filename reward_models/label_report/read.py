@@ -1,4 +1,4 @@
-"""Reads a labelled data set into arrays per episode: labels, and the truth where it was kept."""
+"""Reads a labelled data set into arrays per episode: labels, and the simulator's truth if any."""
 
 import json
 from collections.abc import Sequence
@@ -10,11 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from vla.contracts import migrate
 from vla.data.info import DatasetInfo
 from vla.data.reader import open_dataset, table_files
 
 LABELS_FILE = "meta/labels.json"
-"""Where the labels come from: critic, source, settings; LeRobot ignores the file."""
+"""Reward model, source and settings of the labels; LeRobot ignores the file."""
 FRAME_COLUMNS = {
     "progress": np.float32,
     "progress.delta": np.float32,
@@ -33,9 +34,9 @@ EPISODE_COLUMNS = (
     "first_done_frame",
     "review",
 )
-"""Without the "labels/" in front of each."""
+"""Without the prefix "labels/"."""
 TRUTH_COLUMNS = ("source.progress", "source.success", "source.behaviour")
-"""What the simulator knew, in data sets of our own; others lack some or all of them."""
+"""The simulator's truth, in data sets of `vla demos`; others lack some or all of them."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,9 +50,9 @@ class Episode:
     fps: float
     """Frames per second."""
     progress: np.ndarray
-    """f32 [t] in [0, 1]; NaN where the critic abstained."""
+    """f32 [t] in [0, 1]; NaN where the reward model abstained."""
     delta: np.ndarray
-    """f32 [t] in [-1, 1], over the labeller's horizon; NaN where it abstained."""
+    """f32 [t] in [-1, 1], over the labeller's horizon; NaN where the reward model abstained."""
     trend: np.ndarray
     """i8 [t]: -1 regress, 0 stagnate, 1 progress."""
     done_prob: np.ndarray
@@ -61,27 +62,27 @@ class Episode:
     confidence: np.ndarray
     """f32 [t]."""
     scored: np.ndarray
-    """bool [t]: measured there, not interpolated."""
+    """bool [t]: scored there, not interpolated."""
     success_prob: float
-    """Like the next four NaN if not known."""
+    """NaN if unknown, as the next four."""
     voc: float
     """Rank correlation of progress with time."""
     negative_rate: float
-    """Share of steps back."""
+    """Share of negative deltas."""
     max_regression: float
-    """Largest fall of progress below what had been reached."""
+    """Largest fall of progress below its maximum so far."""
     stagnation_ratio: float
-    """Share of frames that change nothing."""
+    """Share of frames with trend 0."""
     first_done_frame: int | None
     """None if never done."""
     review: bool
-    """Whether the labeller wants a person to look."""
+    """Whether the labeller marked it for review."""
     truth: np.ndarray | None = None
     """f32 [t], the simulator's progress."""
     success: np.ndarray | None = None
-    """bool [t], whether the task is solved."""
+    """bool [t], the simulator's success."""
     behaviour: str | None = None
-    """Who acted."""
+    """Behaviour that acted."""
 
     @property
     def frames(self) -> int:
@@ -95,18 +96,18 @@ class Episode:
 
     @property
     def abstained(self) -> np.ndarray:
-        """Where no progress was given, bool [t]."""
+        """Frames with abstention, bool [t]."""
         return np.isnan(self.progress)
 
     @property
     def final_progress(self) -> float:
-        """The last progress given; NaN if there is none."""
-        given = self.progress[~self.abstained]
-        return float(given[-1]) if len(given) else float("nan")
+        """The last progress that is not NaN; NaN without any."""
+        valid = self.progress[~self.abstained]
+        return float(valid[-1]) if len(valid) else float("nan")
 
     @property
     def mean_confidence(self) -> float:
-        """Over the measured frames; NaN if there are none."""
+        """Over the scored frames; NaN without any."""
         return mean(self.confidence[self.scored])
 
 
@@ -119,7 +120,7 @@ class Labelled:
     episodes: tuple[Episode, ...]
     """Those that have labels."""
     provenance: dict[str, Any]
-    """What meta/labels.json says; empty if there is none."""
+    """Content of meta/labels.json; empty without the file."""
 
     @property
     def name(self) -> str:
@@ -144,7 +145,7 @@ class Labelled:
 def read(path: Path) -> Labelled:
     """Read a labelled data set.
 
-    Episodes of which no frame was measured count as unlabelled and are left out.
+    Episodes without a scored frame count as unlabelled and are left out.
 
     Raises:
         ValueError: it is damaged (see `open_dataset`), or not labelled.
@@ -163,10 +164,10 @@ def read(path: Path) -> Labelled:
 
 
 def mean(values: Sequence[float] | np.ndarray) -> float:
-    """Return the mean of what is not NaN; NaN if nothing is left."""
-    known = np.asarray(values, np.float64)
-    known = known[~np.isnan(known)]
-    return float(known.mean()) if len(known) else float("nan")
+    """Return the mean of the values that are not NaN; NaN without any."""
+    valid = np.asarray(values, np.float64)
+    valid = valid[~np.isnan(valid)]
+    return float(valid.mean()) if len(valid) else float("nan")
 
 
 def _frame_table(info: DatasetInfo) -> pa.Table:
@@ -180,7 +181,7 @@ def _frame_table(info: DatasetInfo) -> pa.Table:
             if missing:
                 raise ValueError(
                     f"{info.path}: has no column {missing[0]!r}, so it is not labelled; label it "
-                    "with `vla label` and give the folder that this writes"
+                    "with `vla label` and give its --out"
                 )
             truth = [name for name in TRUTH_COLUMNS if name in present]
             tables.append(parquet.read(columns=needed + truth))
@@ -189,12 +190,12 @@ def _frame_table(info: DatasetInfo) -> pa.Table:
 
 
 def _episode_rows(info: DatasetInfo) -> list[dict[str, Any]]:
-    """Return what meta/episodes says of each episode's labels; what it does not say is missing."""
-    wanted = ["episode_index", *(f"labels/{name}" for name in EPISODE_COLUMNS)]
+    """Return the labels of each episode in meta/episodes."""
+    columns = ["episode_index", *(f"labels/{name}" for name in EPISODE_COLUMNS)]
     rows: dict[int, dict[str, Any]] = {}
     for file in table_files(info.path, "meta/episodes"):
         with pq.ParquetFile(file) as parquet:
-            present = [name for name in wanted if name in parquet.schema_arrow.names]
+            present = [name for name in columns if name in parquet.schema_arrow.names]
             for row in parquet.read(columns=present).to_pylist():
                 rows[row["episode_index"]] = row
     return [rows[e] for e in range(info.num_episodes)]
@@ -205,10 +206,10 @@ def _episode(info: DatasetInfo, index: int, table: pa.Table, row: dict[str, Any]
         name.removeprefix("progress."): _array(table, name, dtype)
         for name, dtype in FRAME_COLUMNS.items()
     }
-    told = {name: _one(row.get(f"labels/{name}")) for name in EPISODE_COLUMNS}
-    first, review = told.pop("first_done_frame"), told.pop("review")
+    labels = {name: _scalar(row.get(f"labels/{name}")) for name in EPISODE_COLUMNS}
+    first, review = labels.pop("first_done_frame"), labels.pop("review")
     numbers: dict[str, Any] = {
-        name: float("nan") if value is None else float(value) for name, value in told.items()
+        name: float("nan") if value is None else float(value) for name, value in labels.items()
     }
     has = table.column_names
     return Episode(
@@ -232,7 +233,7 @@ def _array(table: pa.Table, name: str, dtype: type) -> np.ndarray:
     return column.to_numpy(zero_copy_only=False).astype(dtype)
 
 
-def _one(value: Any) -> Any:
+def _scalar(value: Any) -> Any:
     """Return a scalar that may be stored as a list of one."""
     return (value[0] if value else None) if isinstance(value, list) else value
 
@@ -246,4 +247,4 @@ def _provenance(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path / LABELS_FILE}: damaged ({error}); label the set again") from error
     if not isinstance(value, dict):
         raise ValueError(f"{path / LABELS_FILE}: damaged (no JSON object); label the set again")
-    return value
+    return migrate.labels(value)

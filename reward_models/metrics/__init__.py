@@ -1,1 +1,1 @@
-"""Figures of critics: see `reward_models.metrics.table`."""
+"""Figures of reward models: see `reward_models.metrics.table`."""

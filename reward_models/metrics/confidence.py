@@ -1,15 +1,15 @@
-"""Confidence: do probabilities mean what they say, and is what is left out the worst?"""
+"""Calibration of probabilities, and error over coverage."""
 
 from collections.abc import Callable
 
 import numpy as np
 
-from reward_models.calibrate import WITHIN
+from reward_models.core.calibration import WITHIN
 from reward_models.metrics.episodes import Episodes
 from reward_models.metrics.resample import Statistic, Weighted, over_frames
 
 BINS = 10
-KEPT = 0.9
+COVERAGE = 0.9
 """Coverage at which the error is reported."""
 _STEPS = 1000
 
@@ -19,7 +19,7 @@ def calibration_error(probability: np.ndarray, right: np.ndarray) -> Weighted:
 
     Args:
         probability: [n], in [0, 1].
-        right: bool [n], whether it came true.
+        right: bool [n], the outcome.
     """
     code = np.minimum((probability * BINS).astype(np.int64), BINS - 1)
 
@@ -36,12 +36,12 @@ def calibration_error(probability: np.ndarray, right: np.ndarray) -> Weighted:
 def confidence_ece(episodes: Episodes) -> Statistic:
     """Return the calibration error of `confidence` against |value - truth| <= 0.1.
 
-    Frames of which the critic said nothing do not count.
+    Frames of which the reward model valid nothing do not count.
     """
-    said = ~np.isnan(episodes.value)
-    miss = np.abs(episodes.value[said] - episodes.progress[said])
-    error = calibration_error(episodes.confidence[said], miss <= WITHIN)
-    return over_frames(episodes, lambda weight: error(weight[said]))
+    valid = ~np.isnan(episodes.value)
+    miss = np.abs(episodes.value[valid] - episodes.progress[valid])
+    error = calibration_error(episodes.confidence[valid], miss <= WITHIN)
+    return over_frames(episodes, lambda weight: error(weight[valid]))
 
 
 def done_ece(episodes: Episodes) -> Statistic:
@@ -52,21 +52,21 @@ def done_ece(episodes: Episodes) -> Statistic:
 def risk(
     confidence: np.ndarray, miss: np.ndarray
 ) -> Callable[[np.ndarray, float], tuple[float, float]]:
-    """Return error over coverage when the least confident are left out first.
+    """Return error over coverage when the least confident rows are left out first.
 
-    Rows of equal confidence are left out in no particular order, so each counts with their mean.
+    Rows of equal confidence each count with their mean error.
 
     Args:
         confidence: [n].
         miss: [n], the error of each row.
 
     Returns:
-        A function of weights [n] and a coverage; it returns the mean error of that share, and the
-        area under error over coverage, the mean over all coverages.
+        A function of weights [n] and a coverage: the mean error of that share, and the mean of
+        this error over all coverages.
     """
     levels, code = np.unique(-confidence, return_inverse=True)
 
-    def curve(weight: np.ndarray, kept: float) -> tuple[float, float]:
+    def curve(weight: np.ndarray, coverage: float) -> tuple[float, float]:
         count = np.bincount(code, weight, len(levels))
         total = np.append(0.0, np.cumsum(np.bincount(code, weight * miss, len(levels))))
         covered = np.append(0.0, np.cumsum(count))
@@ -74,7 +74,8 @@ def risk(
             return float("nan"), float("nan")
         steps = (np.arange(_STEPS) + 0.5) / _STEPS * covered[-1]
         area = float(np.mean(np.interp(steps, covered, total) / steps))
-        return float(np.interp(kept * covered[-1], covered, total) / (kept * covered[-1])), area
+        kept = coverage * covered[-1]
+        return float(np.interp(kept, covered, total) / kept), area
 
     return curve
 
@@ -85,12 +86,12 @@ def risk_at_coverage(episodes: Episodes) -> Statistic:
 
 
 def risk_area(episodes: Episodes) -> Statistic:
-    """Return the mean absolute error averaged over all coverages."""
+    """Return the mean absolute error, averaged over all coverages."""
     return _of_risk(episodes, 1)
 
 
 def _of_risk(episodes: Episodes, part: int) -> Statistic:
-    said = ~np.isnan(episodes.value)
-    miss = np.abs(episodes.value[said] - episodes.progress[said])
-    curve = risk(episodes.confidence[said], miss)
-    return over_frames(episodes, lambda weight: curve(weight[said], KEPT)[part])
+    valid = ~np.isnan(episodes.value)
+    miss = np.abs(episodes.value[valid] - episodes.progress[valid])
+    curve = risk(episodes.confidence[valid], miss)
+    return over_frames(episodes, lambda weight: curve(weight[valid], COVERAGE)[part])

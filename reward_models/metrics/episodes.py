@@ -1,4 +1,4 @@
-"""What one critic said of one evaluation set, as flat arrays beside the truth; no figures yet."""
+"""Predictions of one reward model for one evaluation set, as flat arrays next to the truth."""
 
 import functools
 from dataclasses import dataclass, fields, replace
@@ -6,11 +6,11 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int64
 
-from reward_models.truth import earlier
+from reward_models.core.truth import frame_at_lag
 from vla.contracts.types import Progress
 
 DONE = 0.5
-"""Probability from which a critic is taken to say "done"."""
+"""Probability from which a frame counts as predicted done."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,13 +22,13 @@ class Episodes:
     time_s: Float64[np.ndarray, " f"]
     """Seconds since the episode began."""
     progress: Float32[np.ndarray, " f"]
-    """The truth, in [0, 1]."""
+    """True progress, in [0, 1]."""
     success: Bool[np.ndarray, " f"]
-    """The truth: the task is complete."""
+    """True success: the task is complete."""
     value: Float32[np.ndarray, " f"]
-    """Progress the critic reports; NaN where it abstains."""
+    """Predicted progress; NaN where the reward model abstains."""
     delta: Float32[np.ndarray, " f"]
-    """Change over the horizon that the critic reports; NaN where it abstains."""
+    """Predicted change over the horizon; NaN where the reward model abstains."""
     trend: Float32[np.ndarray, "f 3"]
     """Probabilities of regress, stagnation, progress over the horizon."""
     done_prob: Float32[np.ndarray, " f"]
@@ -40,12 +40,12 @@ class Episodes:
     task: tuple[str, ...]
     """Task of each of the N episodes."""
     behaviour: tuple[str, ...]
-    """Who acted in each of the N episodes."""
+    """Behaviour that acted in each of the N episodes."""
     horizon_s: float = 1.0
-    """What `delta` and `trend` look back over."""
+    """Time over which `delta` and `trend` are measured."""
 
     def __post_init__(self) -> None:
-        """Refuse arrays that do not describe one set."""
+        """Refuse arrays of different lengths or order."""
         frames, count = len(self.episode), len(self.task)
         for name in _PER_FRAME:
             if len(getattr(self, name)) != frames:
@@ -93,9 +93,9 @@ class Episodes:
 
     @functools.cached_property
     def final_value(self) -> np.ndarray:
-        """What the critic said last of every episode, f32 [n]; 0 where it never spoke."""
-        spoken = [part[~np.isnan(part)] for part in self.cut(self.value)]
-        return np.array([part[-1] if len(part) else 0.0 for part in spoken], np.float32)
+        """Last prediction of every episode, f32 [n]; 0 where all are abstained."""
+        valid = [part[~np.isnan(part)] for part in self.cut(self.value)]
+        return np.array([part[-1] if len(part) else 0.0 for part in valid], np.float32)
 
     @functools.cached_property
     def final_done(self) -> np.ndarray:
@@ -105,14 +105,14 @@ class Episodes:
     @functools.cached_property
     def anchor(self) -> np.ndarray:
         """Newest frame at least a horizon earlier in the episode, or its first, i64 [f]."""
-        return earlier(self.episode, self.time_s, self.horizon_s)
+        return frame_at_lag(self.episode, self.time_s, self.horizon_s)
 
     def cut(self, array: np.ndarray) -> list[np.ndarray]:
         """Return the rows of a per-frame array, episode by episode."""
         return np.split(array, self.begin[1:])
 
 
-def silent(
+def unpredicted(
     *,
     episode: np.ndarray,
     time_s: np.ndarray,
@@ -121,23 +121,20 @@ def silent(
     task: tuple[str, ...],
     behaviour: tuple[str, ...],
 ) -> Episodes:
-    """Return episodes of which nothing was said yet: no value, no confidence, nothing done.
-
-    What controls are fitted on, and what `say` starts from; for the arguments see `Episodes`.
-    """
-    nothing = np.full(len(episode), np.nan, np.float32)
+    """Return episodes without predictions; for the arguments see `Episodes`."""
+    nan = np.full(len(episode), np.nan, np.float32)
     zero = np.zeros(len(episode), np.float32)
     stagnation = np.stack([zero, zero + 1, zero], 1)
     return Episodes(
-        episode=episode, time_s=time_s, progress=progress, success=success, value=nothing,
-        delta=nothing, trend=stagnation, done_prob=zero, match=zero, confidence=zero, task=task,
+        episode=episode, time_s=time_s, progress=progress, success=success, value=nan,
+        delta=nan, trend=stagnation, done_prob=zero, match=zero, confidence=zero, task=task,
         behaviour=behaviour,
     )  # fmt: skip
 
 
-def say(episodes: Episodes, said: Progress) -> Episodes:
-    """Return `episodes` with what a critic said of their frames, as numpy arrays."""
-    return replace(episodes, **{f.name: getattr(said, f.name) for f in fields(Progress)})
+def with_predictions(episodes: Episodes, progress: Progress) -> Episodes:
+    """Return `episodes` with a reward model's predictions, numpy arrays."""
+    return replace(episodes, **{f.name: getattr(progress, f.name) for f in fields(Progress)})
 
 
 _PER_SET = ("task", "behaviour", "horizon_s")

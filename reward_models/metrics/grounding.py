@@ -1,4 +1,4 @@
-"""Language and consistency: do the words matter, and does how the video was sampled not matter?"""
+"""Language and consistency: the instruction must matter, the sampling of the video must not."""
 
 import numpy as np
 
@@ -6,47 +6,49 @@ from reward_models.metrics.episodes import DONE, Episodes
 from reward_models.metrics.ranks import auroc, tally
 from reward_models.metrics.resample import Draw, Statistic, mean_over_tasks, over_episodes
 
-REFUSED = 0.1
-"""Progress below which a critic is taken to say that nothing was done."""
+REJECTED = 0.1
+"""Progress below which an instruction counts as rejected."""
 
 
 # --- language ------------------------------------------------------------------------------------
 
 
-def diagonal_margin(episodes: Episodes, foreign: Episodes) -> Statistic:
-    """Return the final value under the right instruction minus that under a foreign one.
+def diagonal_margin(episodes: Episodes, mismatched: Episodes) -> Statistic:
+    """Return the final value under the right instruction minus that under a mismatched one.
 
-    Over episodes that end in success: elsewhere the right instruction earns nothing either.
+    Over episodes that end in success: elsewhere the right instruction has no high value either.
 
     Args:
-        episodes: Judged under their own instructions.
-        foreign: The same episodes, judged under instructions that do not fit the scene.
+        episodes: Predictions under the episodes' instructions.
+        mismatched: Predictions for the same episodes under instructions that do not fit.
     """
-    margin = (episodes.final_value - foreign.final_value).astype(np.float64)
+    margin = (episodes.final_value - mismatched.final_value).astype(np.float64)
     return mean_over_tasks(np.where(episodes.succeeded, margin, np.nan))
 
 
-def foreign_refused(foreign: Episodes) -> Statistic:
-    """Return the share of foreign instructions that end with value < 0.1 and done < 0.5."""
-    refused = (foreign.final_value < REFUSED) & (foreign.final_done < DONE)
-    return mean_over_tasks(refused.astype(np.float64))
+def mismatch_rejected(mismatched: Episodes) -> Statistic:
+    """Return the share of mismatched instructions that end with value < 0.1 and done < 0.5."""
+    rejected = (mismatched.final_value < REJECTED) & (mismatched.final_done < DONE)
+    return mean_over_tasks(rejected.astype(np.float64))
 
 
-def foreign_refused_throughout(foreign: Episodes) -> Statistic:
-    """Return the share that stay below both bounds in every frame; abstaining claims nothing."""
-    value = np.nan_to_num(foreign.value, nan=0.0)
-    claimed = (value >= REFUSED) | (foreign.done_prob >= DONE)
-    return mean_over_tasks(np.array([not part.any() for part in foreign.cut(claimed)], np.float64))
+def mismatch_rejected_throughout(mismatched: Episodes) -> Statistic:
+    """Return the share below both bounds in every frame; abstention counts as below."""
+    value = np.nan_to_num(mismatched.value, nan=0.0)
+    accepted = (value >= REJECTED) | (mismatched.done_prob >= DONE)
+    return mean_over_tasks(
+        np.array([not part.any() for part in mismatched.cut(accepted)], np.float64)
+    )
 
 
-def match_auroc(episodes: Episodes, foreign: Episodes) -> Statistic:
-    """Return the chance that `match` is higher under the right instruction than a foreign one.
+def match_auroc(episodes: Episodes, mismatched: Episodes) -> Statistic:
+    """Return the chance that `match` is higher under the right instruction than a mismatched one.
 
     Over all frames; for the arguments see `diagonal_margin`.
     """
-    own = np.arange(len(episodes.match) + len(foreign.match)) < len(episodes.match)
-    counts = tally(np.concatenate([episodes.match, foreign.match]), own)
-    episode = np.concatenate([episodes.episode, foreign.episode])
+    matched = np.arange(len(episodes.match) + len(mismatched.match)) < len(episodes.match)
+    counts = tally(np.concatenate([episodes.match, mismatched.match]), matched)
+    episode = np.concatenate([episodes.episode, mismatched.episode])
     return over_episodes(lambda weight: auroc(*counts(weight[episode])))
 
 
@@ -58,8 +60,9 @@ def path_agreement(episodes: Episodes, curves: np.ndarray) -> Statistic:
 
     Args:
         episodes: The set whose frames the curves run over.
-        curves: f32 [c, f], values of the same frames on different paths there (strides 1, 2, 5,
-            10); NaN where a path leaves the frame out. Frames seen by fewer than two do not count.
+        curves: f32 [c, f], values of the same frames at different strides (1, 2, 5,
+            10); NaN where a stride leaves the frame out. Frames with fewer than two values do not
+            count.
     """
     known = ~np.isnan(curves)
     high = np.where(known, curves, -np.inf).max(0)

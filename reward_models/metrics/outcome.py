@@ -1,9 +1,10 @@
-"""Done and outcome: is completion seen when it happens, and are good endings told from bad ones?"""
+"""Done and outcome: detection of completion, and ranking of episodes by how they end."""
 
 from collections.abc import Callable
 
 import numpy as np
 
+from reward_models.core.truth import level_of
 from reward_models.metrics.episodes import DONE, Episodes
 from reward_models.metrics.ranks import (
     auroc,
@@ -20,7 +21,6 @@ from reward_models.metrics.resample import (
     mean_over_tasks,
     over_frames,
 )
-from reward_models.truth import level_of
 
 NEAR_MISS = "near_miss"
 
@@ -29,7 +29,7 @@ NEAR_MISS = "near_miss"
 
 
 def done_auroc(episodes: Episodes) -> Statistic:
-    """Return the chance that a complete frame has a higher `done_prob` than another."""
+    """Return the chance that a complete frame has a higher `done_prob` than an incomplete one."""
     return _of_done(episodes, auroc)
 
 
@@ -49,18 +49,18 @@ def _of_done(episodes: Episodes, figure: Callable[[np.ndarray, np.ndarray], floa
 
 
 def done_latency(episodes: Episodes) -> Statistic:
-    """Return how many frames after the first true done the critic first says so.
+    """Return the frames from the first true done to the first predicted done.
 
-    Where it never does, the frames that were left count: a lower bound, so read `done_found` too.
+    Where it is never predicted, the frames that are left count: a lower bound; see `done_recall`.
     """
     delay = _delays(episodes)
     return mean_over_tasks(np.where(np.isnan(delay), _left(episodes), delay))
 
 
-def done_found(episodes: Episodes) -> Statistic:
-    """Return the share of episodes with a true done where the critic says so then or later."""
-    found = (~np.isnan(_delays(episodes))).astype(np.float64)
-    return mean_over_tasks(np.where(np.isnan(_left(episodes)), np.nan, found))
+def done_recall(episodes: Episodes) -> Statistic:
+    """Return the share of episodes with a true done that is predicted then or later."""
+    detected = (~np.isnan(_delays(episodes))).astype(np.float64)
+    return mean_over_tasks(np.where(np.isnan(_left(episodes)), np.nan, detected))
 
 
 def _first_done(success: np.ndarray) -> int | None:
@@ -76,25 +76,25 @@ def _left(episodes: Episodes) -> np.ndarray:
 
 
 def _delays(episodes: Episodes) -> np.ndarray:
-    """Return frames from true done to said done, f64 [n]; NaN where either is lacking."""
-    found = np.full(len(episodes.task), np.nan)
+    """Return frames from true to predicted done, f64 [n]; NaN where either is missing."""
+    delays = np.full(len(episodes.task), np.nan)
     parts = zip(episodes.cut(episodes.success), episodes.cut(episodes.done_prob), strict=True)
     for i, (success, done) in enumerate(parts):
         first = _first_done(success)
         if first is not None and (done[first:] >= DONE).any():
-            found[i] = np.argmax(done[first:] >= DONE)
-    return found
+            delays[i] = np.argmax(done[first:] >= DONE)
+    return delays
 
 
-def undone_found(episodes: Episodes) -> Statistic:
-    """Return the share of undone successes that the critic saw come and go.
+def undone_recall(episodes: Episodes) -> Statistic:
+    """Return the share of undone successes that are predicted as such.
 
-    Counted are episodes that were complete and are not at the end; seen means that it said done
-    from the first true done on, and no longer says so at the end.
+    Counted are episodes that were complete and are not at the end; predicted means that done is
+    predicted after the first true done, and not at the end.
     """
     undone = ~np.isnan(_left(episodes)) & ~episodes.succeeded
-    seen = ~np.isnan(_delays(episodes)) & (episodes.final_done < DONE)
-    return mean_over_tasks(np.where(undone, seen.astype(np.float64), np.nan))
+    detected = ~np.isnan(_delays(episodes)) & (episodes.final_done < DONE)
+    return mean_over_tasks(np.where(undone, detected.astype(np.float64), np.nan))
 
 
 # --- outcome, episode by episode -----------------------------------------------------------------
@@ -111,7 +111,7 @@ def outcome_auroc_of_done(episodes: Episodes) -> Statistic:
 
 
 def _of_outcome(episodes: Episodes, score: np.ndarray) -> Statistic:
-    # Over pairs of two levels, AUROC is tau_a moved from [-1, 1] to [0, 1]; a tie counts half.
+    # Over pairs of two levels, AUROC is tau_a scaled from [-1, 1] to [0, 1]; a tie counts half.
     ranked = _tau(episodes, score, episodes.succeeded.astype(np.int64))
     return lambda draw: 0.5 * (1.0 + ranked(draw))
 
@@ -138,13 +138,13 @@ def _tau(episodes: Episodes, score: np.ndarray, level: np.ndarray) -> Statistic:
 
 
 def near_miss_rate(episodes: Episodes) -> Statistic:
-    """Return the share of near misses, not complete at the end, that are judged done there."""
+    """Return the share of near misses, not complete at the end, that are predicted done there."""
     missed = (np.array(episodes.behaviour) == NEAR_MISS) & ~episodes.succeeded
-    judged = (episodes.final_done >= DONE).astype(np.float64)
-    return mean_over_tasks(np.where(missed, judged, np.nan))
+    predicted = (episodes.final_done >= DONE).astype(np.float64)
+    return mean_over_tasks(np.where(missed, predicted, np.nan))
 
 
 def false_done_rate(episodes: Episodes) -> Statistic:
-    """Return the share of all episodes without success at the end that are judged done there."""
-    judged = (episodes.final_done >= DONE).astype(np.float64)
-    return mean_over_tasks(np.where(episodes.succeeded, np.nan, judged))
+    """Return the share of all episodes without success at the end that are predicted done."""
+    predicted = (episodes.final_done >= DONE).astype(np.float64)
+    return mean_over_tasks(np.where(episodes.succeeded, np.nan, predicted))

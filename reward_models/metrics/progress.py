@@ -1,7 +1,8 @@
-"""Order and direction: do value and trend rise and fall where the truth does?"""
+"""Order and direction: agreement of value and trend with time and truth."""
 
 import numpy as np
 
+from reward_models.core.truth import trend_of
 from reward_models.metrics.episodes import Episodes
 from reward_models.metrics.ranks import spearman, spearman_of_counts
 from reward_models.metrics.resample import (
@@ -13,10 +14,9 @@ from reward_models.metrics.resample import (
     over_episodes,
     over_frames,
 )
-from reward_models.truth import trend_of
 
 LEVELS = 101
-"""Value and truth are rounded to hundredths: what differs by less is a tie."""
+"""Value and truth are rounded to hundredths; smaller differences are ties."""
 REGRESS, STAGNATION, PROGRESS = 0, 1, 2
 
 
@@ -26,16 +26,16 @@ REGRESS, STAGNATION, PROGRESS = 0, 1, 2
 def voc(episodes: Episodes) -> Statistic:
     """Return the value-order correlation: Spearman of value with time in successful episodes.
 
-    VLAC's measure. A clock scores 1 on any video, so it proves nothing alone.
+    VLAC's metric. A clock has 1 on any video, so it is no evidence alone.
     """
     return mean_over_tasks(_order(episodes))
 
 
 def vroc(backward: Episodes) -> Statistic:
-    """Return the same of videos judged in reverse: 1 where the value falls all the way.
+    """Return the same for reversed videos: 1 where the value falls throughout.
 
     Args:
-        backward: The same episodes, frames, truth and judgement in reversed order.
+        backward: The same episodes; frames, truth and predictions in reversed order.
     """
     return mean_over_tasks(-_order(backward, backward.success[backward.begin]))
 
@@ -56,13 +56,13 @@ def voc_f1(episodes: Episodes, backward: Episodes) -> Statistic:
 def _order(episodes: Episodes, counted: np.ndarray | None = None) -> np.ndarray:
     """Return Spearman of value with time of every episode, f64 [n]; NaN where not counted."""
     counted = episodes.succeeded if counted is None else counted
-    found = np.full(len(episodes.task), np.nan)
+    order = np.full(len(episodes.task), np.nan)
     parts = zip(episodes.cut(episodes.value), episodes.cut(episodes.time_s), strict=True)
     for i, (value, time_s) in enumerate(parts):
-        said = ~np.isnan(value)
+        valid = ~np.isnan(value)
         if counted[i]:
-            found[i] = spearman(value[said], time_s[said])
-    return found
+            order[i] = spearman(value[valid], time_s[valid])
+    return order
 
 
 def truth_correlation(episodes: Episodes) -> Statistic:
@@ -79,27 +79,27 @@ def truth_error(episodes: Episodes) -> Statistic:
     Both are rounded to hundredths. Tasks whose true progress never changes do not count.
     """
     level = np.arange(LEVELS)
-    apart = np.abs(level[:, None] - level[None, :]) / (LEVELS - 1)
+    distance = np.abs(level[:, None] - level[None, :]) / (LEVELS - 1)
 
     def error(table: np.ndarray) -> float:
         changes = np.count_nonzero(table.sum(0)) > 1
-        return float((table * apart).sum() / table.sum()) if changes else float("nan")
+        return float((table * distance).sum() / table.sum()) if changes else float("nan")
 
     return _of_levels(episodes, error)
 
 
-def _of_levels(episodes: Episodes, figure: Weighted) -> Statistic:
-    """Return the mean over tasks of a figure of how often value i [rows] met truth j [columns]."""
-    said = ~np.isnan(episodes.value)
-    value = _level(np.where(said, episodes.value, 0.0))
+def _of_levels(episodes: Episodes, metric: Weighted) -> Statistic:
+    """Return the mean over tasks of a metric of counts of value i [rows] and truth j [columns]."""
+    valid = ~np.isnan(episodes.value)
+    value = _level(np.where(valid, episodes.value, 0.0))
     code = value * LEVELS + _level(episodes.progress)
     place = np.zeros(len(episodes.task), np.int64)
 
     def build(chosen: np.ndarray) -> Weighted:
         place[chosen] = np.arange(len(chosen))
-        frames = np.flatnonzero(said & np.isin(episodes.episode, chosen))
+        frames = np.flatnonzero(valid & np.isin(episodes.episode, chosen))
         codes, owner = code[frames], place[episodes.episode[frames]]
-        return lambda weight: figure(
+        return lambda weight: metric(
             np.bincount(codes, weight[owner], LEVELS**2).reshape(LEVELS, LEVELS)
         )
 
@@ -123,21 +123,21 @@ def negative_rate(episodes: Episodes) -> Statistic:
 
 
 def coverage(episodes: Episodes) -> Statistic:
-    """Return the share of frames of which the critic said something."""
-    said = ~np.isnan(episodes.value)
-    return over_frames(episodes, lambda weight: float(weight @ said / weight.sum()))
+    """Return the share of frames without abstention."""
+    valid = ~np.isnan(episodes.value)
+    return over_frames(episodes, lambda weight: float(weight @ valid / weight.sum()))
 
 
 # --- direction -----------------------------------------------------------------------------------
 
 
 def true_direction(episodes: Episodes) -> np.ndarray:
-    """Return what happened to the truth over the horizon before every frame, i64 [f]."""
+    """Return the direction of the truth over the horizon before every frame, i64 [f]."""
     return trend_of(episodes.progress - episodes.progress[episodes.anchor])
 
 
-def said_direction(trend: np.ndarray) -> np.ndarray:
-    """Return the likeliest of the three, i64 [f]; where two are level, stagnation first."""
+def predicted_direction(trend: np.ndarray) -> np.ndarray:
+    """Return the most likely direction, i64 [f]; of equal ones, stagnation first."""
     order = np.array([STAGNATION, PROGRESS, REGRESS])
     return order[np.argmax(trend[:, order], axis=1)]
 
@@ -145,25 +145,25 @@ def said_direction(trend: np.ndarray) -> np.ndarray:
 def direction_f1(episodes: Episodes) -> Statistic:
     """Return the macro-F1 of the trend over the directions that occur.
 
-    The first frame of an episode, before which nothing happened, does not count.
+    The first frame of an episode does not count.
     """
     counts = _confusion(episodes)
 
     def f1(weight: np.ndarray) -> float:
         table = np.tensordot(weight, counts, 1)
-        right, true, said = np.diag(table), table.sum(1), table.sum(0)
-        return float(np.mean((2 * right / np.maximum(true + said, 1e-12))[true > 0]))
+        right, true, predicted = np.diag(table), table.sum(1), table.sum(0)
+        return float(np.mean((2 * right / np.maximum(true + predicted, 1e-12))[true > 0]))
 
     return over_episodes(f1)
 
 
 def regress_recall(episodes: Episodes) -> Statistic:
-    """Return the share of frames with regress before them where the trend says so."""
+    """Return the share of frames with true regress where the trend is regress."""
     return _regress(episodes, axis=1)
 
 
 def regress_precision(episodes: Episodes) -> Statistic:
-    """Return the share of frames called regress where the truth fell; NaN if none is."""
+    """Return the share of frames with predicted regress where the truth fell; NaN without any."""
     return _regress(episodes, axis=0)
 
 
@@ -179,24 +179,24 @@ def _regress(episodes: Episodes, axis: int) -> Statistic:
 
 
 def _confusion(episodes: Episodes) -> np.ndarray:
-    """Return how often truth i met trend j in every episode, f64 [n, 3, 3]."""
-    met = 3 * true_direction(episodes) + said_direction(episodes.trend)
-    later = np.ones(len(met), bool)
+    """Return the counts of truth i and trend j in every episode, f64 [n, 3, 3]."""
+    pair = 3 * true_direction(episodes) + predicted_direction(episodes.trend)
+    later = np.ones(len(pair), bool)
     later[episodes.begin] = False
-    code = (9 * episodes.episode + met)[later]
+    code = (9 * episodes.episode + pair)[later]
     return np.bincount(code, minlength=9 * len(episodes.task)).reshape(-1, 3, 3).astype(np.float64)
 
 
 def gain_per_s(value: np.ndarray, time_s: np.ndarray) -> float:
-    """Return how far a curve climbs above where it began, per second; NaN values say nothing.
+    """Return how far a curve [t] rises above its first value, per second; NaN does not count.
 
-    Over frozen video, all of it is false.
+    On frozen video, all of it is false.
     """
-    said = value[~np.isnan(value)]
+    valid = value[~np.isnan(value)]
     length_s = float(time_s[-1] - time_s[0])
     if length_s <= 0:
         return float("nan")
-    return float(said.max() - said[0]) / length_s if len(said) else 0.0
+    return float(valid.max() - valid[0]) / length_s if len(valid) else 0.0
 
 
 def false_gain(frozen: Episodes) -> Statistic:

@@ -1,4 +1,4 @@
-"""Rank statistics with ties counted right and a weight per row; plain arrays, numpy only."""
+"""Rank statistics with ties and a weight per row; numpy only."""
 
 from collections.abc import Callable
 
@@ -17,8 +17,7 @@ def average_ranks(x: np.ndarray) -> np.ndarray:
 def spearman(x: np.ndarray, y: np.ndarray) -> float:
     """Return the correlation of the ranks of x and y [n].
 
-    A constant x orders nothing, which counts as 0; against a constant y (or fewer than two rows)
-    there is nothing to order: NaN.
+    0 for a constant x; NaN for a constant y or fewer than two rows.
     """
     return spearman_of_ranks(average_ranks(x), average_ranks(y), np.ones(len(x)))
 
@@ -37,7 +36,7 @@ def spearman_of_ranks(a: np.ndarray, b: np.ndarray, weight: np.ndarray) -> float
 
 
 def spearman_of_counts(table: np.ndarray) -> float:
-    """Return Spearman's coefficient from how often level i of x met level j of y, f64 [i, j]."""
+    """Return Spearman's coefficient from counts of level i of x and level j of y, f64 [i, j]."""
 
     def ranks(count: np.ndarray) -> np.ndarray:
         return np.cumsum(count) - 0.5 * (count - 1)
@@ -47,7 +46,7 @@ def spearman_of_counts(table: np.ndarray) -> float:
 
 
 def tally(score: np.ndarray, positive: np.ndarray) -> Tally:
-    """Sort once, count often.
+    """Sort scores once, for many weightings.
 
     Args:
         score: [n].
@@ -74,7 +73,7 @@ def auroc(positives: np.ndarray, negatives: np.ndarray) -> float:
         negatives: Of negatives.
 
     Returns:
-        NaN where one of the two is lacking.
+        NaN without positives or without negatives.
     """
     pairs = positives.sum() * negatives.sum()
     below = np.cumsum(negatives) - 0.5 * negatives
@@ -98,13 +97,13 @@ def false_positive_rate(
     """Return the least false-positive rate of a threshold that finds `recall` of the positives."""
     if positives.sum() <= 0 or negatives.sum() <= 0:
         return float("nan")
-    found = np.cumsum(positives[::-1]) / positives.sum()
+    recalled = np.cumsum(positives[::-1]) / positives.sum()
     wrong = np.cumsum(negatives[::-1]) / negatives.sum()
-    return float(wrong[np.argmax(found >= recall - 1e-12)])
+    return float(wrong[np.argmax(recalled >= recall - 1e-12)])
 
 
 def concordance(value: np.ndarray, level: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return what tau_a is made of, two f64 [n, n].
+    """Return the pairs for tau_a, two f64 [n, n].
 
     Returns:
         Where level i is above level j: +1, 0 or -1 as value i is above, equal to or below value j.
@@ -118,8 +117,8 @@ def tau(signs: np.ndarray, above: np.ndarray, weight: np.ndarray) -> float:
     """Return Kendall's tau_a over the pairs of different level, NaN if there is none.
 
     Args:
-        signs: What `concordance` returns.
-        above: Likewise.
+        signs: First result of `concordance`.
+        above: Second result.
         weight: f64 [n].
     """
     pairs = weight @ above @ weight

@@ -1,7 +1,7 @@
-"""Intervals of figures: the bootstrap over tasks, and over the episodes of each task drawn.
+"""Bootstrap intervals of metrics: tasks are resampled, then the episodes within each task.
 
-A figure is prepared once for a set of episodes and is then a function of how often each of them was
-drawn; so hundreds of rounds cost little.
+A metric is prepared once for a set of episodes and is then a function of the number of times each
+was drawn; so hundreds of samples cost little.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -11,9 +11,9 @@ import numpy as np
 
 from reward_models.metrics.episodes import Episodes
 
-ROUNDS = 200
+SAMPLES = 200
 TAIL = 0.025
-"""Share of the rounds left out on each side: 95 % lie within."""
+"""Share of the samples left out on each side: 95 % lie within."""
 
 
 class Draw(NamedTuple):
@@ -26,10 +26,10 @@ class Draw(NamedTuple):
 
 
 Statistic = Callable[[Draw], float]
-"""A figure of a set of episodes; NaN where the set has nothing to say about it."""
-Metric = Callable[[Episodes], Statistic]
+"""A metric of a resampled set; NaN where it is undefined."""
+Prepare = Callable[[Episodes], Statistic]
 Weighted = Callable[[np.ndarray], float]
-"""A figure of frames, or of episodes, as a function of their weights."""
+"""A metric of frames, or of episodes, as a function of their weights."""
 
 
 def whole(episodes: Episodes) -> Draw:
@@ -38,10 +38,10 @@ def whole(episodes: Episodes) -> Draw:
     return Draw(task, (episodes.task_of == task[:, None]).astype(np.float64))
 
 
-def draws(episodes: Episodes, rng: np.random.Generator, rounds: int = ROUNDS) -> Iterator[Draw]:
+def draws(episodes: Episodes, rng: np.random.Generator, samples: int = SAMPLES) -> Iterator[Draw]:
     """Yield sets drawn with replacement: tasks first, then episodes within each task drawn."""
     members = [np.flatnonzero(episodes.task_of == t) for t in range(len(episodes.tasks))]
-    for _ in range(rounds):
+    for _ in range(samples):
         task = rng.integers(len(members), size=len(members))
         weight = np.zeros((len(task), len(episodes.task)))
         for row, t in enumerate(task):
@@ -50,74 +50,74 @@ def draws(episodes: Episodes, rng: np.random.Generator, rounds: int = ROUNDS) ->
         yield Draw(task, weight)
 
 
-def value(metric: Metric, episodes: Episodes) -> float:
-    """Return a figure of a set of episodes."""
+def value(metric: Prepare, episodes: Episodes) -> float:
+    """Return a metric of a set of episodes."""
     return metric(episodes)(whole(episodes))
 
 
 def interval(
-    metric: Metric, episodes: Episodes, rng: np.random.Generator, rounds: int = ROUNDS
+    metric: Prepare, episodes: Episodes, rng: np.random.Generator, samples: int = SAMPLES
 ) -> tuple[float, float]:
-    """Return the 95 % interval of a figure; NaN where it is defined in no round."""
-    return interval_over(metric(episodes), draws(episodes, rng, rounds))
+    """Return the 95 % interval of a metric; NaN where it is defined in no sample."""
+    return interval_over(metric(episodes), draws(episodes, rng, samples))
 
 
-def interval_over(statistic: Statistic, rounds: Iterable[Draw]) -> tuple[float, float]:
-    """Return the 95 % interval of a prepared figure over given draws."""
-    found = np.array([statistic(draw) for draw in rounds])
-    found = found[~np.isnan(found)]
-    if not len(found):
+def interval_over(statistic: Statistic, samples: Iterable[Draw]) -> tuple[float, float]:
+    """Return the 95 % interval of a prepared metric over resampled sets."""
+    values = np.array([statistic(draw) for draw in samples])
+    values = values[~np.isnan(values)]
+    if not len(values):
         return float("nan"), float("nan")
-    low, high = np.quantile(found, [TAIL, 1 - TAIL])
+    low, high = np.quantile(values, [TAIL, 1 - TAIL])
     return float(low), float(high)
 
 
-# --- the three ways figures are put together -----------------------------------------------------
+# --- aggregation ---------------------------------------------------------------------------------
 
 
-def mean_over_tasks(piece: np.ndarray) -> Statistic:
-    """Return the mean over tasks of the mean over their episodes of `piece` f64 [n].
+def mean_over_tasks(values: np.ndarray) -> Statistic:
+    """Return the mean over tasks of the mean over their episodes of `values` f64 [n].
 
-    Episodes whose piece is NaN do not count; nor do tasks without any other.
+    Episodes with NaN do not count, nor do tasks that have no other episodes.
     """
-    known = ~np.isnan(piece)
-    filled = np.where(known, piece, 0.0)
+    valid = ~np.isnan(values)
+    filled = np.where(valid, values, 0.0)
 
     def statistic(draw: Draw) -> float:
-        count = draw.weight @ known
+        count = draw.weight @ valid
         return _mean((draw.weight @ filled)[count > 0] / count[count > 0])
 
     return statistic
 
 
 def each_task(episodes: Episodes, build: Callable[[np.ndarray], Weighted]) -> Statistic:
-    """Return the mean over tasks of a figure that each task has by itself.
+    """Return the mean over tasks of a metric that is computed for each task.
 
     Args:
         episodes: The set.
-        build: Given the episodes of a task, i64 [m], prepares its figure: a function of their
-            weights f64 [m]. Tasks where that is NaN do not count.
+        build: Given the episodes of a task, i64 [m], returns its metric as a function of their
+            weights f64 [m]. Tasks where it is NaN do not count.
     """
     members = [np.flatnonzero(episodes.task_of == t) for t in range(len(episodes.tasks))]
-    figures = [build(chosen) for chosen in members]
+    metrics = [build(chosen) for chosen in members]
 
     def statistic(draw: Draw) -> float:
         rows = zip(draw.task, draw.weight, strict=True)
-        found = np.array([figures[t](weight[members[t]]) for t, weight in rows])
-        return _mean(found[~np.isnan(found)])
+        values = np.array([metrics[t](weight[members[t]]) for t, weight in rows])
+        return _mean(values[~np.isnan(values)])
 
     return statistic
 
 
-def over_frames(episodes: Episodes, figure: Weighted) -> Statistic:
-    """Return a figure of all frames together, a function of their weights f64 [f]."""
-    return lambda draw: figure(draw.weight.sum(0)[episodes.episode])
+def over_frames(episodes: Episodes, metric: Weighted) -> Statistic:
+    """Return a metric of all frames together, a function of their weights f64 [f]."""
+    return lambda draw: metric(draw.weight.sum(0)[episodes.episode])
 
 
-def over_episodes(figure: Weighted) -> Statistic:
-    """Return a figure of all episodes together, a function of their weights f64 [n]."""
-    return lambda draw: figure(draw.weight.sum(0))
+def over_episodes(metric: Weighted) -> Statistic:
+    """Return a metric of all episodes together, a function of their weights f64 [n]."""
+    return lambda draw: metric(draw.weight.sum(0))
 
 
-def _mean(found: np.ndarray) -> float:
-    return float(found.mean()) if len(found) else float("nan")
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if len(values) else float("nan")

@@ -1,4 +1,4 @@
-"""Small videos of episodes that every browser plays, made when asked for and kept for a while."""
+"""Small videos of episodes for browsers, encoded on request and cached."""
 
 import tempfile
 import threading
@@ -9,10 +9,10 @@ import numpy as np
 
 from reward_models.label_report import overlay
 from reward_models.label_report.read import Labelled
-from vla import video
+from vla.utils import video
 
-KEPT = 64
-"""Clips kept at most; the oldest goes first."""
+MAX_CLIPS = 64
+"""Size of the cache; the oldest clip is deleted first."""
 
 
 class Clips:
@@ -22,7 +22,7 @@ class Clips:
         self._labelled = labelled
         self._place = tempfile.TemporaryDirectory(prefix="vla-review-")
         self._made: dict[int, Path] = {}
-        self._lock = threading.Lock()  # one at a time: the next may be the same one
+        self._lock = threading.Lock()  # two requests may be for the same clip
 
     def clip(self, index: int) -> Path:
         """Return an MP4 of an episode's cameras, side by side, a frame for a frame.
@@ -35,9 +35,9 @@ class Clips:
                 episode = self._labelled.episode(index)
                 views = overlay.decode(self._labelled, episode)
                 path = Path(self._place.name) / f"{index}.mp4"
-                video.encode(_pictures(views), path, episode.fps)
+                video.encode(_images(views), path, episode.fps)
                 self._made[index] = path
-            if len(self._made) > KEPT:
+            if len(self._made) > MAX_CLIPS:
                 oldest = next(iter(self._made))
                 self._made.pop(oldest).unlink()
             return self._made[index]
@@ -47,7 +47,7 @@ class Clips:
         self._place.cleanup()
 
 
-def _pictures(views: np.ndarray) -> Iterator[np.ndarray]:
+def _images(views: np.ndarray) -> Iterator[np.ndarray]:
     """Yield the views u8 `t v h w 3` of each frame side by side, with even sides."""
     for frame in views:
         row = np.concatenate(list(frame), axis=1)

@@ -1,11 +1,10 @@
-"""Serves the review page on this machine alone; corrections go to `meta/overrides.json`."""
+"""Serves the review page on this machine only; corrections go to `meta/overrides.json`."""
 
 import getpass
 import http
 import importlib.resources
 import math
 import re
-import string
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,31 +12,31 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-from reward_models import overrides
+from reward_models.core import overrides
+from reward_models.core.overrides import Override
 from reward_models.label_report import doubt
 from reward_models.label_report.read import Episode, Labelled, read
-from reward_models.overrides import Override
 from reward_models.review.clips import Clips
-from vla import arguments, pages
-from vla.local_server import Answer, LocalHandler, LocalServer, Refused, as_json
+from vla.utils import arguments, pages
+from vla.utils.local_server import Answer, LocalHandler, LocalServer, Refused, as_json
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; media-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""Content security policy: whatever a data set's instructions hold, only our script runs."""
+"""Content security policy: only the page's script runs, whatever the instructions contain."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReviewArgs:
-    """Go over labels in a browser and correct them."""
+    """Review labels in a browser and correct them."""
 
     labelled: Annotated[Path, tyro.conf.Positional]
     """Labelled data set, as `vla label` wrote it."""
     port: int = 0
     """Port on this machine; a free one if 0."""
     author: str = ""
-    """Name that goes with corrections; the user's if empty."""
+    """Author of the corrections; the user if empty."""
 
 
 def main(argv: list[str]) -> int:
@@ -52,7 +51,7 @@ def main(argv: list[str]) -> int:
 
 
 def _user() -> str:
-    """Return the name of who runs this; a container's user may have none."""
+    """Return the name of the user; one in a container may have none."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -67,24 +66,24 @@ def serve(labelled: Path, port: int, author: str) -> None:
     """
     with open_server(labelled, port, author) as server:
         print(
-            f"review: {server.url}\nCtrl-C ends it; corrections are in {labelled}/{overrides.FILE}"
+            f"review: {server.url}\nCtrl-C stops it; corrections are in {labelled}/{overrides.FILE}"
         )
         try:
             server.serve_forever()
         except KeyboardInterrupt:
-            print(f"{len(overrides.latest(overrides.read(labelled)))} corrections stand")
+            print(f"{len(overrides.latest(overrides.read(labelled)))} corrections")
 
 
 def open_server(labelled: Path, port: int, author: str) -> "ReviewServer":
-    """Return a server of the review page that listens on 127.0.0.1 but does not answer yet.
+    """Return a server of the review page that listens on 127.0.0.1.
 
     Raises:
         ValueError: the data set is damaged or not labelled, or the port is taken.
     """
     if not author:
-        raise ValueError("author: got an empty name, expected who corrects; give --author NAME")
+        raise ValueError("author: got an empty name, expected the reviewer's; give --author NAME")
     data = read(labelled)
-    overrides.read(labelled)  # a damaged file is better found before the work begins
+    overrides.read(labelled)  # reports a damaged file before the review begins
     try:
         return ReviewServer(data, port, author)
     except (OSError, OverflowError) as error:
@@ -94,7 +93,7 @@ def open_server(labelled: Path, port: int, author: str) -> "ReviewServer":
 
 
 class ReviewServer(LocalServer):
-    """Listens on this machine; one reviewer, one data set. A context manager."""
+    """Serves one data set to one reviewer. A context manager."""
 
     policy = POLICY
 
@@ -110,18 +109,19 @@ class ReviewServer(LocalServer):
         super().server_close()
         self.clips.close()
 
-    # --- what there is to see and to do -------------------------------------------------------
+    # --- answers ------------------------------------------------------------------------------
 
     def page(self) -> Answer:
         """Return the page."""
-        names = {"NAME": self.labelled.name, "AUTHOR": self.author}
-        filled = {key: pages.escape(value) for key, value in names.items()}
-        text = string.Template(_resource("page.html")).substitute(filled, STYLE=pages.STYLE)
+        text = pages.render(
+            "reward_models/review/page.html.j2", name=self.labelled.name, author=self.author
+        )
         return Answer(text.encode(), "text/html; charset=utf-8")
 
     def script(self) -> Answer:
         """Return the page's script."""
-        return Answer(_resource("page.js").encode(), "text/javascript; charset=utf-8")
+        text = importlib.resources.files("reward_models.review").joinpath("page.js").read_bytes()
+        return Answer(text, "text/javascript; charset=utf-8")
 
     def queue(self) -> Answer:
         """Return all episodes, most doubtful first, and the corrections so far."""
@@ -147,16 +147,16 @@ class ReviewServer(LocalServer):
         return as_json(self._corrections())
 
     def undo(self, body: dict[str, Any]) -> Answer:
-        """Take back this author's newest correction; return it and all that are left."""
+        """Undo this author's newest correction; return it and the remaining ones."""
         last = overrides.undo(self.folder, self.author)
         return as_json({"undone": None if last is None else vars(last), **self._corrections()})
 
     def _corrections(self) -> dict[str, Any]:
-        return {"overrides": [vars(one) for one in overrides.read(self.folder)]}
+        return {"overrides": [vars(override) for override in overrides.read(self.folder)]}
 
 
 class Handler(LocalHandler):
-    """Finds what is asked for."""
+    """Routes requests."""
 
     server: ReviewServer
 
@@ -168,50 +168,50 @@ class Handler(LocalHandler):
             self.send(self.server.script())
         elif path == "queue.json":
             self.send(self.server.queue())
-        elif found := re.fullmatch(r"episode/(\d{1,9})\.json", path):
-            self.send(self.server.episode(int(found[1])))
-        elif found := re.fullmatch(r"clip/(\d{1,9})\.mp4", path):
-            self._send_part(self.server.clips.clip(int(found[1])))
+        elif match := re.fullmatch(r"episode/(\d{1,9})\.json", path):
+            self.send(self.server.episode(int(match[1])))
+        elif match := re.fullmatch(r"clip/(\d{1,9})\.mp4", path):
+            self._send_part(self.server.clips.clip(int(match[1])))
         else:
             raise Refused(http.HTTPStatus.NOT_FOUND, f"there is no {path[:80]}")
 
     def post(self, path: str, body: dict[str, Any]) -> None:
-        """Store or take back a correction."""
+        """Store or undo a correction."""
         actions = {"override": self.server.correct, "undo": self.server.undo}
         if path not in actions:
             raise Refused(http.HTTPStatus.NOT_FOUND, f"there is no {path[:80]}")
         self.send(actions[path](body))
 
     def _send_part(self, path: Path) -> None:
-        """Send a video, or the part asked for: browsers seek by asking for parts."""
+        """Send a video, or the requested part of it."""
         data = path.read_bytes()
-        wanted = byte_range(self.headers.get("Range"), len(data))
+        part = byte_range(self.headers.get("Range"), len(data))
         parts = {"Accept-Ranges": "bytes"}
-        if wanted is None:
+        if part is None:
             self.head(http.HTTPStatus.OK, "video/mp4", len(data), parts)
-        elif not wanted:
+        elif not part:
             whole = {**parts, "Content-Range": f"bytes */{len(data)}"}
             self.head(http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, "video/mp4", 0, whole)
             data = b""
         else:
-            place = {
-                **parts, "Content-Range": f"bytes {wanted[0]}-{wanted[-1]}/{len(data)}"
+            content_range = {
+                **parts, "Content-Range": f"bytes {part[0]}-{part[-1]}/{len(data)}"
             }  # fmt: skip
-            self.head(http.HTTPStatus.PARTIAL_CONTENT, "video/mp4", len(wanted), place)
-            data = data[wanted.start : wanted.stop]
+            self.head(http.HTTPStatus.PARTIAL_CONTENT, "video/mp4", len(part), content_range)
+            data = data[part.start : part.stop]
         if self.command != "HEAD":
             self.wfile.write(data)
 
 
 def byte_range(header: str | None, size: int) -> range | None:
-    """Return the bytes that a Range header asks for, None for all, empty if there are none such.
+    """Return the bytes of a Range header, None for all, empty if it is out of range.
 
-    RFC 9110, 14.1.2, a single range; what is no such range counts as none.
+    RFC 9110, 14.1.2, for a single range; any other header means all.
     """
-    found = re.fullmatch(r"bytes=(\d*)-(\d*)", header or "")
-    if not found or found[0] == "bytes=-":
+    match = re.fullmatch(r"bytes=(\d*)-(\d*)", header or "")
+    if not match or match[0] == "bytes=-":
         return None
-    first, last = found[1], found[2]
+    first, last = match[1], match[2]
     if not first:
         return range(max(0, size - int(last)), size)
     end = min(size, int(last) + 1) if last else size
@@ -234,9 +234,5 @@ def _curves(e: Episode) -> dict[str, Any]:
 
 
 def _numbers(values: np.ndarray) -> list[float | None]:
-    """Return values for JSON, which knows no NaN."""
+    """Return values for JSON, None for NaN."""
     return [None if math.isnan(value) else round(value, 4) for value in values.tolist()]
-
-
-def _resource(name: str) -> str:
-    return importlib.resources.files("reward_models.review").joinpath(name).read_text("utf-8")

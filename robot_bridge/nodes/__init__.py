@@ -1,1 +1,1 @@
-"""ROS 2 nodes: thin shells around the pure modules beside this folder, the only users of rclpy."""
+"""ROS 2 nodes: thin shells around the other folders' modules, and the only users of rclpy."""

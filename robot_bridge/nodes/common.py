@@ -1,4 +1,4 @@
-"""What all nodes share: parameters, QoS after REP-2003, diagnostics, start and end."""
+"""Shared by all nodes: parameters, QoS after REP-2003, diagnostics, start and end."""
 
 import dataclasses
 import signal
@@ -30,35 +30,36 @@ from rclpy.qos import (
 )
 from rclpy.signals import SignalHandlerOptions
 
-from robot_bridge import settings as described
+from robot_bridge.launching import node_settings as described
+from vla.contracts import migrate
 
 SENSORS = qos_profile_sensor_data
-"""Of those who subscribe to sensors: best effort, the latest five."""
+"""QoS of subscribers to sensors: best effort, the latest five."""
 DRIVERS = qos_profile_system_default
-"""Of those who publish them."""
+"""QoS of publishers of sensors."""
 COMMANDS = QoSProfile(
     history=HistoryPolicy.KEEP_LAST, depth=10, reliability=ReliabilityPolicy.RELIABLE
 )
-"""Commands: a controller that was busy for a moment misses none, and ends with the latest."""
+"""QoS of commands: a controller that was busy misses none, and ends with the latest."""
 LATCHED = QoSProfile(
     history=HistoryPolicy.KEEP_LAST, depth=1, reliability=ReliabilityPolicy.RELIABLE,
     durability=DurabilityPolicy.TRANSIENT_LOCAL,
 )  # fmt: skip
-"""States: who comes later hears the last one."""
+"""QoS of states: a late subscriber gets the last one."""
 DIAGNOSTICS_S = 1.0
 STEADY = Clock(clock_type=ClockType.STEADY_TIME)
-ASKED_S = 0.1
-"""How long a node that hears nothing may take to see that it is asked to stop."""
+STOP_POLL_S = 0.1
+"""Longest time in s an idle node takes to see that it has to stop."""
 SWITCH_S = 5e-4
-"""How long a thread may keep Python to itself while another waits; Python's own 5 ms is a tick."""
+"""Switch interval in s of Python's threads; its default of 5 ms is half a tick."""
 LEVELS = {
     "ok": DiagnosticStatus.OK, "warn": DiagnosticStatus.WARN, "error": DiagnosticStatus.ERROR,
     "stale": DiagnosticStatus.STALE,
 }  # fmt: skip
 
 
-def alive(lease_s: float) -> QoSProfile:
-    """Return `COMMANDS` with which each side hears in time that the other's process is gone."""
+def liveliness_qos(lease_s: float) -> QoSProfile:
+    """Return QoS with which each side notices the end of the other's process within a lease."""
     return QoSProfile(
         history=HistoryPolicy.KEEP_LAST, depth=1, reliability=ReliabilityPolicy.RELIABLE,
         liveliness=LivelinessPolicy.AUTOMATIC, liveliness_lease_duration=Duration(seconds=lease_s),
@@ -68,11 +69,12 @@ def alive(lease_s: float) -> QoSProfile:
 def parameters(node: Any, kind: type[Any]) -> Any:
     """Declare a parameter for every field of a settings class, and return what they are set to.
 
-    They are read once, at the start: what a running arm relies on does not change under it.
+    They are read once, at the start, and read-only from then on.
 
     Raises:
-        ValueError: a value is out of range, or of another type.
+        ValueError: a value is out of range or of another type, or a name is of an earlier release.
     """
+    _refuse_old_names(node)
     words, hints = described.descriptions(kind), typing.get_type_hints(kind)
     values = {}
     for field in dataclasses.fields(kind):
@@ -96,31 +98,46 @@ def parameters(node: Any, kind: type[Any]) -> Any:
     return described.read(kind, values)
 
 
+def _refuse_old_names(node: Any) -> None:
+    """Raise ValueError if a parameter is set by its name of an earlier release."""
+    untyped = ParameterDescriptor(dynamic_typing=True)
+    for old, new in migrate.PARAMETERS.get(node.get_name(), {}).items():
+        value = node.declare_parameter(old, None, untyped).value
+        node.undeclare_parameter(old)
+        if value is not None:
+            raise ValueError(f"parameter {old} is now {new}; set {new} to {value}")
+
+
 def status(
     name: str, level: str, message: str, values: Mapping[str, Any], hardware: str = ""
 ) -> DiagnosticStatus:
-    """Return one line of diagnostics; numbers are written with six digits."""
+    """Return a diagnostic status; numbers are written with six digits."""
     pairs = [KeyValue(key=key, value=_text(value)) for key, value in values.items()]
     return DiagnosticStatus(
         level=LEVELS[level], name=name, message=message, hardware_id=hardware, values=pairs
     )
 
 
-def array(node: Any, one: DiagnosticStatus) -> DiagnosticArray:
-    """Return a stamped message with one line."""
-    message = DiagnosticArray(status=[one])
+def array(node: Any, line: DiagnosticStatus) -> DiagnosticArray:
+    """Return a stamped message with one status."""
+    message = DiagnosticArray(status=[line])
     message.header.stamp = node.get_clock().now().to_msg()
     return message
 
 
-def diagnose(node: Any, told: Callable[[], DiagnosticStatus]) -> None:
-    """Publish a line of diagnostics every second."""
+def key_values(message: DiagnosticArray) -> dict[str, str]:
+    """Return the key-values of a message's first status."""
+    return {pair.key: pair.value for pair in message.status[0].values}
+
+
+def publish_diagnostics(node: Any, line: Callable[[], DiagnosticStatus]) -> None:
+    """Publish a status on /diagnostics every second."""
     publisher = node.create_publisher(DiagnosticArray, "/diagnostics", 10)
-    every(node, DIAGNOSTICS_S, lambda: publisher.publish(array(node, told())))
+    create_timer(node, DIAGNOSTICS_S, lambda: publisher.publish(array(node, line())))
 
 
-def every(node: Any, period_s: float, act: Callable[[], None]) -> Any:
-    """Return a timer of the monotonic clock: the one of stamps may stand, and nobody were told."""
+def create_timer(node: Any, period_s: float, act: Callable[[], None]) -> Any:
+    """Return a timer of the monotonic clock: ROS time may stand still."""
     return node.create_timer(period_s, act, clock=STEADY)
 
 
@@ -134,23 +151,23 @@ def run(make: Callable[[], Node], argv: list[str] | None = None, threads: int = 
 
     Args:
         make: Makes the node; a ValueError says why it does not start.
-        argv: Words of the command line, ROS arguments among them.
-        threads: Callbacks that may run side by side, where their groups allow it.
+        argv: Command line with ROS arguments.
+        threads: Number of callbacks that may run in parallel, if their groups allow it.
     """
-    # A handler only takes note: shut down from within one, rclpy destroys the node in the middle of
-    # whatever callback it interrupted, and waits for ever if that holds its lock.
-    asked = threading.Event()
+    # A handler only sets a flag: a shutdown inside one destroys the node in the middle of the
+    # interrupted callback, and rclpy waits for ever if that callback holds its lock.
+    stop = threading.Event()
     sys.setswitchinterval(SWITCH_S)
     rclpy.init(args=argv, signal_handler_options=SignalHandlerOptions.NO)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: asked.set())
+        signal.signal(number, lambda *_: stop.set())
     node = None
     executor = MultiThreadedExecutor(threads) if threads > 1 else SingleThreadedExecutor()
     try:
         node = make()
         executor.add_node(node)
-        while rclpy.ok() and not asked.is_set():
-            executor.spin_once(timeout_sec=ASKED_S)
+        while rclpy.ok() and not stop.is_set():
+            executor.spin_once(timeout_sec=STOP_POLL_S)
     except ValueError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 1

@@ -1,14 +1,14 @@
-"""A leader arm: whatever a person moves by hand and whose joint states come on a topic."""
+"""A leader arm: any device moved by hand whose joint states come on a topic."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 from sensor_msgs.msg import JointState
 
-from robot_bridge import convert
 from robot_bridge.nodes import common
 from robot_bridge.nodes.threaded import Threaded
+from robot_bridge.sensing import convert
 
 
 class Leader(Threaded):
@@ -16,23 +16,23 @@ class Leader(Threaded):
 
     def __init__(
         self, names: tuple[str, ...], topic: str, *, namespace: str = "",
-        called: Mapping[str, str] | None = None, stale_s: float = 0.5,
+        leader_names: Mapping[str, str] | None = None, max_observation_age_s: float = 0.5,
     ) -> None:  # fmt: skip
         """Subscribe.
 
         Args:
             names: Joints in the order of poses.
-            topic: Where the leader's joint states come.
-            namespace: Of that topic, where it is relative.
-            called: What the leader calls a joint, where it has another name.
-            stale_s: Longest silence.
+            topic: Topic of the leader's joint states.
+            namespace: Namespace of a relative topic.
+            leader_names: The leader's names of joints, where they differ.
+            max_observation_age_s: Longest silence.
         """
-        called = called or {}
-        strange = sorted(set(called) - set(names))
-        if strange:
-            raise ValueError(f"joints: got {strange[0]!r}, expected names among {', '.join(names)}")
-        self.wanted = tuple(called.get(name, name) for name in names)
-        self.topic, self.stale_s = topic, stale_s
+        leader_names = leader_names or {}
+        unknown = sorted(set(leader_names) - set(names))
+        if unknown:
+            raise ValueError(f"joints: got {unknown[0]!r}, expected names among {', '.join(names)}")
+        self.wanted = tuple(leader_names.get(name, name) for name in names)
+        self.topic, self.max_observation_age_s = topic, max_observation_age_s
         self.last: np.ndarray | None = None
         self.last_s, self.trouble = -np.inf, ""
         super().__init__(namespace, "leader_ear")
@@ -44,18 +44,20 @@ class Leader(Threaded):
         """Return the latest pose f64 [u].
 
         Args:
-            limit_s: How long to wait for one.
+            limit_s: Longest wait for a pose.
 
         Raises:
             ValueError: the leader is silent, or has other joints.
         """
-        fresh: Callable[[], bool] = lambda: time.monotonic() - self.last_s <= self.stale_s  # noqa: E731
         with self.changed:
-            if self.changed.wait_for(fresh, limit_s) and self.last is not None:
+            if self.changed.wait_for(self._is_recent, limit_s) and self.last is not None:
                 return self.last
-            why = self.trouble or f"silent for {max(self.stale_s, limit_s):g} s"
+            why = self.trouble or f"silent for {max(self.max_observation_age_s, limit_s):g} s"
         topic = self.node.resolve_topic_name(self.topic)
         raise ValueError(f"leader: {why}; see what is published on {topic}")
+
+    def _is_recent(self) -> bool:
+        return time.monotonic() - self.last_s <= self.max_observation_age_s
 
     def _joints(self, message: JointState) -> None:
         try:

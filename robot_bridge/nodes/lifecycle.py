@@ -11,14 +11,14 @@ from rclpy.executors import ExternalShutdownException
 from rclpy.utilities import remove_ros_args
 
 STEPS = {"configure": Transition.TRANSITION_CONFIGURE, "activate": Transition.TRANSITION_ACTIVATE}
-"""What is asked for, in order."""
+"""Transitions, in order."""
 APPEARS_S = 120.0
-"""How long the node may take until it listens; its imports take a minute on a small board."""
+"""Longest time in s until the node appears; its imports take a minute on a small board."""
 POLL_S = 0.5
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run `lifecycle NODE`; return 0 once it is active, 1 if it refuses or is gone."""
+    """Run `lifecycle NODE`; return 0 once it is active, 1 if it refuses or ends."""
     rclpy.init(args=argv)
     try:
         target = remove_ros_args(args=argv if argv is not None else sys.argv)[-1]
@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
 def bring_up(node: Any, target: str, appears_s: float = APPEARS_S) -> None:
     """Configure and activate `target`, a name relative to the node's namespace.
 
-    Configuring may build engines for minutes, so it is waited for as long as the target is there.
+    Configuring may build engines for minutes, so it has no time limit while the target exists.
 
     Raises:
         ValueError: the target does not appear, refuses, or ends meanwhile.

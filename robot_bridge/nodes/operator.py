@@ -1,4 +1,4 @@
-"""A person at the switches: arms an arm, stops it, hears how it stands; a node in a thread."""
+"""An operator's node in a thread: enables and stops an arm, and receives status messages."""
 
 import threading
 import time
@@ -12,13 +12,13 @@ from robot_bridge.nodes import common
 from robot_bridge.nodes.threaded import Threaded
 
 PATIENCE_S = 60.0
-"""How long a node may take to answer: a policy loads in that time."""
+"""Longest time in s until a node answers; a policy loads in that time."""
 SETTLED_S = 30.0
-"""How long the safety node may refuse to arm, since it has not heard what it needs."""
+"""Longest time in s for which the safety node may refuse because it lacks joint states."""
 
 
 class Operator(Threaded):
-    """Who may arm and stop an arm, and hears its safety node. A context manager."""
+    """Enables and stops an arm, and receives its safety node's status. A context manager."""
 
     def __init__(self, namespace: str = "", name: str = "operator") -> None:
         self.heard: dict[str, dict[str, Any]] = {}
@@ -29,23 +29,21 @@ class Operator(Threaded):
         self._hear_status("safety_node")
 
     def _hear_status(self, name: str) -> None:
-        """Keep what a node says on its `status` in `heard`."""
+        """Store a node's status messages in `heard`."""
         self.node.create_subscription(
             DiagnosticArray, f"{name}/status", lambda m: self._status(name, m), common.LATCHED
         )
 
     @property
     def state(self) -> str:
-        """What the safety node last said: disarmed, holding, following, stopping or latched;
-        "" before it has said anything.
-        """
+        """Last state of the safety node (`robot_bridge.safety.gate.State`); "" before the first."""
         return str(self.heard.get("safety_node", {}).get("state", ""))
 
     def call(self, kind: Any, name: str, request: Any = None) -> Any:
         """Return a service's answer.
 
         Raises:
-            ValueError: it is not there, or does not answer in time.
+            ValueError: the service does not exist, or does not answer in time.
         """
         client = self.node.create_client(kind, name)
         try:
@@ -62,13 +60,13 @@ class Operator(Threaded):
             self.node.destroy_client(client)
 
     def enable(self, on: bool) -> None:
-        """Arm, or bring to rest and disarm; returns once that is so.
+        """Enable the arm, or bring it to rest and disable it; wait until that is done.
 
         Raises:
             ValueError: the safety node refuses.
         """
         end_s = time.monotonic() + SETTLED_S
-        while True:  # it may not have heard the arm yet
+        while True:  # it may not have joint states yet
             answer = self.call(SetBool, "safety_node/enable", SetBool.Request(data=on))
             if answer.success:
                 break
@@ -78,7 +76,7 @@ class Operator(Threaded):
             ):
                 raise ValueError(f"safety_node: {answer.message}")
             time.sleep(0.1)
-        wanted = ("holding", "following") if on else ("disarmed", "latched")
+        wanted = ("holding", "tracking") if on else ("disabled", "latched_fault")
         self.wait(lambda: self.state in wanted, "the safety node")
 
     def rearm(self) -> None:
@@ -92,14 +90,14 @@ class Operator(Threaded):
             raise ValueError(f"safety_node: {answer.message}")
 
     def estop(self) -> None:
-        """Press the e-stop."""
+        """Trigger the e-stop."""
         self.call(Trigger, "safety_node/estop")
 
     def wait(self, true: Callable[[], bool], what: str, limit_s: float = PATIENCE_S) -> None:
-        """Wait until something that is heard is true.
+        """Wait until a condition on received messages holds.
 
         Raises:
-            ValueError: it does not become so.
+            ValueError: it does not hold in time.
         """
         with self.changed:
             if not self.changed.wait_for(true, limit_s):
@@ -107,5 +105,5 @@ class Operator(Threaded):
 
     def _status(self, name: str, message: DiagnosticArray) -> None:
         with self.changed:
-            self.heard[name] = {one.key: one.value for one in message.status[0].values}
+            self.heard[name] = dict(common.key_values(message))
             self.changed.notify_all()

@@ -1,8 +1,9 @@
-"""`policy_node`: a lifecycle node that decides; logic in `robot_bridge.pilot` and `.sync`.
+"""`policy_node`: a lifecycle node that runs a policy and publishes its action chunks.
 
-configure loads an exported policy and lets it decide a few times, or connects to a policy server;
-activate begins an episode, if a task is known; deactivate brings the arm to rest and ends it.
-Without a task, a fresh observation or a policy it says nothing, and the safety node stops the arm.
+Configure loads and warms up an exported policy, or connects to a policy server. Activate starts an
+episode if an instruction is known; deactivate brings the arm to rest and ends the episode. Without
+an instruction, a recent observation or a policy the node publishes no chunk, and the safety node
+stops the arm. `robot_bridge.policy.policy_runner` and `robot_bridge.sensing.sync` have the logic.
 """
 
 import re
@@ -23,29 +24,29 @@ from std_msgs.msg import Header
 from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
-from deploy.client import RemotePolicy
-from robot_bridge import convert
-from robot_bridge.gate import LEASE_S
-from robot_bridge.log import DecisionLog
+from deploy.server.client import RemotePolicy
+from robot_bridge.launching.node_settings import check, chosen, ranged
 from robot_bridge.nodes import common
-from robot_bridge.nodes.eyes import Eyes
-from robot_bridge.pilot import Decision, Job, Pilot
-from robot_bridge.settings import check, chosen, ranged
-from robot_bridge.sync import Seen, SyncConfig
-from vla import opening
+from robot_bridge.nodes.observation_subscriber import ObservationSubscriber
+from robot_bridge.policy.decision_log import DecisionLog
+from robot_bridge.policy.policy_runner import Decision, DecisionRequest, PolicyRunner
+from robot_bridge.safety.gate import LEASE_S
+from robot_bridge.sensing import convert
+from robot_bridge.sensing.sync import SyncConfig, SyncedObservation
 from vla.contracts.protocols import ArmPolicy
-from vla.realtime import MODES, RealtimeConfig, delay_of
+from vla.runtime import policy_loader
+from vla.runtime.rtc_scheduler import MODES, RealtimeConfig, inference_delay
 
 ADDRESS = r"unix:.+|[^/]+:\d+"
 AHEAD = 6
-"""Targets of a message: silence stops the arm before the last of them."""
+"""Targets of a message; on silence the arm stops before the last of them."""
 STATUS_S = 0.1
-BEAT_S = 0.005
-"""How often it is looked whether a decision is due."""
+POLL_S = 0.005
+"""Period of the check whether a decision is due."""
 WARM, MEASURED = 5, 20
-"""Decisions before and while the time of one is measured."""
-KEPT = 1000
-"""Latencies that are told."""
+"""Number of decisions that warm up, and of those whose latency is measured."""
+LATENCIES = 1000
+"""Number of decisions in the reported percentiles."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,46 +54,44 @@ class Settings:
     """Parameters of `policy_node`."""
 
     robot: str = ""
-    """Arm that is driven, a file name under vla/robots; the policy's own if empty."""
+    """Robot, a file name under vla/robots; the policy's own if empty."""
     policy: str = ""
-    """Folder that `vla export` wrote or a checkpoint, or the address of `vla serve`: unix:PATH or
+    """Folder of `vla export`, a checkpoint, or the address of `vla serve`: unix:PATH or
     HOST:PORT."""
     token_file: str = ""
     """File with the server's token."""
     authority: str = ""
-    """Certificate of who signed the server's."""
+    """Certificate of the authority that signed the server's certificate."""
     jpeg: int = ranged(0, 0, 100)
-    """Quality of pictures sent to the server; 0 sends them raw."""
+    """JPEG quality of images sent to the server; 0 sends them raw."""
     targets: tuple[str, ...] = ()
-    """Who may run the policy, in order; ONNX Runtime if empty."""
+    """Fallback list of inference targets; ONNX Runtime if empty."""
     threads: int = ranged(1, 1, 64)
     """CPU threads of the policy."""
     instruction: str = ""
-    """What is to be done from activation on; topic `task` changes it."""
-    gated: bool = True
-    """Whether an episode begins when the safety node is enabled, and ends when it is not; without,
-    when the task is known."""
+    """Instruction from activation on; topic `instruction` changes it."""
+    require_safety_enabled: bool = True
+    """Whether an episode needs the enabled safety node; else it begins with the instruction."""
     cameras: tuple[str, ...] = ()
-    """Cameras by name, in view order; those of the robot if empty."""
+    """Cameras in view order; those of the robot if empty."""
     mode: str = chosen("skip", *MODES)
-    """What is done about the time that a decision takes: see vla.realtime."""
+    """Real-time mode, which hides the latency of decisions: see vla.runtime.rtc_scheduler."""
     delay: int = ranged(1, 0, 100)
-    """Control steps that a decision may take."""
+    """Longest latency of a decision in control steps."""
     seed: int = ranged(0, 0, 2**31 - 1)
     """Seed of the policy's noise."""
     compressed: bool = False
-    """Whether pictures come as cameras/NAME/image_raw/compressed."""
-    stale_s: float = ranged(0.2, 0.01, 10.0)
-    """Oldest part of an observation that is decided on."""
-    apart_s: float = ranged(0.1, 0.001, 10.0)
-    """Largest distance in time between the parts of an observation."""
-    frozen_s: float = ranged(1.0, 0.05, 60.0)
-    """How long a camera may show the same to the bit while the arm moves."""
+    """Whether images come as cameras/NAME/image_raw/compressed."""
+    max_observation_age_s: float = ranged(0.2, 0.01, 10.0)
+    """Largest age in s of any part of an observation."""
+    max_sync_interval_s: float = ranged(0.1, 0.001, 10.0)
+    """Largest time in s between the parts of an observation."""
+    frozen_image_timeout_s: float = ranged(1.0, 0.05, 60.0)
+    """Longest time in s a camera may show the same image to the bit while the arm moves."""
     log: str = ""
-    """Folder for what was seen and decided, an episode a file; nothing is kept if empty."""
+    """Folder for observations and decisions, one file per episode; none if empty."""
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
         check(self)
         if not self.policy:
             raise ValueError(
@@ -101,83 +100,89 @@ class Settings:
 
 
 class PolicyNode(LifecycleNode):
-    """See the module's sentence."""
+    """Runs a policy on ROS 2 topics."""
 
     def __init__(self) -> None:
         super().__init__("policy_node")
         self.settings: Settings = common.parameters(self, Settings)
         self.lock = threading.RLock()
-        self.task, self.episode = self.settings.instruction, -1
-        self.waiting, self.armed = False, not self.settings.gated
-        self.pilot: Pilot | None = None
+        self.instruction, self.episode = self.settings.instruction, -1
+        self.waiting, self.enabled = False, not self.settings.require_safety_enabled
+        self.runner: PolicyRunner | None = None
         self.chunks: Any = None
         self.target = ""
-        self.latencies_s: deque[float] = deque(maxlen=KEPT)
+        self.latencies_s: deque[float] = deque(maxlen=LATENCIES)
         self.counts: Counter[str] = Counter()
         self.why = ""
         self.sent_step = -1
         self.log = DecisionLog(Path(self.settings.log)) if self.settings.log else None
         self.pool = ThreadPoolExecutor(1, "policy")
-        self.made: list[tuple[Callable[..., Any], Any]] = []
+        self.cleanups: list[tuple[Callable[..., Any], Any]] = []
         self.status = self.create_publisher(DiagnosticArray, "~/status", common.LATCHED)
         self.disable = self.create_client(Trigger, "safety_node/disable")
-        common.every(self, STATUS_S, lambda: self.status.publish(common.array(self, self._line())))
-        common.diagnose(self, self._line)
+        common.create_timer(
+            self, STATUS_S, lambda: self.status.publish(common.array(self, self._line()))
+        )
+        common.publish_diagnostics(self, self._line)
 
     # --- lifecycle ----------------------------------------------------------------------------
 
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Load the policy and measure how long it decides."""
+        """Load the policy and measure its latency."""
         try:
             self._load()
         except (ValueError, OSError) as error:
             return self._refused(error)
-        # Lives until clean-up: its end latches the arm, which is to come to rest in peace first.
-        self.chunks = self.create_publisher(JointTrajectory, "chunk", common.alive(LEASE_S / 2))
+        # Lives until clean-up: its end latches the arm, which should come to rest before.
+        self.chunks = self.create_publisher(
+            JointTrajectory, "action_chunk", common.liveliness_qos(LEASE_S / 2)
+        )
         return TransitionCallbackReturn.SUCCESS
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Listen, and begin with the task that is known."""
-        assert self.pilot is not None
+        """Subscribe, and start with the present instruction."""
+        assert self.runner is not None
         s = self.settings
-        robot = self.pilot.policy.robot
+        robot = self.runner.policy.robot
         camera = robot.cameras[0]
-        self.eyes = Eyes(
+        self.observations = ObservationSubscriber(
             self,
             SyncConfig(
-                cameras=self._cameras(), stale_s=s.stale_s, apart_s=s.apart_s,
-                frozen_s=s.frozen_s,
+                cameras=self._cameras(), max_observation_age_s=s.max_observation_age_s,
+                max_sync_interval_s=s.max_sync_interval_s,
+                frozen_image_timeout_s=s.frozen_image_timeout_s,
             ),
             robot.names, (camera.height_px, camera.width_px), compressed=s.compressed,
-            wrong=lambda why: self._not("joint_states", why),
+            on_error=lambda why: self._skip("joint_states", why),
         )  # fmt: skip
         subs = [
-            self.create_subscription(Header, "task", self._task, common.LATCHED),
+            self.create_subscription(Header, "instruction", self._on_instruction, common.LATCHED),
             self.create_subscription(
-                DiagnosticArray, "safety_node/status", self._gate, common.LATCHED
+                DiagnosticArray, "safety_node/status", self._on_safety, common.LATCHED
             ),
         ]
-        self.made = [
-            *((self.destroy_subscription, one) for one in subs),
-            (self.destroy_timer, common.every(self, BEAT_S, self._beat)),
-            (Eyes.close, self.eyes),
+        self.cleanups = [
+            *((self.destroy_subscription, sub) for sub in subs),
+            (self.destroy_timer, common.create_timer(self, POLL_S, self._poll)),
+            (ObservationSubscriber.close, self.observations),
         ]
-        hz = self.pilot.hz
-        self.after = [Duration(seconds=i / hz).to_msg() for i in range(AHEAD)]
-        self.waiting = bool(self.task)
+        hz = self.runner.hz
+        self.times_from_start = [Duration(seconds=i / hz).to_msg() for i in range(AHEAD)]
+        self.waiting = bool(self.instruction)
         return TransitionCallbackReturn.SUCCESS
 
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Ask the safety node for a standstill, and end the episode."""
-        self._disarm()
-        self._end()
+        """Disable the safety node, and end the episode."""
+        if self.disable.service_is_ready():  # otherwise silence stops the arm
+            self.disable.call_async(Trigger.Request())
+        self._end_episode()
         return TransitionCallbackReturn.SUCCESS
 
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Let the policy go."""
+        """Unload the policy."""
         with self.lock:
-            policy: Any = self.pilot.policy if self.pilot else None
-            self.pilot, self.target = None, ""
+            policy: Any = self.runner.policy if self.runner else None
+            self.runner, self.target = None, ""
             chunks, self.chunks = self.chunks, None
         if chunks is not None:
             self.destroy_publisher(chunks)
@@ -186,12 +191,12 @@ class PolicyNode(LifecycleNode):
         return TransitionCallbackReturn.SUCCESS
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """End whatever there is."""
-        self._end()
+        """End the episode and unload the policy."""
+        self._end_episode()
         return self.on_cleanup(state)
 
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Go back to where it can be configured anew; the silence stops the arm."""
+        """Return to the unconfigured state; silence stops the arm."""
         return self.on_shutdown(state)
 
     def _refused(self, error: Exception) -> TransitionCallbackReturn:
@@ -208,16 +213,16 @@ class PolicyNode(LifecycleNode):
             remote = RemotePolicy(s.policy, token=token, authority=authority, jpeg=s.jpeg)
             policy, self.target = remote, f"server {s.policy}"
         else:
-            found = opening.open_(Path(s.policy), s.threads, s.targets)
-            for line in found.refusals():
+            loaded = policy_loader.open_policy(Path(s.policy), s.threads, s.targets)
+            for line in loaded.refusals():
                 self.get_logger().warning(line)
-            policy, self.target = found.policy, found.target
+            policy, self.target = loaded.policy, loaded.target
         if s.robot and s.robot != policy.robot.name:
             raise ValueError(f"robot: got {s.robot}, the policy drives {policy.robot.name}")
         mode: Any = s.mode
-        realtime = RealtimeConfig(mode=mode, execute=policy.execute, delay=s.delay)
-        pilot = Pilot(policy, realtime, s.seed)
-        needed = delay_of(rehearse(policy, pilot), policy.robot.control_hz, WARM)
+        realtime = RealtimeConfig(mode=mode, n_action_steps=policy.n_action_steps, delay=s.delay)
+        runner = PolicyRunner(policy, realtime, s.seed)
+        needed = inference_delay(measure_latency(policy, runner), policy.robot.control_hz, WARM)
         if needed > s.delay and s.mode != "synchronous":
             raise ValueError(
                 f"delay: a decision takes {needed} control steps here, {s.delay} are allowed; "
@@ -229,169 +234,162 @@ class PolicyNode(LifecycleNode):
                 f"{len(policy.robot.cameras)}"
             )
         with self.lock:
-            self.pilot = pilot
+            self.runner = runner
         self.get_logger().info(f"policy runs on {self.target}")
 
     def _cameras(self) -> tuple[str, ...]:
-        assert self.pilot is not None
-        return self.settings.cameras or tuple(c.name for c in self.pilot.policy.robot.cameras)
+        assert self.runner is not None
+        return self.settings.cameras or tuple(c.name for c in self.runner.policy.robot.cameras)
 
-    # --- what comes in ------------------------------------------------------------------------
+    # --- subscriptions ------------------------------------------------------------------------
 
-    def _task(self, message: Header) -> None:
-        """Begin anew: a task is an episode, and what was remembered of another does not count."""
+    def _on_instruction(self, message: Header) -> None:
+        """Start a new episode, with an empty memory."""
         with self.lock:
-            if self.pilot is not None:
-                self.pilot.stop()
+            if self.runner is not None:
+                self.runner.stop()
             self._write_log()
-            self.task, self.waiting = message.frame_id, bool(message.frame_id)
+            self.instruction, self.waiting = message.frame_id, bool(message.frame_id)
 
-    def _gate(self, message: DiagnosticArray) -> None:
-        """Fly while the arm is armed: who cannot move would remember what was never done."""
-        told = {one.key: one.value for one in message.status[0].values}
-        armed = told.get("state") in ("holding", "following") or not self.settings.gated
+    def _on_safety(self, message: DiagnosticArray) -> None:
+        """End the episode when the arm is disabled: its actions are not executed any more."""
+        state = common.key_values(message).get("state")
+        enabled = state in ("holding", "tracking") or not self.settings.require_safety_enabled
         with self.lock:
-            if self.armed and not armed and self.pilot is not None:
-                self.pilot.stop()
+            if self.enabled and not enabled and self.runner is not None:
+                self.runner.stop()
                 self._write_log()
-                self.waiting = bool(self.task)
-            self.armed = armed
+                self.waiting = bool(self.instruction)
+            self.enabled = enabled
 
-    # --- what goes out ------------------------------------------------------------------------
+    # --- decisions ----------------------------------------------------------------------------
 
-    def _beat(self) -> None:
+    def _poll(self) -> None:
         now_s = time.monotonic()
         with self.lock:
-            pilot = self.pilot
-            if pilot is None:
+            runner = self.runner
+            if runner is None:
                 return
-            pose = self.eyes.pose()
-            if self.waiting and self.armed and pose is not None:
+            pose = self.observations.pose()
+            if self.waiting and self.enabled and pose is not None:
                 self.episode += 1
-                pilot.start(now_s, pose, self.task, self.episode)
+                runner.start(now_s, pose, self.instruction, self.episode)
                 self.waiting = False
-            if pilot.due(now_s):
-                self._begin(pilot, now_s)
-            if pilot.flying and pilot.decision and pilot.scheduler.step(now_s) != self.sent_step:
-                self._send(pilot, now_s)
+            if runner.is_due(now_s):
+                self._begin(runner, now_s)
+            if runner.active and runner.decision and runner.scheduler.step(now_s) != self.sent_step:
+                self._send(runner, now_s)
 
-    def _begin(self, pilot: Pilot, now_s: float) -> None:
-        seen = self.eyes.look(now_s)
-        if isinstance(seen, str):
-            self._not("observation", seen)
+    def _begin(self, runner: PolicyRunner, now_s: float) -> None:
+        observation = self.observations.look(now_s)
+        if isinstance(observation, str):
+            self._skip("observation", observation)
             return
-        job = pilot.ask(now_s, seen)
-        job = job._replace(made_s=time.monotonic() - now_s)
-        self.pool.submit(self._decide, pilot, job, now_s)
+        request = runner.request(now_s, observation)
+        request = request._replace(made_s=time.monotonic() - now_s)
+        self.pool.submit(self._decide, runner, request, now_s)
 
-    def _decide(self, pilot: Pilot, job: Job, begin_s: float) -> None:
-        """Ask the policy, take its chunk and send it at once."""
+    def _decide(self, runner: PolicyRunner, request: DecisionRequest, begin_s: float) -> None:
+        """Run the policy and publish its chunk at once."""
         try:
-            chunk, state = pilot.decide(job)
+            chunk, state = runner.decide(request)
             with self.lock:
                 now_s = time.monotonic()
-                found = pilot.arrive(now_s, job, chunk, state, now_s - begin_s)
-                if found is not None:
-                    self._keep(replace(found, stamp=self._send(pilot, now_s)))
-        except Exception as error:  # noqa: BLE001  whatever it is, the arm is to stand still
+                decision = runner.complete(now_s, request, chunk, state, now_s - begin_s)
+                if decision is not None:
+                    self._log_decision(replace(decision, stamp=self._send(runner, now_s)))
+        except Exception as error:  # noqa: BLE001  whatever it is, the arm has to stand still
             with self.lock:
-                pilot.fail(job)
-                self._not("policy", " ".join(str(error).split()) or type(error).__name__)
+                runner.fail(request)
+                self._skip("policy", " ".join(str(error).split()) or type(error).__name__)
 
-    def _send(self, pilot: Pilot, now_s: float) -> int:
+    def _send(self, runner: PolicyRunner, now_s: float) -> int:
         """Publish the targets from the current control step on; return the stamp."""
-        begin_s, targets = pilot.ahead(now_s, AHEAD)
+        begin_s, targets = runner.ahead(now_s, AHEAD)
         stamp = self.get_clock().now() - Duration(seconds=now_s - begin_s)
-        message = JointTrajectory(joint_names=list(pilot.policy.robot.names))
+        message = JointTrajectory(joint_names=list(runner.policy.robot.names))
         message.header.stamp = stamp.to_msg()
         message.points = [
             JointTrajectoryPoint(positions=target.tolist(), time_from_start=after)
-            for target, after in zip(targets, self.after, strict=True)
+            for target, after in zip(targets, self.times_from_start, strict=True)
         ]
         self.chunks.publish(message)
-        self.sent_step = pilot.scheduler.step(now_s)
+        self.sent_step = runner.scheduler.step(now_s)
         return stamp.nanoseconds
 
-    # --- what is told -------------------------------------------------------------------------
+    # --- log and status -----------------------------------------------------------------------
 
-    def _keep(self, found: Decision) -> None:
-        self.latencies_s.append(found.latency_s)
+    def _log_decision(self, decision: Decision) -> None:
+        self.latencies_s.append(decision.latency_s)
         self.counts["decisions"] += 1
         if self.log is not None:
-            self.log.add(found)
+            self.log.add(decision)
 
     def _write_log(self) -> None:
         if self.log is not None:
             self.log.write()
 
-    def _not(self, what: str, why: str) -> None:
-        """Note why nothing was decided."""
+    def _skip(self, what: str, why: str) -> None:
+        """Count a decision that could not be made, and keep the reason."""
         self.why = why
         self.counts[f"no decision: {what}"] += 1
         self.get_logger().warning(why, throttle_duration_sec=1.0)
 
     def _line(self) -> DiagnosticStatus:
         with self.lock:
-            pilot, latencies = self.pilot, list(self.latencies_s)
+            runner, latencies = self.runner, list(self.latencies_s)
             values: dict[str, Any] = {
-                "target": self.target or "none", "task": self.task, "episode": self.episode,
-                "why": self.why, **self.counts,
+                "target": self.target or "none", "instruction": self.instruction,
+                "episode": self.episode, "why": self.why, **self.counts,
             }  # fmt: skip
-            if pilot is not None:
+            if runner is not None:
                 values |= {
-                    "flying": pilot.flying, "late": pilot.scheduler.late,
-                    "starved": pilot.scheduler.starved,
+                    "active": runner.active, "late": runner.scheduler.late,
+                    "starved": runner.scheduler.starved,
                 }  # fmt: skip
         if latencies:
             p50, p99 = np.percentile(latencies, (50, 99))
             values |= {"latency p50 ms": 1e3 * float(p50), "latency p99 ms": 1e3 * float(p99)}
-        flying = pilot is not None and pilot.flying
+        active = runner is not None and runner.active
         return common.status(
-            "policy_node", "ok", "flying" if flying else "waits", values, self.target
+            "policy_node", "ok", "active" if active else "waits", values, self.target
         )
 
     # --- the end ------------------------------------------------------------------------------
 
-    def _disarm(self) -> None:
-        """Ask for a standstill; who does not hear it is stopped by the silence."""
-        if self.disable.service_is_ready():
-            self.disable.call_async(Trigger.Request())
-
-    def _end(self) -> None:
+    def _end_episode(self) -> None:
         with self.lock:
-            if self.pilot is not None:
-                self.pilot.stop()
+            if self.runner is not None:
+                self.runner.stop()
             self._write_log()
             self.waiting = False
-            made, self.made = self.made, []
-        for destroy, one in made:
-            destroy(one)
+            cleanups, self.cleanups = self.cleanups, []
+        for destroy, resource in cleanups:
+            destroy(resource)
 
     def destroy_node(self) -> None:
         """End the episode and the thread, then the node."""
-        self._end()
+        self._end_episode()
         self.pool.shutdown(wait=False, cancel_futures=True)
         super().destroy_node()
 
 
-def rehearse(policy: ArmPolicy, pilot: Pilot) -> list[float]:
-    """Return seconds of decisions on nothing, the first of which warm up; and what reads pictures
-    is loaded, too.
-    """
+def measure_latency(policy: ArmPolicy, runner: PolicyRunner) -> list[float]:
+    """Return the latencies in s of decisions on black images; the first ones warm up."""
     robot, state, seconds = policy.robot, policy.initial_state(1), []
     camera = robot.cameras[0]
     large = np.zeros((2 * camera.height_px, 2 * camera.width_px, 3), np.uint8)
-    small = convert.fitted(large, camera.height_px, camera.width_px)
-    images = np.stack([small] * len(robot.cameras))
-    seen = Seen(images=images, proprio=np.array(robot.home, np.float32), time_s=0.0)
+    small = convert.center_crop_resize(large, camera.height_px, camera.width_px)  # loads OpenCV
+    images, pose = np.stack([small] * len(robot.cameras)), np.array(robot.home, np.float32)
+    observation = SyncedObservation(images=images, proprio=pose, time_s=0.0)
     for _ in range(WARM + MEASURED):
-        pilot.start(0.0, seen.proprio, "go", 0)
-        job = pilot.ask(0.0, seen)._replace(state=state)
+        runner.start(0.0, pose, "go", 0)
+        request = runner.request(0.0, observation)._replace(state=state)
         begin_s = time.perf_counter()
-        _, state = pilot.decide(job)
+        _, state = runner.decide(request)
         seconds.append(time.perf_counter() - begin_s)
-        pilot.fail(job)
-    pilot.stop()
+        runner.fail(request)
+    runner.stop()
     return seconds
 
 

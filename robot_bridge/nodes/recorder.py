@@ -1,7 +1,7 @@
-"""Node `recorder`: writes what the contract names into one MCAP file per episode, as it came.
+"""Node `recorder`: writes the topics of docs/topics.md into one MCAP file per episode.
 
-Messages are not decoded but for the few that say when an episode begins and who leads the arm. When
-files are opened and closed, and how, is decided in `robot_bridge.recording`.
+It decodes only messages that start episodes or say who leads the arm.
+`robot_bridge.recording.recorder` opens and closes the files.
 """
 
 import importlib
@@ -20,44 +20,43 @@ from rclpy.serialization import deserialize_message
 from std_msgs.msg import Header, String
 from std_srvs.srv import Trigger
 
+from robot_bridge.launching.node_settings import check, chosen, ranged
 from robot_bridge.nodes import common
-from robot_bridge.recording import Entry, Recording, Topic
-from robot_bridge.settings import check, chosen, ranged
+from robot_bridge.recording.recorder import Entry, Recording, Topic
 
 SETTLE_S = 0.25
-"""How often gathered messages and the room on the disk are looked at."""
+"""Period in s of flushes and of checks of the room on the disk."""
 QUEUE = 200
-"""Messages of a topic that may wait: a recorder catches up after a slow moment of the disk."""
+"""Queue of a topic, for slow moments of the disk."""
 TRAJECTORY = "trajectory_msgs/msg/JointTrajectory"
 STATUS = "diagnostic_msgs/msg/DiagnosticArray"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What is recorded, where, and when."""
+    """Parameters of `recorder`."""
 
     folder: str = "recordings"
-    """Where episodes go; made if it is not there."""
+    """Folder of the episodes; created if missing."""
     cameras: tuple[str, ...] = ("front", "wrist")
     """Names of the cameras."""
-    pictures: str = chosen("raw", "raw", "compressed")
-    """Which pictures: raw (large, exact) or compressed as the driver sends them."""
+    images: str = chosen("raw", "raw", "compressed")
+    """Recorded images: raw (large, exact), or compressed as the driver sends them."""
     auto: bool = True
-    """An episode begins with every message on `task`, and ends with the next or recorder/stop."""
+    """Whether every message on `instruction` begins an episode and ends the one before."""
     least_free_gb: float = ranged(1.0, 0.0, 1e6)
-    """Room in GB below which no episode begins, and the running one ends."""
+    """Room in GB below which no episode begins and the running one ends."""
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
         check(self)
 
 
 def topics(settings: Settings) -> list[Topic]:
-    """Return what is recorded, by relative names; what nobody publishes stays empty."""
+    """Return the recorded topics by relative names; some may have no publisher."""
     found = [Topic(name="joint_states", type_name="sensor_msgs/msg/JointState", kind="sensor")]
     for camera in settings.cameras:
         raw = f"cameras/{camera}/image_raw"
-        if settings.pictures == "raw":
+        if settings.images == "raw":
             found.append(Topic(name=raw, type_name="sensor_msgs/msg/Image", kind="sensor"))
         else:
             kind = "sensor_msgs/msg/CompressedImage"
@@ -65,19 +64,19 @@ def topics(settings: Settings) -> list[Topic]:
         info = f"cameras/{camera}/camera_info"
         found.append(Topic(name=info, type_name="sensor_msgs/msg/CameraInfo", kind="sensor"))
     for name, type_name in (
-        ("chunk", TRAJECTORY),
+        ("action_chunk", TRAJECTORY),
         ("teleop", TRAJECTORY),
         ("joint_trajectory_controller/joint_trajectory", TRAJECTORY),
         ("forward_command_controller/commands", "std_msgs/msg/Float64MultiArray"),
-        ("pace", "std_msgs/msg/Float64"),
+        ("speed_scaling", "std_msgs/msg/Float64"),
     ):
         found.append(Topic(name=name, type_name=type_name, kind="command"))
     for name, type_name in (
-        ("task", "std_msgs/msg/Header"),
+        ("instruction", "std_msgs/msg/Header"),
         ("safety_node/status", STATUS),
         ("policy_node/status", STATUS),
         ("monitor/status", STATUS),
-        ("help", "std_msgs/msg/Header"),
+        ("intervention_request", "std_msgs/msg/Header"),
         ("sim_arm/episode", "std_msgs/msg/String"),
     ):
         found.append(Topic(name=name, type_name=type_name, kind="latched"))
@@ -85,7 +84,7 @@ def topics(settings: Settings) -> list[Topic]:
 
 
 class Recorder(Node):
-    """See the module."""
+    """Records topics into one MCAP file per episode."""
 
     def __init__(self) -> None:
         super().__init__("recorder")
@@ -107,8 +106,8 @@ class Recorder(Node):
             self._subscribe(topic, full[topic.name])
         self.create_service(Trigger, "~/start", self._start)
         self.create_service(Trigger, "~/stop", self._stop)
-        common.every(self, SETTLE_S, self._settle)
-        common.diagnose(self, self._diagnostics)
+        common.create_timer(self, SETTLE_S, self._settle)
+        common.publish_diagnostics(self, self._diagnostics)
 
     def destroy_node(self) -> None:
         """Close the running episode, then the node."""
@@ -120,7 +119,7 @@ class Recorder(Node):
         package, _, name = topic.type_name.split("/")
         kind = getattr(importlib.import_module(f"{package}.msg"), name)
         special = {
-            "task": self._on_task, "safety_node/status": self._on_status,
+            "instruction": self._on_instruction, "safety_node/status": self._on_status,
             "sim_arm/episode": self._on_episode,
         }  # fmt: skip
         take = partial(special.get(topic.name, self._take), full)
@@ -130,15 +129,15 @@ class Recorder(Node):
         )
 
     def _take(self, topic: str, data: bytes) -> None:
-        """Record a message; a disk that is full ends the episode, not the node."""
+        """Record a message; a full disk ends the episode, not the node."""
         try:
             self._recording.hear(topic, data, self._now_ns())
         except OSError as error:
             self._give_up(str(error))
 
-    def _on_task(self, topic: str, data: bytes) -> None:
+    def _on_instruction(self, topic: str, data: bytes) -> None:
         if self._settings.auto:
-            self._end()  # first: the new task is no part of the old episode
+            self._end()  # first: the new instruction is no part of the old episode
         self._take(topic, data)
         self._task = deserialize_message(data, Header).frame_id
         if self._settings.auto:
@@ -149,17 +148,17 @@ class Recorder(Node):
         for one in deserialize_message(data, DiagnosticArray).status:
             for pair in one.values:
                 if pair.key == "source":
-                    self._recording.led_by(pair.value, self._now_ns())
+                    self._recording.set_source(pair.value, self._now_ns())
 
     def _on_episode(self, topic: str, data: bytes) -> None:
         self._take(topic, data)
         try:
-            said = json.loads(deserialize_message(data, String).data)
+            episode = json.loads(deserialize_message(data, String).data)
         except json.JSONDecodeError:
-            return  # it is recorded as it is; only its verdict is not known
-        success = said.get("success") if isinstance(said, dict) else None
+            return  # it is recorded; only its success is unknown
+        success = episode.get("success") if isinstance(episode, dict) else None
         if isinstance(success, bool):
-            self._recording.judge(success)
+            self._recording.set_success(success)
 
     def _start(self, request: Any, response: Any) -> Any:
         response.success = self._begin()
@@ -200,13 +199,13 @@ class Recorder(Node):
             self._give_up(str(error))
 
     def _give_up(self, why: str) -> None:
-        """End the episode as far as the disk lets us, and say why."""
+        """End the episode as far as the disk allows, and log the reason."""
         self._trouble = " ".join(why.split())
         self.get_logger().error(self._trouble)
         try:
             self._recording.end(self._now_ns())
         except OSError as error:
-            self.get_logger().error(f"left open, closed at the next start: {error}")
+            self.get_logger().error(f"left open; the next start closes it: {error}")
 
     def _count_lost(self, topic: str, event: Any) -> None:
         self._lost[topic] += event.total_count_change
@@ -231,7 +230,7 @@ class Recorder(Node):
 
 
 def _qos(topic: Topic) -> QoSProfile:
-    """Return how a topic is heard: like its other subscribers, with a longer queue."""
+    """Return the QoS of a topic's subscription: as of other subscribers, with a longer queue."""
     sensor, latched = topic.kind == "sensor", topic.kind == "latched"
     return QoSProfile(
         history=HistoryPolicy.KEEP_LAST, depth=QUEUE,

@@ -1,7 +1,7 @@
-"""An arm behind the bridge as a Python object: look, send targets, arm and stop it.
+"""An arm behind the safety node as a Python object, for programs that are no node, such as LeRobot.
 
-What is sent goes through the safety node like everybody's: as a person's on `teleop`, or as a
-policy's on `chunk`. For loops that are not a node of ours, such as LeRobot's.
+Its targets pass the safety node like all others: as a person's on `teleop` or a policy's on
+`action_chunk`.
 """
 
 import threading
@@ -12,49 +12,52 @@ import numpy as np
 from rclpy.duration import Duration
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
-from robot_bridge.gate import LEASE_S
 from robot_bridge.nodes import common
-from robot_bridge.nodes.eyes import Eyes
+from robot_bridge.nodes.observation_subscriber import ObservationSubscriber
 from robot_bridge.nodes.operator import Operator
-from robot_bridge.sync import Seen, SyncConfig
+from robot_bridge.safety.gate import LEASE_S
+from robot_bridge.sensing.sync import SyncConfig, SyncedObservation
 from vla.contracts.specs import RobotSpec
 
 LOOK_S = 10.0
-"""How long the first observation may take: the other side has to be found."""
-GLANCE_S = 0.002
-"""How often it is looked while nothing is seen."""
+"""Longest time in s until the first observation, discovery included."""
+POLL_S = 0.002
+"""Period of `look` while there is no observation."""
 GAP = 1.5
-"""Control steps without a new target after which the last one is said again."""
+"""Control steps without a new target after which the last one is repeated."""
 
 
 class RemoteArm(Operator):
-    """An arm that is driven from here. A context manager; its end leaves the arm as it is."""
+    """An arm driven from this process. A context manager; its end leaves the arm as it is."""
 
     def __init__(
         self, robot: RobotSpec, *, namespace: str = "", cameras: tuple[str, ...] = (),
-        compressed: bool = False, stale_s: float = 0.3, apart_s: float = 0.1,
-        frozen_s: float = 1.0, as_: Literal["teleop", "chunk"] = "teleop",
+        compressed: bool = False, max_observation_age_s: float = 0.3,
+        max_sync_interval_s: float = 0.1, frozen_image_timeout_s: float = 1.0,
+        topic: Literal["teleop", "action_chunk"] = "teleop",
     ) -> None:  # fmt: skip
-        """Connect to topics and services; whether somebody answers, `look` and `enable` tell.
+        """Connect to topics and services; `look` and `enable` fail if nothing answers.
 
         Args:
-            robot: The arm; pictures are fitted to the size of its first camera.
-            namespace: Of the arm's nodes.
-            cameras: Cameras by name, in view order; those of the robot if empty.
-            compressed: Whether pictures come as cameras/NAME/image_raw/compressed.
-            stale_s: Oldest part of an observation.
-            apart_s: Largest distance in time between the parts of an observation.
-            frozen_s: How long a camera may show the same to the bit while the arm moves.
-            as_: Topic of the targets: a person's, which come first, or the policy's.
+            robot: The arm; images are resized to the size of its first camera.
+            namespace: Namespace of the arm's nodes.
+            cameras: Cameras in view order; those of the robot if empty.
+            compressed: Whether images come as cameras/NAME/image_raw/compressed.
+            max_observation_age_s: Largest age of any part of an observation.
+            max_sync_interval_s: Largest time between the parts of an observation.
+            frozen_image_timeout_s: Longest time a camera may repeat an image while the arm moves.
+            topic: Topic of the targets: a person's, which has priority, or the policy's.
         """
-        self.robot, self.as_ = robot, as_
+        self.robot, self.topic = robot, topic
         self.hold_s = 0.0
-        """How long the last target is said again where no other follows, before the silence that
-        latches the arm."""
+        """Time in s for which the last target is repeated before the arm latches on silence."""
         self.cameras = cameras or tuple(camera.name for camera in robot.cameras)
         self.compressed, self.trouble = compressed, ""
         self.sync = SyncConfig(
-            cameras=self.cameras, stale_s=stale_s, apart_s=apart_s, frozen_s=frozen_s
+            cameras=self.cameras,
+            max_observation_age_s=max_observation_age_s,
+            max_sync_interval_s=max_sync_interval_s,
+            frozen_image_timeout_s=frozen_image_timeout_s,
         )
         self.lock, self.over = threading.Lock(), threading.Event()
         self.last: np.ndarray | None = None
@@ -64,51 +67,55 @@ class RemoteArm(Operator):
     def _connect(self) -> None:
         super()._connect()
         size_px = (self.robot.cameras[0].height_px, self.robot.cameras[0].width_px)
-        self.eyes = Eyes(
+        self.observations = ObservationSubscriber(
             self.node, self.sync, self.robot.names, size_px, compressed=self.compressed,
-            wrong=self._complain,
+            on_error=self._note_error,
         )  # fmt: skip
-        qos = common.alive(LEASE_S / 2) if self.as_ == "chunk" else common.COMMANDS
-        self.targets = self.node.create_publisher(JointTrajectory, self.as_, qos)
-        # Not a timer of the node: it would wait its turn behind the pictures.
-        self.holder = threading.Thread(target=self._holding, daemon=True)
-        self.holder.start()
+        qos = (
+            common.liveliness_qos(LEASE_S / 2) if self.topic == "action_chunk" else common.COMMANDS
+        )
+        self.targets = self.node.create_publisher(JointTrajectory, self.topic, qos)
+        # Not a timer of the node, which would wait behind the images.
+        self.repeater = threading.Thread(target=self._repeat, daemon=True)
+        self.repeater.start()
 
     def close(self) -> None:
         """End threads and node."""
         self.over.set()
-        self.holder.join(5.0)
+        self.repeater.join(5.0)
         super().close()
 
-    def look(self, limit_s: float = LOOK_S) -> Seen:
+    def look(self, limit_s: float = LOOK_S) -> SyncedObservation:
         """Return the latest observation: RGB u8 [v, h, w, 3], pose f32 [u].
 
         Raises:
-            ValueError: nothing fit to decide on was seen in time; says what is missing.
+            ValueError: there was no observation in time; says what is missing.
         """
         end_s = time.monotonic() + limit_s
         while True:
             now_s = time.monotonic()
-            seen = self.eyes.look(now_s)
-            if isinstance(seen, Seen):
-                return seen
+            observation = self.observations.look(now_s)
+            if isinstance(observation, SyncedObservation):
+                return observation
             if now_s > end_s:
-                why = f"{seen}; {self.trouble}" if self.trouble else seen
-                raise ValueError(f"{self.robot.name}: waited {limit_s:g} s for what it sees: {why}")
-            time.sleep(GLANCE_S)
+                why = f"{observation}; {self.trouble}" if self.trouble else observation
+                raise ValueError(
+                    f"{self.robot.name}: waited {limit_s:g} s for an observation: {why}"
+                )
+            time.sleep(POLL_S)
 
     def send(self, targets: np.ndarray, begin_s: float | None = None) -> None:
-        """Send the targets f64 [k, u] of the present control step and of those after it.
+        """Send the targets f64 [k, u] of the present control step and the next ones.
 
-        The safety node follows them while the arm is enabled, and stops and latches if no others
+        The safety node follows them while the arm is enabled, and stops and latches if no new ones
         come in time.
 
         Args:
             targets: One pose per control step, in the unit of each joint.
-            begin_s: When the present step began, by the monotonic clock; now if None.
+            begin_s: Beginning of the present step by the monotonic clock; now if None.
 
         Raises:
-            ValueError: they are of another shape.
+            ValueError: their shape is wrong.
         """
         shape, joints = np.shape(targets), len(self.robot.names)
         if len(shape) != 2 or shape[0] < 1 or shape[1] != joints:
@@ -118,7 +125,7 @@ class RemoteArm(Operator):
             self._publish(np.asarray(targets, np.float64), begin_s)
 
     def enable(self, on: bool) -> None:
-        """Arm, or bring to rest and disarm; what was sent before counts no longer.
+        """Enable the arm, or bring it to rest and disable it; earlier targets are forgotten.
 
         Raises:
             ValueError: the safety node refuses.
@@ -142,20 +149,20 @@ class RemoteArm(Operator):
         ]
         self.targets.publish(message)
 
-    def _holding(self) -> None:
+    def _repeat(self) -> None:
         while not self.over.wait(1 / self.robot.control_hz):
-            self._hold()
+            self._repeat_late_target()
 
-    def _hold(self) -> None:
-        """Say the last target again where the next is late, for as long as that is allowed."""
+    def _repeat_late_target(self) -> None:
+        """Send the last target again if the next one is late, for at most `hold_s`."""
         with self.lock:
             if self.last is None:
                 return
-            silent_s = time.monotonic() - self.last_s
-            if self.state not in ("holding", "following") or silent_s > self.hold_s:
+            waited_s = time.monotonic() - self.last_s
+            if self.state not in ("holding", "tracking") or waited_s > self.hold_s:
                 self.last = None
-            elif silent_s > GAP / self.robot.control_hz:
+            elif waited_s > GAP / self.robot.control_hz:
                 self._publish(self.last)
 
-    def _complain(self, why: str) -> None:
+    def _note_error(self, why: str) -> None:
         self.trouble = why

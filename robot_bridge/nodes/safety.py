@@ -1,7 +1,7 @@
-"""`safety_node`: the only publisher to the controller's topic; a process of its own.
+"""`safety_node`: the only publisher on the controller's topic, in a process of its own.
 
-All that it decides is in `robot_bridge.gate`. Its ticks come from a thread with absolute deadlines:
-a tick that is late is not made up for, since two commands at once would be twice the velocity.
+`robot_bridge.safety.gate` has its logic. A thread with absolute deadlines makes the ticks. A late
+tick is not made up for, because two commands at once would be twice the velocity.
 """
 
 import contextlib
@@ -24,17 +24,19 @@ from std_msgs.msg import Bool, Float64, Float64MultiArray
 from std_srvs.srv import SetBool, Trigger
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
-from robot_bridge import convert, graph, limits
-from robot_bridge.gate import LEASE_S, Gate, GateConfig, Obstacles, Source
-from robot_bridge.log import SafetyLog
+from robot_bridge.launching import graph
+from robot_bridge.launching.node_settings import check, chosen, ranged
+from robot_bridge.motion import limits
 from robot_bridge.nodes import common
-from robot_bridge.settings import check, chosen, ranged
+from robot_bridge.policy.decision_log import SafetyLog
+from robot_bridge.safety.gate import LEASE_S, Gate, GateConfig, Obstacles, Source
+from robot_bridge.sensing import convert
 from vla.contracts import registry
 from vla.contracts.specs import RobotSpec
 
 STATUS_S = 0.1
 JITTER = 1000
-"""Ticks of which the jitter is told."""
+"""Number of ticks in the reported jitter."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,47 +44,46 @@ class Settings:
     """Parameters of `safety_node`."""
 
     robot: str = "so101"
-    """Arm: a file name under vla/robots."""
+    """Robot, a file name under vla/robots."""
     limits: str = ""
-    """File with acceleration and jerk of every joint; there is no default."""
-    speed: float = ranged(1.0, 0.01, 1.0)
-    """Share of the limits' speed: 0.1 for first motions."""
-    output: str = chosen("trajectory", "trajectory", "forward")
-    """Controller: joint_trajectory_controller or forward_command_controller."""
+    """File with acceleration and jerk of every joint; required."""
+    max_velocity_scaling_factor: float = ranged(1.0, 0.01, 1.0)
+    """Share of the limits' velocity, acceleration and jerk; 0.1 for first motions."""
+    controller_type: str = chosen("trajectory", "trajectory", "forward")
+    """Type of the controller: joint_trajectory_controller or forward_command_controller."""
     joints: tuple[str, ...] = ()
-    """Order of joints of a forward command; the arm's own if empty."""
+    """Order of joints of a forward command; the robot's order if empty."""
     rate_hz: float = ranged(100.0, 20.0, 1000.0)
     """Commands per second."""
-    stale_s: float = ranged(0.5, 0.01, 10.0)
-    """Oldest observation whose chunk is followed."""
-    silent_s: float = ranged(0.3, 0.02, 10.0)
-    """Silence of whoever is followed after which the arm stops and latches."""
-    blind_s: float = ranged(0.2, 0.01, 10.0)
-    """Silence of the joint states after which the arm stops and latches."""
-    jump: float = ranged(0.6, 0.001, 10.0)
+    max_chunk_age_s: float = ranged(0.5, 0.01, 10.0)
+    """Largest age in s of the observation behind an accepted chunk."""
+    command_timeout_s: float = ranged(0.3, 0.02, 10.0)
+    """Silence in s of the policy or device after which the arm stops and latches."""
+    joint_state_timeout_s: float = ranged(0.2, 0.01, 10.0)
+    """Silence in s of the joint states after which the arm stops and latches."""
+    max_start_deviation: float = ranged(0.6, 0.001, 10.0)
     """Largest distance of a chunk from the measured pose, rad or m."""
-    stuck: float = ranged(0.6, 0.001, 10.0)
+    max_tracking_error: float = ranged(0.6, 0.001, 10.0)
     """Largest distance of the command from the measured pose, rad or m."""
-    sag: float = ranged(0.05, 0.0, 0.2)
-    """Distance by which an arm at rest may hang below its command, rad or m."""
+    rest_position_tolerance: float = ranged(0.05, 0.0, 0.2)
+    """Largest distance of an arm at rest from its command, rad or m."""
     collision: bool = False
-    """Whether ways are refused on which the arm collides with itself, its table or the end of its
-    workspace, by its model; needs MuJoCo."""
+    """Whether the arm stops before it collides with itself, its table or the sides of its workspace
+    by its model; needs MuJoCo."""
     margin: float = ranged(0.005, 0.001, 0.05)
-    """Distance in m that these keep; closer than that at home, two links are not watched."""
+    """Distance in m that is kept; links that are closer at home are not checked."""
     deadman: bool = False
-    """Whether the arm moves only while topic `deadman` says true."""
-    deadman_s: float = ranged(0.25, 0.02, 5.0)
-    """Silence of that topic that counts as letting go."""
+    """Whether the arm moves only while topic `deadman` is true."""
+    deadman_timeout_s: float = ranged(0.25, 0.02, 5.0)
+    """Silence in s of that topic that counts as letting go."""
     monitored: bool = False
-    """Whether a policy is followed only while topic `pace` says how fast; a person always is."""
-    pace_s: float = ranged(1.0, 0.05, 10.0)
-    """Silence of that topic after which a monitored arm stands still, and another goes on."""
+    """Whether a policy is followed only while `speed_scaling` is published; a person always is."""
+    speed_scaling_timeout_s: float = ranged(1.0, 0.05, 10.0)
+    """Silence in s of that topic after which a monitored arm stands still; another continues."""
     log: str = ""
-    """File (.npz), written at the end, for when chunks came and what was commanded; or none."""
+    """File (.npz), written at the end, with arrivals of chunks and commands; none if empty."""
 
     def __post_init__(self) -> None:
-        """Refuse values out of range, and a file of limits that is not given."""
         check(self)
         if not self.limits:
             raise ValueError(
@@ -92,14 +93,14 @@ class Settings:
 
 
 class SafetyNode(Node):
-    """See the module's sentence."""
+    """Runs the gate on ROS 2 topics."""
 
     def __init__(self) -> None:
         super().__init__("safety_node")
         self.settings: Settings = common.parameters(self, Settings)
         s = self.settings
         robot = registry.load("vla.robots", s.robot).SPEC
-        allowed = limits.read(Path(s.limits), robot).scaled(s.speed)
+        allowed = limits.read(Path(s.limits), robot).scaled(s.max_velocity_scaling_factor)
         names = {f.name for f in dataclasses.fields(GateConfig)}
         config = GateConfig(**{k: v for k, v in dataclasses.asdict(s).items() if k in names})
         obstacles = self._obstacles(robot, allowed)
@@ -107,14 +108,13 @@ class SafetyNode(Node):
         self.order = [allowed.names.index(name) for name in self._order(allowed.names)]
         self.over = threading.Event()
         self.jitter_s: deque[float] = deque(maxlen=JITTER)
-        self.told = ("", "", "")
         self.log = SafetyLog() if s.log else None
         self._connect()
         self.thread = threading.Thread(target=self._tick, daemon=True)
         self.thread.start()
         self.get_logger().info(
             f"{s.robot}: from any motion to a standstill in {self.gate.stop_s:.2f} s at most; "
-            f"disarmed until safety_node/enable"
+            f"disabled until safety_node/enable"
         )
 
     def _obstacles(self, robot: RobotSpec, allowed: limits.Limits) -> Obstacles | None:
@@ -127,17 +127,17 @@ class SafetyNode(Node):
                 )
             return None
         try:
-            from robot_bridge import clearance, collision
+            from robot_bridge.safety import clearance, collision
         except ModuleNotFoundError as error:
             if error.name != "mujoco":
                 raise
             raise ValueError(
                 "collision: true needs MuJoCo, which is not installed; pip install 'mujoco>=3.8'"
             ) from error
-        known = clearance.Clearance(robot, allowed.workspace, s.margin)
-        for pair in known.left_out:
-            self.get_logger().warning(f"not watched, since it is so in the home pose: {pair}")
-        return collision.Collision(known, s.margin)
+        distances = clearance.Clearance(robot, allowed.workspace, s.margin)
+        for pair in distances.left_out:
+            self.get_logger().warning(f"not checked, since it is so in the home pose: {pair}")
+        return collision.Collision(distances, s.margin)
 
     def _order(self, names: tuple[str, ...]) -> tuple[str, ...]:
         wanted = self.settings.joints or names
@@ -148,42 +148,42 @@ class SafetyNode(Node):
     def _connect(self) -> None:
         s = self.settings
         gone = SubscriptionEventCallbacks(liveliness=self._liveliness)
-        self.create_subscription(JointState, "joint_states", self._joints, common.SENSORS)
+        self.create_subscription(JointState, "joint_states", self._on_joints, common.SENSORS)
         for source in ("policy", "teleop"):
-            topic = "chunk" if source == "policy" else "teleop"
+            topic = "action_chunk" if source == "policy" else "teleop"
             self.create_subscription(
-                JointTrajectory, topic, lambda m, s=source: self._chunk(s, m),
-                common.alive(LEASE_S) if source == "policy" else common.COMMANDS,
+                JointTrajectory, topic, lambda m, s=source: self._on_chunk(s, m),
+                common.liveliness_qos(LEASE_S) if source == "policy" else common.COMMANDS,
                 event_callbacks=gone if source == "policy" else None,
             )  # fmt: skip
-        self.create_subscription(Bool, "deadman", self._deadman, common.COMMANDS)
-        self.create_subscription(Float64, "pace", self._pace, common.COMMANDS)
+        self.create_subscription(Bool, "deadman", self._on_deadman, common.COMMANDS)
+        self.create_subscription(Float64, "speed_scaling", self._on_scaling, common.COMMANDS)
         self.create_service(SetBool, "~/enable", self._enable)
         self.create_service(Trigger, "~/disable", self._disable)
         self.create_service(Trigger, "~/estop", self._estop)
         self.create_service(Trigger, "~/reset_estop", self._reset)
-        forward = s.output == "forward"
-        topic = graph.COMMANDS[s.output]
+        forward = s.controller_type == "forward"
+        topic = graph.COMMANDS[s.controller_type]
         kind: Any = Float64MultiArray if forward else JointTrajectory
         self.commands = self.create_publisher(kind, topic, common.COMMANDS)
         self.status = self.create_publisher(DiagnosticArray, "~/status", common.LATCHED)
-        common.every(self, STATUS_S, self._tell)
-        common.diagnose(self, self._line)
+        common.create_timer(self, STATUS_S, self._publish_status)
+        common.publish_diagnostics(self, self._line)
 
-    # --- what comes in ------------------------------------------------------------------------
+    # --- subscriptions and services -----------------------------------------------------------
 
-    def _joints(self, message: JointState) -> None:
+    def _on_joints(self, message: JointState) -> None:
         try:
             pose = convert.by_name(
                 message.name, message.position, self.gate.limits.names, "joint_states"
             )
         except ValueError as error:
-            self._complain(str(error))
+            self._log_error(str(error))
             return
         with self.lock:
             self.gate.measure(time.monotonic(), pose)
 
-    def _chunk(self, source: Source, message: JointTrajectory) -> None:
+    def _on_chunk(self, source: Source, message: JointTrajectory) -> None:
         now_s, clock = time.monotonic(), self.get_clock().now().nanoseconds * 1e-9
         age_s = clock - common.seconds(message.header.stamp)
         try:
@@ -195,20 +195,20 @@ class SafetyNode(Node):
         except ValueError as error:
             with self.lock:
                 self.gate.reject(str(error))
-            self._complain(str(error))
+            self._log_error(str(error))
             return
         with self.lock:
             taken = self.gate.offer(now_s, source, now_s - age_s + times_s, positions, age_s)
             if self.log is not None:
                 self.log.chunk(now_s, message.header.stamp, taken)
 
-    def _deadman(self, message: Bool) -> None:
+    def _on_deadman(self, message: Bool) -> None:
         with self.lock:
             self.gate.press(time.monotonic(), bool(message.data))
 
-    def _pace(self, message: Float64) -> None:
+    def _on_scaling(self, message: Float64) -> None:
         with self.lock:
-            self.gate.pace(time.monotonic(), float(message.data))
+            self.gate.scale_speed(time.monotonic(), float(message.data))
 
     def _liveliness(self, event: Any) -> None:
         if event.alive_count == 0 and event.alive_count_change < 0:
@@ -219,36 +219,36 @@ class SafetyNode(Node):
         with self.lock:
             response.message = self.gate.enable(time.monotonic(), bool(request.data))
         response.success = not response.message
-        self._tell()
+        self._publish_status()
         return response
 
     def _disable(self, request: Any, response: Any) -> Any:
         with self.lock:
             self.gate.enable(time.monotonic(), False)
         response.success = True
-        self._tell()
+        self._publish_status()
         return response
 
     def _estop(self, request: Any, response: Any) -> Any:
         with self.lock:
-            self.gate.estop("asked for by service")
+            self.gate.estop("requested by service")
         response.success = True
-        self._tell()
+        self._publish_status()
         return response
 
     def _reset(self, request: Any, response: Any) -> Any:
         with self.lock:
             response.message = self.gate.reset()
         response.success = not response.message
-        self._tell()
+        self._publish_status()
         return response
 
-    # --- what goes out ------------------------------------------------------------------------
+    # --- publishers ---------------------------------------------------------------------------
 
     def _tick(self) -> None:
         """Command at a fixed rate until the node ends."""
         dt_s, last_s = self.gate.dt_s, 0.0
-        with _undisturbed():
+        with _without_garbage_collection():
             for _ in _deadlines(dt_s, self.over):
                 now_s = time.monotonic()
                 with self.lock:
@@ -263,7 +263,7 @@ class SafetyNode(Node):
                 last_s = now_s
 
     def _message(self, command: np.ndarray) -> Any:
-        if self.settings.output == "forward":
+        if self.settings.controller_type == "forward":
             return Float64MultiArray(data=command[self.order].tolist())
         assert self.gate.motion is not None
         point = JointTrajectoryPoint(
@@ -272,30 +272,30 @@ class SafetyNode(Node):
         point.time_from_start.nanosec = round(1e9 * self.gate.dt_s)
         return JointTrajectory(joint_names=list(self.gate.limits.names), points=[point])
 
-    def _tell(self) -> None:
-        line = self._line()
-        self.status.publish(common.array(self, line))
+    def _publish_status(self) -> None:
+        self.status.publish(common.array(self, self._line()))
 
     def _line(self) -> DiagnosticStatus:
         gate = self.gate
         with self.lock:
             values = {
                 "state": gate.state, "stage": gate.stage, "why": gate.why,
-                "source": gate.source or "none", "stop_s": gate.stop_s, "pace": gate.share,
+                "source": gate.source or "none", "stop_s": gate.stop_s,
+                "speed_scaling": gate.share,
                 **{f"count {name}": count for name, count in sorted(gate.counts.items())},
             }  # fmt: skip
             jitter_s = list(self.jitter_s)
         if jitter_s:
             values["tick jitter p99 ms"] = 1e3 * float(np.percentile(jitter_s, 99))
-        level = {"latched": "error", "stopping": "warn"}.get(gate.state, "ok")
+        level = {"latched_fault": "error", "stopping": "warn"}.get(gate.state, "ok")
         message = f"{gate.state}: {gate.why}" if level != "ok" else gate.state
         return common.status("safety_node", level, message, values, self.settings.robot)
 
-    def _complain(self, words: str) -> None:
-        self.get_logger().error(words, throttle_duration_sec=1.0)
+    def _log_error(self, text: str) -> None:
+        self.get_logger().error(text, throttle_duration_sec=1.0)
 
     def destroy_node(self) -> None:
-        """End the ticks, then the node."""
+        """Stop the ticks, then destroy the node."""
         self.over.set()
         self.thread.join(timeout=1.0)
         if self.log is not None:
@@ -304,7 +304,7 @@ class SafetyNode(Node):
 
 
 def _deadlines(period_s: float, over: threading.Event) -> Iterator[float]:
-    """Yield at multiples of a period; those that passed meanwhile are left out."""
+    """Yield at multiples of a period; missed ones are left out."""
     due_s = time.monotonic()
     while not over.is_set():
         due_s += period_s
@@ -317,8 +317,8 @@ def _deadlines(period_s: float, over: threading.Event) -> Iterator[float]:
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Keep the garbage collector, which stops everything for milliseconds, off what is here."""
+def _without_garbage_collection() -> Iterator[None]:
+    """Exclude present objects from garbage collection, which takes milliseconds."""
     gc.collect()
     gc.freeze()
     yield

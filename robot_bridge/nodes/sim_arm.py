@@ -1,6 +1,6 @@
-"""Node `sim_arm`: MuJoCo in real time behind the topics of a real arm; it judges no command.
+"""Node `sim_arm`: MuJoCo in real time behind the topics of a real arm; it checks no command.
 
-Three threads beside ROS's own: physics by deadlines, pictures, and an outbox for what they measure.
+It has three threads next to ROS's own: physics by deadlines, rendering, and an outbox of messages.
 """
 
 import contextlib
@@ -26,31 +26,31 @@ from std_msgs.msg import Float64MultiArray, String
 from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory
 
-from robot_bridge import convert
-from robot_bridge.actuator import FORWARD, TRAJECTORY, Actuator, Controller, InputLog
 from robot_bridge.nodes import common, sim_sensors
-from robot_bridge.nodes.sim_guide import Guide
-from robot_bridge.nodes.sim_sensors import Stream
-from robot_bridge.realtime import Every, Outbox, Pace
-from robot_bridge.sim_settings import Settings
-from sim.live import Live, Photographer
-from sim.scene import compile_scene
+from robot_bridge.nodes.expert_teleop import ExpertTeleop
+from robot_bridge.nodes.sim_sensors import SensorStream
+from robot_bridge.sensing import convert
+from robot_bridge.sim_arm.actuator import FORWARD, TRAJECTORY, Actuator, Controller, InputLog
+from robot_bridge.sim_arm.realtime_clock import Outbox, PeriodicTimer, TickDeadlines
+from robot_bridge.sim_arm.settings import Settings
+from sim.core.scene import compile_scene
 from sim.vec_env import load_robot, load_task
+from sim.vector.realtime_world import RealtimeWorld, RenderThread
 from vla.contracts import registry
 from vla.contracts.config import PluginConfig, from_json
 from vla.contracts.specs import CameraSpec, RobotSpec
 
 CLOCK_BEGIN_S = 1.0
-"""What /clock starts from: 0 means "no time yet" to a node, and "now" in a stamp."""
+"""First time of /clock: 0 means "no time yet" to a node, and "now" in a stamp."""
 EPISODE_S = 0.09
-"""Shortest time between two messages about an episode in which nothing begins or ends: 10 Hz, and a
-tick less, as a step may come late."""
+"""Shortest time between two messages of an unchanged episode: 10 Hz less a tick, as a step may be
+late."""
 MOST = 2**31 - 1
 """Largest seed and episode."""
 
 
 class SimArm(Node):
-    """The arm; see docs/bridge.md for its topics."""
+    """The arm; see docs/topics.md for its topics."""
 
     def __init__(self) -> None:
         """Compile the scene, begin the first episode, start the threads."""
@@ -59,7 +59,7 @@ class SimArm(Node):
         self._set: Settings = common.parameters(self, Settings)
         robot = robot_of(self._set)
         self._robot = robot
-        self._live = Live(compile_scene(task_of(self._set), robot), self._set.physics_hz)
+        self._live = RealtimeWorld(compile_scene(task_of(self._set), robot), self._set.physics_hz)
         self._joints = list(self._set.joints or robot.names)
         if sorted(self._joints) != sorted(robot.names):
             raise ValueError(
@@ -68,68 +68,66 @@ class SimArm(Node):
             )
         self._order = np.array([robot.names.index(name) for name in self._joints])
         self.failed = False
-        """Whether the physics came to an end by itself."""
+        """Whether the physics ended by an error."""
         self._ending = False
-        self._lock = threading.Lock()  # of the world and of the actuator
+        self._lock = threading.Lock()  # of the world and the actuator
         self._tick_s = 1 / self._set.physics_hz
         half_s = self._tick_s / 2
-        self._states_due = Every(1 / self._set.joint_state_hz, half_s)
-        self._pictures_due = Every(1 / max(self._set.camera_hz, 1), half_s)
+        self._states_due = PeriodicTimer(1 / self._set.joint_state_hz, half_s)
+        self._images_due = PeriodicTimer(1 / max(self._set.camera_hz, 1), half_s)
         self._next_episode()
-        lines = self._set.pictures(len(robot.cameras))
-        seeds = np.random.SeedSequence(self.get_parameter("seed").value).spawn(2 + len(lines))
+        links = self._set.images(len(robot.cameras))
+        seeds = np.random.SeedSequence(self.get_parameter("seed").value).spawn(2 + len(links))
         self._controller = Controller(
             Actuator(np.array(robot.home), self._set.lag_s),
             self._set.commands(),
             np.random.default_rng(seeds[0]),
         )
         self._inputs = InputLog(robot.names)
-        self._told_s = 0.0
+        self._published_s = 0.0
         self._worst = (0, 0)
-        self._counts = {"refused": 0, "pictures": 0, "skipped_pictures": 0}
+        self._counts = {"refused": 0, "images": 0, "skipped_images": 0}
         self._spans: dict[str, list[float]] = {"tick": [], "late": [], "render": []}
         if self._set.log_commands:
             self._ends.callback(self._inputs.write, Path(self._set.log_commands))
         self._outbox = Outbox()
         self._ends.callback(self._outbox.close)
+        sensors = ("joint_states", *(camera.name for camera in robot.cameras))
         self._streams = {
-            name: Stream(self._outbox, line, np.random.default_rng(seed))
-            for name, line, seed in zip(
-                ("joint_states", *(c.name for c in robot.cameras)),
-                (self._set.states(), *lines),
-                seeds[1:],
-                strict=True,
+            name: SensorStream(self._outbox, link, np.random.default_rng(seed))
+            for name, link, seed in zip(
+                sensors, (self._set.states(), *links), seeds[1:], strict=True
             )
         }
-        self._guide = Guide(self, self._live, robot.names)
+        self._expert = ExpertTeleop(self, self._live, robot.names)
         self._faults()
-        self._speak()
-        self._photographer = None
+        self._create_publishers()
+        self._renderer = None
         if self._set.camera_hz:
-            self._photographer = Photographer(self._live.world, self._pictured)
-            self._ends.callback(self._photographer.close)
-        self._pace = Pace(self._tick_s / self._set.rate, time.monotonic())
-        self._begin_()
+            self._renderer = RenderThread(self._live.world, self._on_images)
+            self._ends.callback(self._renderer.close)
+        self._deadlines = TickDeadlines(self._tick_s / self._set.rate, time.monotonic())
+        self._begin()
         self._thread = threading.Thread(target=self._run, name="physics", daemon=True)
         self._thread.start()
         self._ends.callback(self._end)
-        self._listen()
+        self._create_subscriptions()
 
     def _next_episode(self) -> None:
-        """Declare what the next reset reads."""
+        """Declare the parameters of the next reset."""
         for name, text in (
-            ("seed", "Seed of the next episode; at the start, that of losses and jitter as well"),
-            ("episode", "Number of the next episode among those of the seed"),
+            ("seed", "Seed of the next episode; at the start also that of losses and jitter"),
+            ("episode", "Index of the next episode"),
         ):
             span = [IntegerRange(from_value=0, to_value=MOST)]
             self._declare(name, 0, ParameterDescriptor(description=text, integer_range=span))
 
     def _faults(self) -> None:
-        """Declare which sensors are at fault, at once and for as long."""
-        self.add_on_set_parameters_callback(self._changed)
-        known = ", ".join(self._streams)
+        """Declare the parameters of faulty sensors."""
+        self.add_on_set_parameters_callback(self._set_faults)
+        sensors = ", ".join(self._streams)
         for name, text in (("frozen", "repeat their last value"), ("silent", "send nothing")):
-            descriptor = ParameterDescriptor(description=f"Sensors that {text}, among {known}")
+            descriptor = ParameterDescriptor(description=f"Sensors that {text}, among {sensors}")
             self._declare(name, [""], descriptor)
 
     def _declare(self, name: str, default: Any, descriptor: ParameterDescriptor) -> None:
@@ -138,22 +136,21 @@ class SimArm(Node):
         except Exception as error:  # rclpy has a class for each way to be wrong, with no base
             raise ValueError(f"parameter {name}: {' '.join(str(error).split())}") from error
 
-    def _changed(self, changes: list[Any]) -> SetParametersResult:
-        """Freeze or silence sensors as a parameter says, once all names of it are known."""
+    def _set_faults(self, changes: list[Any]) -> SetParametersResult:
+        """Freeze or silence the sensors of a parameter, if it names existing ones."""
         for change in changes:
             if change.name not in ("frozen", "silent"):
                 continue
             names = {name for name in change.value or () if name}
             if unknown := sorted(names - set(self._streams)):
-                known = ", ".join(self._streams)
-                reason = f"{change.name}: no sensor {unknown[0]!r}; known: {known}"
+                sensors = ", ".join(self._streams)
+                reason = f"{change.name}: no sensor {unknown[0]!r}; known: {sensors}"
                 return SetParametersResult(successful=False, reason=reason)
             for name, stream in self._streams.items():
                 setattr(stream, change.name, name in names)
         return SetParametersResult(successful=True)
 
-    def _speak(self) -> None:
-        """Make the publishers."""
+    def _create_publishers(self) -> None:
         self._states = self.create_publisher(JointState, "joint_states", common.DRIVERS)
         self._episodes = self.create_publisher(String, "~/episode", common.LATCHED)
         self._clocks = (
@@ -165,101 +162,93 @@ class SimArm(Node):
             kinds: list[tuple[Any, str, Any]] = [(Image, "image_raw", sim_sensors.image)]
             if self._set.compressed:
                 kinds.append((CompressedImage, "image_raw/compressed", sim_sensors.compressed))
-            self._cameras.append(
-                [
-                    (self.create_publisher(kind, f"{root}/{name}", common.DRIVERS), make)
-                    for kind, name, make in kinds
-                ]
-            )
-            info = self.create_publisher(CameraInfo, f"{root}/camera_info", common.DRIVERS)
-            self._cameras[-1].append((info, lambda c, stamp, _: sim_sensors.camera_info(c, stamp)))
-        common.diagnose(self, self._status)
+            info = lambda c, stamp, _: sim_sensors.camera_info(c, stamp)  # noqa: E731
+            outputs = [
+                (self.create_publisher(kind, f"{root}/{name}", common.DRIVERS), make)
+                for kind, name, make in (*kinds, (CameraInfo, "camera_info", info))
+            ]
+            self._cameras.append(outputs)
+        common.publish_diagnostics(self, self._status)
 
-    def _listen(self) -> None:
-        """Make what calls back."""
-        for kind, name, heard, interface in (
+    def _create_subscriptions(self) -> None:
+        """Create subscriptions and services."""
+        for kind, name, receive, interface in (
             (JointTrajectory, "joint_trajectory_controller/joint_trajectory", self._trajectory,
              "trajectory"),
             (Float64MultiArray, "forward_command_controller/commands", self._forward, "forward"),
         ):  # fmt: skip
             if self._set.interface in ("both", interface):
-                self.create_subscription(kind, name, heard, common.COMMANDS)
-        for name, begin in (("reset", self._begin_), ("next", self._go_on_)):
+                self.create_subscription(kind, name, receive, common.COMMANDS)
+        for name, begin in (("reset", self._begin), ("next", self._continue)):
             self.create_service(
                 Trigger, f"~/{name}", lambda _, answer, begin=begin: self._answer(begin, answer)
             )
 
     def _run(self) -> None:
-        """Tick by the deadlines until the node ends."""
+        """Run the physics by the deadlines until the node ends."""
         try:
             while not self._ending:
-                wait_s = self._pace.deadline_s - time.monotonic()
+                wait_s = self._deadlines.deadline_s - time.monotonic()
                 if wait_s > 0:
                     time.sleep(wait_s)
                 begin_s = time.monotonic()
                 with self._lock:
-                    self._note("late", self._pace.tick_(begin_s))
-                    self._tick_()
+                    self._note("late", self._deadlines.tick(begin_s))
+                    self._tick()
                 self._note("tick", time.monotonic() - begin_s)
         finally:
-            if not self._ending:  # an error; the thread's last words are on stderr
+            if not self._ending:  # an error, which the thread has printed
                 self.failed = True
                 os.kill(os.getpid(), signal.SIGTERM)  # the main thread takes the node down
 
-    def _tick_(self) -> None:
-        """Measure what is due, obey, and let the physics go on by a tick."""
-        begin_s = (self._pace.ticks - 1) * self._tick_s
-        self._measure_(begin_s)
-        if (told := self._guide.lead_(self._pace.ticks, begin_s)) is not None:
-            self._outbox.put(time.monotonic(), told)
-        target = self._controller.advance_(begin_s, begin_s + self._tick_s)
-        self._live.waits &= self._controller.counts["commands"] == self._before
+    def _tick(self) -> None:
+        """Measure what is due, apply commands, and advance the physics by a tick."""
+        begin_s = (self._deadlines.ticks - 1) * self._tick_s
+        self._measure(begin_s)
+        if (publish := self._expert.next_message(self._deadlines.ticks, begin_s)) is not None:
+            self._outbox.put(time.monotonic(), publish)
+        target = self._controller.advance(begin_s, begin_s + self._tick_s)
+        self._live.paused &= self._controller.counts["commands"] == self._before
         was_running = self._live.running
-        if self._live.tick_(target):
-            self._tell_episode(at_once=was_running != self._live.running)
+        if self._live.tick(target):
+            self._publish_episode(at_once=was_running != self._live.running)
 
-    def _measure_(self, now_s: float) -> None:
-        """Take joint states and pictures, if due, of the world as it stands."""
+    def _measure(self, now_s: float) -> None:
+        """Measure joint states and request images of the present world, if due."""
         moment_s, stamp = time.monotonic(), self.stamp(now_s)
         if self._clocks is not None:
             clock = Clock(clock=stamp)
             self._outbox.put(moment_s, lambda: self.publish(self._clocks, clock))
-        if self._states_due.due_(now_s):
-            world = self._live.world
-            measured = (
-                world.data.qpos[world.joint_qpos[self._order]],
-                world.data.qvel[world.joint_qvel[self._order]],
-            )
-            self._streams["joint_states"].send_(
-                moment_s,
-                measured,
-                lambda values: self.publish(
-                    self._states, sim_sensors.joint_state(self._joints, stamp, *values)
-                ),
-            )
-        if self._photographer is not None and self._pictures_due.due_(now_s):
-            taken = self._photographer.shoot((moment_s, stamp))
-            self._counts["pictures" if taken else "skipped_pictures"] += 1
+        world = self._live.world
+        if self._states_due.poll(now_s):
+            data, qpos, qvel = world.data, world.joint_qpos, world.joint_qvel
+            measured = data.qpos[qpos[self._order]], data.qvel[qvel[self._order]]
+            message = lambda values: sim_sensors.joint_state(self._joints, stamp, *values)  # noqa: E731
+            publish = lambda values: self.publish(self._states, message(values))  # noqa: E731
+            self._streams["joint_states"].send(moment_s, measured, publish)
+        if self._renderer is not None and self._images_due.poll(now_s):
+            taken = self._renderer.request((moment_s, stamp))
+            self._counts["images" if taken else "skipped_images"] += 1
 
-    def _pictured(self, images: np.ndarray, tag: Any, took_s: float) -> None:
-        """Send pictures u8 [v, h, w, 3]; called in the photographer's thread."""
+    def _on_images(self, images: np.ndarray, tag: Any, took_s: float) -> None:
+        """Send images u8 [v, h, w, 3]; called in the rendering thread."""
         self._note("render", took_s)
         moment_s, stamp = tag
-        for camera, picture, ways in zip(
+        for camera, image, outputs in zip(
             self._robot.cameras, images.copy(), self._cameras, strict=True
         ):
 
             def publish(
-                value: np.ndarray, camera: CameraSpec = camera, ways: list[Any] = ways
+                value: np.ndarray, camera: CameraSpec = camera, outputs: list[Any] = outputs
             ) -> None:
-                for publisher, make in ways:
-                    if publisher.get_subscription_count():  # a large picture takes milliseconds
+                for publisher, make in outputs:
+                    if publisher.get_subscription_count():  # a large image takes milliseconds
                         self.publish(publisher, make(camera, stamp, value))
 
-            self._streams[camera.name].send_(moment_s, picture, publish)
+            self._streams[camera.name].send(moment_s, image, publish)
 
     def publish(self, publisher: Any, message: Any) -> None:
-        """Publish from a thread that does not hear at once that ROS is shut down."""
+        """Publish from a thread that may run after the shutdown of ROS."""
         try:
             publisher.publish(message)
         except rclpy_implementation.RCLError:
@@ -267,7 +256,7 @@ class SimArm(Node):
                 raise
 
     def stamp(self, now_s: float) -> Time:
-        """Return the stamp of what is measured now, at a simulated time."""
+        """Return the stamp of a measurement at a simulated time."""
         if self._set.publish_clock:
             return sim_sensors.stamp_of(CLOCK_BEGIN_S + now_s)
         return self.get_clock().now().to_msg()
@@ -277,12 +266,10 @@ class SimArm(Node):
         moment_s = time.monotonic()
         try:
             times_s, points = convert.trajectory(
-                message.joint_names,
-                [point.positions for point in message.points],
+                message.joint_names, [point.positions for point in message.points],
                 [common.seconds(point.time_from_start) for point in message.points],
-                self._robot.names,
-                "joint_trajectory",
-            )
+                self._robot.names, "joint_trajectory",
+            )  # fmt: skip
         except ValueError as error:
             self._refuse(error)
             return
@@ -290,8 +277,8 @@ class SimArm(Node):
         if stamp_s := common.seconds(message.header.stamp):
             now_s = common.seconds(self.stamp(self._now_s(moment_s)))
             start_s = self._now_s(moment_s) + stamp_s - now_s
-        self._inputs.add_(moment_s, TRAJECTORY, times_s, points)
-        self._controller.take_(self._now_s(moment_s), points, times_s, start_s)
+        self._inputs.append(moment_s, TRAJECTORY, times_s, points)
+        self._controller.receive(self._now_s(moment_s), points, times_s, start_s)
 
     def _forward(self, message: Float64MultiArray) -> None:
         """Take positions in the order of parameter `joints`."""
@@ -301,8 +288,8 @@ class SimArm(Node):
         except ValueError as error:
             self._refuse(error)
             return
-        self._inputs.add_(moment_s, FORWARD, np.zeros(1), points[None])
-        self._controller.take_(self._now_s(moment_s), points[None])
+        self._inputs.append(moment_s, FORWARD, np.zeros(1), points[None])
+        self._controller.receive(self._now_s(moment_s), points[None])
 
     def _refuse(self, error: ValueError) -> None:
         self._counts["refused"] += 1
@@ -310,79 +297,84 @@ class SimArm(Node):
 
     def _now_s(self, moment_s: float) -> float:
         """Return the simulated time of a monotonic one."""
-        return self._pace.ticks_at(moment_s) * self._tick_s
+        return self._deadlines.ticks_at(moment_s) * self._tick_s
 
-    def _begin_(self) -> dict[str, Any]:
-        """Begin the episode of the parameters, and return where it stands."""
-        now_s = self._pace.ticks * self._tick_s
-        self._live.begin_(self.get_parameter("seed").value, self.get_parameter("episode").value)
-        self._controller.reset_(np.array(self._robot.home), now_s)
-        self._states_due.restart_(now_s)
-        self._pictures_due.restart_(now_s)
-        if self._photographer is not None:
-            self._photographer.rest()  # so that the next tick's picture is the episode's first
-        return self._begun_(now_s)
+    def _begin(self) -> dict[str, Any]:
+        """Start the episode of the parameters, and return its state."""
+        now_s = self._deadlines.ticks * self._tick_s
+        self._live.begin(self.get_parameter("seed").value, self.get_parameter("episode").value)
+        self._controller.reset(np.array(self._robot.home), now_s)
+        self._states_due.restart(now_s)
+        self._images_due.restart(now_s)
+        if self._renderer is not None:
+            self._renderer.wait()  # so that the next tick's image is the episode's first
+        return self._start_episode(now_s)
 
-    def _go_on_(self) -> dict[str, Any]:
-        """Begin that episode in the world as it is, and return where it stands.
+    def _continue(self) -> dict[str, Any]:
+        """Start that episode in the world as it is, and return its state.
 
         Raises:
-            ValueError: things lie about in this task.
+            ValueError: the task has to place objects.
         """
-        self._live.go_on_(self.get_parameter("seed").value, self.get_parameter("episode").value)
-        return self._begun_(self._pace.ticks * self._tick_s)
+        self._live.begin_in_place(
+            self.get_parameter("seed").value, self.get_parameter("episode").value
+        )
+        return self._start_episode(self._deadlines.ticks * self._tick_s)
 
-    def _begun_(self, now_s: float) -> dict[str, Any]:
-        self._guide.ask_(0)
-        self._live.waits, self._before = self._set.waits, self._controller.counts["commands"]
+    def _start_episode(self, now_s: float) -> dict[str, Any]:
+        self._expert.request(0)
+        self._live.paused, self._before = self._set.waits, self._controller.counts["commands"]
         self._began_s = common.seconds(self.stamp(now_s))
-        self._tell_episode(at_once=True)
+        self._publish_episode(at_once=True)
         return self._episode()
 
     def _episode(self) -> dict[str, Any]:
         return {**self._live.state(), "began_s": self._began_s}
 
-    def _tell_episode(self, at_once: bool) -> None:
-        """Publish where the episode stands, unless that was done a moment ago."""
+    def _publish_episode(self, at_once: bool) -> None:
+        """Publish the state of the episode, at most at 10 Hz unless `at_once`."""
         moment_s = time.monotonic()
-        if at_once or moment_s - self._told_s > EPISODE_S:
-            self._told_s = moment_s
+        if at_once or moment_s - self._published_s > EPISODE_S:
+            self._published_s = moment_s
             message = String(data=json.dumps(self._episode()))
             self._outbox.put(moment_s, lambda: self.publish(self._episodes, message))
 
     def _answer(
         self, begin: Callable[[], dict[str, Any]], response: Trigger.Response
     ) -> Trigger.Response:
-        """Begin the episode that the parameters name."""
+        """Start the episode of the parameters."""
         try:
             with self._lock:
-                told = begin()
+                episode = begin()
         except ValueError as error:
             response.success, response.message = False, f"task {self._set.task}: {error}"
             return response
-        told["episode"] = told["number"]
+        episode["episode"] = episode["number"]
         names = ("instruction", "seed", "episode", "began_s")
         response.success = True
-        response.message = json.dumps({name: told[name] for name in names})
+        response.message = json.dumps({name: episode[name] for name in names})
         return response
 
     def _note(self, name: str, span_s: float) -> None:
         self._spans[name].append(1e3 * span_s)
 
     def _status(self) -> Any:
-        """Return what /diagnostics says of the last second."""
+        """Return the diagnostics of the last second."""
         spans, self._spans = self._spans, {name: [] for name in self._spans}
-        overruns, skipped = self._pace.overruns, self._counts["skipped_pictures"]
+        overruns, skipped = self._deadlines.overruns, self._counts["skipped_images"]
         worse = (overruns, skipped) != self._worst
         self._worst = (overruns, skipped)
-        values: dict[str, Any] = {"sim_s": self._pace.ticks * self._tick_s, "overruns": overruns}
-        for name, found in spans.items():
-            values[f"{name}_ms"] = float(np.mean(found)) if found else 0.0
-            values[f"{name}_worst_ms"] = float(np.max(found)) if found else 0.0
+        values: dict[str, Any] = {
+            "sim_s": self._deadlines.ticks * self._tick_s,
+            "overruns": overruns,
+        }
+        for name, times_ms in spans.items():
+            values[f"{name}_ms"] = float(np.mean(times_ms)) if times_ms else 0.0
+            values[f"{name}_worst_ms"] = float(np.max(times_ms)) if times_ms else 0.0
         values |= self._controller.counts | self._counts
         for name, stream in self._streams.items():
             values |= {f"{name}_sent": stream.sent, f"{name}_lost": stream.lost}
-        text = "not in time: fewer pictures, or a lower rate" if worse else "in time"
+        text = "not in time: fewer images, or a lower rate" if worse else "in time"
         return common.status("sim_arm", "warn" if worse else "ok", text, values, self._robot.name)
 
     def _end(self) -> None:
@@ -391,13 +383,13 @@ class SimArm(Node):
         self._thread.join(5.0)
 
     def destroy_node(self) -> None:
-        """End the threads, then write the log of commands; once, however often it is called."""
+        """End the threads, then write the log of commands; a second call does nothing."""
         self._ends.close()
         super().destroy_node()
 
 
 def robot_of(chosen: Settings) -> RobotSpec:
-    """Return the arm, its cameras as large as the settings say.
+    """Return the robot with the image size of the settings.
 
     Raises:
         ValueError: there is no such robot.
@@ -414,19 +406,19 @@ def robot_of(chosen: Settings) -> RobotSpec:
 
 
 def task_of(chosen: Settings) -> PluginConfig:
-    """Return the task.
+    """Return the task's configuration.
 
     Raises:
-        ValueError: there is no such task, or its settings are not right.
+        ValueError: there is no such task, or its settings are wrong.
     """
     if not chosen.task_config:
         return load_task(chosen.task)
     try:
-        found = json.loads(chosen.task_config)
+        values = json.loads(chosen.task_config)
     except json.JSONDecodeError as error:
         raise ValueError(f"task_config: no JSON ({error}): {chosen.task_config!r:.80}") from error
     kind = registry.load("sim.tasks", chosen.task).Config
-    config: PluginConfig = from_json(kind, found, "task_config")
+    config: PluginConfig = from_json(kind, values, "task_config")
     return config
 
 

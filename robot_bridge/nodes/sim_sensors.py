@@ -1,4 +1,4 @@
-"""What the sensors of a simulated arm send, and how it gets through; nothing of the simulator."""
+"""Messages of a simulated arm's sensors and their transport; independent of the simulator."""
 
 import array
 import math
@@ -10,35 +10,35 @@ import numpy as np
 from builtin_interfaces.msg import Time
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image, JointState
 
-from robot_bridge.realtime import Line, Outbox
+from robot_bridge.sim_arm.realtime_clock import LinkModel, Outbox
 from vla.contracts.specs import CameraSpec
 
 JPEG_QUALITY = 90
 
 
-class Stream:
-    """One sensor's way out: late, uneven, with losses; frozen or silent when told to."""
+class SensorStream:
+    """Output of one sensor with delay, jitter and losses; frozen or silent on request."""
 
-    def __init__(self, outbox: Outbox, line: Line, rng: np.random.Generator) -> None:
-        """Send through an outbox as a line delivers; losses are drawn from `rng`."""
+    def __init__(self, outbox: Outbox, link: LinkModel, rng: np.random.Generator) -> None:
+        """Send through an outbox by a link model; `rng` draws losses and jitter."""
         self.frozen = False
-        """Goes on sending what it measured last, with new stamps, as a hung driver does."""
+        """Repeats its last measurement with new stamps, as a hung driver does."""
         self.silent = False
-        """Sends nothing, as a pulled plug does."""
+        """Sends nothing, as an unplugged sensor does."""
         self.sent = 0
         self.lost = 0
-        self._outbox, self._line, self._rng = outbox, line, rng
+        self._outbox, self._link, self._rng = outbox, link, rng
         self._last_due_s = 0.0
         self._last: Any = None
 
-    def send_(self, measured_s: float, value: Any, publish: Callable[[Any], None]) -> None:
-        """Have a measurement of a monotonic time published, unless it is lost."""
+    def send(self, measured_s: float, value: Any, publish: Callable[[Any], None]) -> None:
+        """Schedule the publication of a measurement, unless it is lost."""
         if self.frozen and self._last is not None:
             value = self._last
         self._last = value
         if self.silent:
             return
-        due_s = self._line.due(self._rng, measured_s, self._last_due_s)
+        due_s = self._link.arrival_s(self._rng, measured_s, self._last_due_s)
         if due_s is None:
             self.lost += 1
             return
@@ -62,19 +62,19 @@ def joint_state(
     return message
 
 
-def image(camera: CameraSpec, stamp: Time, picture: np.ndarray) -> Image:
-    """Return a picture u8 [h, w, 3] as it is."""
+def image(camera: CameraSpec, stamp: Time, pixels: np.ndarray) -> Image:
+    """Return an image u8 [h, w, 3] as a raw message."""
     message = Image(
         height=camera.height_px, width=camera.width_px, encoding="rgb8", step=3 * camera.width_px,
-        data=array.array("B", picture.tobytes()),  # bytes would be checked one by one
+        data=array.array("B", pixels.tobytes()),  # bytes would be checked one by one
     )  # fmt: skip
     message.header.stamp, message.header.frame_id = stamp, camera.name
     return message
 
 
-def compressed(camera: CameraSpec, stamp: Time, picture: np.ndarray) -> CompressedImage:
-    """Return a picture u8 [h, w, 3] as JPEG."""
-    data = cv2.imencode(".jpg", picture[..., ::-1], (cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY))[1]
+def compressed(camera: CameraSpec, stamp: Time, pixels: np.ndarray) -> CompressedImage:
+    """Return an image u8 [h, w, 3] as JPEG."""
+    data = cv2.imencode(".jpg", pixels[..., ::-1], (cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY))[1]
     message = CompressedImage(format="jpeg", data=array.array("B", data.tobytes()))
     message.header.stamp, message.header.frame_id = stamp, camera.name
     return message
@@ -83,7 +83,7 @@ def compressed(camera: CameraSpec, stamp: Time, picture: np.ndarray) -> Compress
 def camera_info(camera: CameraSpec, stamp: Time) -> CameraInfo:
     """Return the matrix of a pinhole camera without distortion, square pixels.
 
-    Pixel centres have whole coordinates, so the middle of the picture is at (w - 1) / 2.
+    Pixel centers have whole coordinates, so the center of the image is at (w - 1) / 2.
     """
     focal_px = camera.height_px / 2 / math.tan(math.radians(camera.fovy_deg) / 2)
     cx, cy = (camera.width_px - 1) / 2, (camera.height_px - 1) / 2

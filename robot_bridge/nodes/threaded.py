@@ -1,4 +1,4 @@
-"""A node in a thread of its own, for programs that are not a node themselves."""
+"""A node in a thread of its own, for programs that are no node."""
 
 import contextlib
 import threading
@@ -11,7 +11,7 @@ Self = TypeVar("Self", bound="Threaded")
 
 
 class Threaded:
-    """A node that listens while the program does something else. A context manager."""
+    """A node that spins while the program does something else. A context manager."""
 
     def __init__(self, namespace: str, name: str) -> None:
         self.context = rclpy.Context()
@@ -20,13 +20,13 @@ class Threaded:
         self.executor = SingleThreadedExecutor(context=self.context)
         self.executor.add_node(self.node)
         self.changed = threading.Condition()
-        """Held and notified by whoever notes what came."""
+        """Held and notified by callbacks that store a message."""
         self._connect()
         self.thread = threading.Thread(target=self._spin, daemon=True)
         self.thread.start()
 
     def _connect(self) -> None:
-        """Make what it listens and speaks with, before anything comes in."""
+        """Create subscriptions and publishers, before the node spins."""
 
     def __enter__(self: Self) -> Self:
         return self

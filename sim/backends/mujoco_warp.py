@@ -4,10 +4,10 @@ import dataclasses
 import importlib
 from typing import Any, ClassVar, Literal
 
+from sim.core.scene import Scene, compile_scene
 from sim.engines.batch import BatchVecEnv
 from sim.engines.engine import Engine
-from sim.scene import Scene, compile_scene
-from vla.contracts.config import PluginConfig, check_least
+from vla.contracts.config import PluginConfig, validate_min
 from vla.contracts.specs import RobotSpec
 
 
@@ -20,14 +20,13 @@ class Config(PluginConfig):
     randomize: bool = True
     """Whether episodes differ in colour, light, camera pose, friction and mass."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where physics and cameras run; "auto" is the GPU where there is one."""
+    """Device of physics and rendering; "auto" is the GPU if there is one."""
     contacts_per_world: int = 48
-    """Contacts that an environment may have; with more its episode ends as a fault."""
+    """Contacts that an environment may have; with more, its episode ends as a fault."""
     constraints_per_world: int = 256
     """Rows of constraints that it may have: 4 to 6 for each contact, and those of joints."""
 
-    live: ClassVar[bool] = False
-    """Whether there is one arm alone, in real time."""
+    is_realtime: ClassVar[bool] = False
 
     def build(self, task: PluginConfig, robot: RobotSpec, num_envs: int) -> BatchVecEnv:
         """Return `num_envs` environments of a task.
@@ -43,12 +42,12 @@ class Config(PluginConfig):
                 f"workers: got {self.workers}, expected 1: mujoco_warp steps all environments "
                 "together, in one process"
             )
-        check_least(self, contacts_per_world=1, constraints_per_world=1)
+        validate_min(self, contacts_per_world=1, constraints_per_world=1)
         engine = self.engine(compile_scene(task, robot), num_envs)
         return BatchVecEnv(task, robot, num_envs, engine, randomize=self.randomize)
 
     def find_device(self) -> str:
-        """Return which of Warp's devices it is.
+        """Return the name of Warp's device.
 
         Raises:
             ValueError: mujoco_warp is missing, or a GPU is wanted and there is none.
@@ -56,7 +55,7 @@ class Config(PluginConfig):
         return _load("sim.engines.warp_start").find_device(self.device)
 
     def engine(self, scene: Scene, num_worlds: int) -> Engine:
-        """Return the physics alone of so many worlds.
+        """Return the physics engine alone.
 
         Raises:
             ValueError: as `build`.

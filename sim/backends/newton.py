@@ -1,15 +1,13 @@
 """Our tasks on Newton, NVIDIA's engine under Isaac Lab 3, in its own interpreter; CPU or GPU."""
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import Any, Literal
 
-from sim import environments
 from sim.engines import hosted
-from sim.engines.batch import BatchVecEnv
-from sim.environments import Environment
+from sim.env_server import suite_installs
+from sim.env_server.suite_installs import Environment
 from vla.contracts import registry
-from vla.contracts.config import PluginConfig, check_least
-from vla.contracts.specs import RobotSpec
+from vla.contracts.config import validate_min
 
 ENVIRONMENT = Environment(
     pythons=("3.11", "3.12"),
@@ -27,47 +25,34 @@ HAS_EXPERT = True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config(PluginConfig):
+class Config(hosted.ExternalEngineConfig):
     """How the environments are run."""
 
-    workers: int = 1
-    """Always 1: all worlds are in one process of Newton's."""
     randomize: bool = True
     """Whether episodes differ in colour, light, camera pose, friction and mass; light does not
-    where Newton draws."""
+    where Newton renders."""
     python: str = ""
     """The interpreter that has Newton; empty: that of `vla env add newton`."""
     device: str = ""
-    """Of Warp, such as "cpu" or "cuda:0"; empty: the first GPU, or the processor."""
-    pictures: Literal["mujoco", "engine"] = "mujoco"
-    """Who draws: MuJoCo in this process, the same pictures as the other backends; or Newton's ray
-    tracer, all worlds at once, in which colours look somewhat different."""
+    """A device of Warp, such as "cpu" or "cuda:0"; empty: the first GPU, or the processor."""
+    renderer: Literal["engine", "mujoco"] = "mujoco"
+    """MuJoCo in this process, with the same images as the other backends; or Newton's ray tracer
+    ("engine"), all worlds at once, with slightly different colours."""
     contacts: int = 64
-    """Room for contacts in each world. Newton's own guess is what the scene has at rest: too little
-    for a hand that holds something."""
+    """Contacts that each world may have. Newton's own estimate counts those of the scene at rest:
+    too few for a hand that holds something."""
     constraints: int = 400
-    """Room for rows of constraints in each world: up to ten for each contact."""
-    open_s: float = 300.0
-    """Seconds that Newton may take to start."""
-    call_s: float = 300.0
+    """Rows of constraints that each world may have: up to ten for each contact."""
+    step_timeout_s: float = 300.0
     """Seconds that a step may take; the first compiles kernels, which takes a minute."""
 
-    live: ClassVar[bool] = False
-    """Whether there is one arm alone, in real time."""
+    def __post_init__(self) -> None:
+        validate_min(self, contacts=1, constraints=1)
 
-    def build(self, task: PluginConfig, robot: RobotSpec, num_envs: int) -> BatchVecEnv:
-        """Return `num_envs` environments of a task.
+    def interpreter(self) -> str:
+        """Return `python`, or that of `vla env add newton`."""
+        return self.python or str(suite_installs.interpreter("newton"))
 
-        Raises:
-            ValueError: a number is out of range, there is no interpreter with Newton, or Newton
-                cannot play the task.
-        """
-        check_least(self, contacts=1, constraints=1)
-        settings = self
-        if not self.python:
-            settings = dataclasses.replace(self, python=str(environments.interpreter("newton")))
-        return hosted.build(
-            task, robot, num_envs, "newton", settings,
-            {"device": self.device, "draws": self.pictures == "engine", "nconmax": self.contacts,
-             "njmax": self.constraints},
-        )  # fmt: skip
+    def engine_options(self) -> dict[str, Any]:
+        """Return the adapter's options besides the description of the scene."""
+        return {**super().engine_options(), "nconmax": self.contacts, "njmax": self.constraints}

@@ -1,23 +1,22 @@
 """The simulated arm behind ROS 2 topics and its safety node, in real time: one environment.
 
-What drives it is the robot's side, which nothing down here imports: it is found by name, as `vla`
-finds what its verbs do.
+`robot_bridge.arm_env` drives it; `sim` may not import that package, so it is imported by name.
 """
 
 import dataclasses
 import importlib
 from typing import Any, ClassVar, Literal
 
-from sim.scene import compile_scene
+from sim.core.scene import compile_scene
+from sim.core.world import MujocoWorld
 from sim.vec_env import load_robot
-from sim.world import MujocoWorld
 from vla.contracts import config as configs
 from vla.contracts.config import PluginConfig
 from vla.contracts.specs import EnvSpec, RobotSpec
 
 DRIVER = "robot_bridge.arm_env"
 LATCHES = ("silence", "gone", "blind", "stuck", "clock")
-"""Stages of a safety node that stop an arm without a person."""
+"""Stages at which the safety node stops the arm by itself."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,33 +26,31 @@ class Config(PluginConfig):
     workers: int = 1
     """Always 1."""
     randomize: bool = True
-    """Always: episodes of the simulated arm differ."""
+    """Always True: episodes of the simulated arm differ."""
     reset: Literal["world", "arm"] = "world"
-    """What an episode begins with: "world", somebody puts arm and things where they belong; "arm",
-    the arm goes back the way it came and home, and the world stays as it is."""
-    silent_s: float = 1.0
-    """Silence of who acts after which the safety node stops the arm: a decision takes less."""
-    blind_s: float = 1.0
-    """Silence of the joint states after which it does."""
-    goes_on: tuple[str, ...] = ("silence", "gone", "blind")
-    """Stages of the safety node after whose stop practice goes on by itself, with the next episode:
-    those where messages were late. "stuck" may be added where an arm may run against something, and
-    "clock"; after an e-stop somebody has to see to the arm, always."""
+    """How an episode begins: "world" puts arm and objects at their start; with "arm", the arm
+    retraces its path and goes home, and the objects stay where they are."""
+    command_timeout_s: float = 1.0
+    """Seconds without a command after which the safety node stops the arm; more than a decision."""
+    joint_state_timeout_s: float = 1.0
+    """Seconds without joint states after which it stops the arm."""
+    auto_resume_stages: tuple[str, ...] = ("silence", "gone", "blind")
+    """Stages of the safety node after whose stop rollouts resume with the next episode: by default
+    those of late messages. Add "stuck" where the arm may run against something, and "clock"; an
+    e-stop always needs a person."""
     log: str = ""
-    """File for what the nodes say; nothing is kept if empty."""
+    """File for the output of the nodes; empty keeps none."""
 
-    live: ClassVar[bool] = True
-    """Whether there is one arm alone, in real time."""
+    is_realtime: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse numbers out of range."""
-        for name, most in (("silent_s", 10.0), ("blind_s", 10.0)):
+        for name, most in (("command_timeout_s", 10.0), ("joint_state_timeout_s", 10.0)):
             if not 0.02 <= getattr(self, name) <= most:  # NaN is not
                 got = getattr(self, name)
                 raise ValueError(f"backend.{name}: got {got}, expected 0.02 to {most:g}")
-        if wrong := set(self.goes_on) - set(LATCHES):
+        if wrong := set(self.auto_resume_stages) - set(LATCHES):
             raise ValueError(
-                f"backend.goes_on: got {', '.join(sorted(wrong))}, expected some of "
+                f"backend.auto_resume_stages: got {', '.join(sorted(wrong))}, expected some of "
                 f"{', '.join(LATCHES)}"
             )
         if self.workers != 1 or not self.randomize:
@@ -67,20 +64,20 @@ class Config(PluginConfig):
 
         Raises:
             ValueError: more than one arm is asked for, one that `vla/robots` does not have, a task
-                that cannot go on in the world as it is, or a node does not start.
+                that cannot begin in the world as it is, or a node does not start.
         """
         if num_envs != 1:
             raise ValueError(f"num_envs: got {num_envs}, expected 1: there is one arm")
         if load_robot(robot.name) != robot:
             raise ValueError(
                 f"robot {robot.name!r}: differs from vla/robots/{robot.name}.py, which the nodes "
-                "read; practise with that one"
+                "read; use that one"
             )
         scene = compile_scene(task, robot)
-        if self.reset == "arm" and not MujocoWorld(scene).goes_on:
+        if self.reset == "arm" and not MujocoWorld(scene).can_begin_in_place:
             raise ValueError(
-                f"backend.reset: got 'arm' for {configs.type_name(task)}, where things lie about "
-                "that an arm does not put back by itself; use --backend.reset world, or a task in "
+                f"backend.reset: got 'arm' for {configs.type_name(task)}, whose objects "
+                "the arm does not put back by itself; use --backend.reset world, or a task in "
                 "which nothing but the arm moves, such as reach"
             )
         spec = EnvSpec(

@@ -1,4 +1,4 @@
-"""Writes a scene down for a simulator in another interpreter: files of MJCF and a description."""
+"""Exports a scene for a simulator in another interpreter: MJCF files and a description."""
 
 import copy
 import xml.etree.ElementTree as ET
@@ -8,8 +8,8 @@ from typing import Any
 import mujoco
 import numpy as np
 
+from sim.core.scene import Scene, build_scene
 from sim.engines.engine import VARIED
-from sim.scene import Scene, build_scene
 
 _TYPES = {
     int(mujoco.mjtJoint.mjJNT_FREE): "free",
@@ -29,7 +29,7 @@ UNLIMITED_N = 1e6
 
 
 def describe_scene(scene: Scene, num_worlds: int, folder: Path) -> dict[str, Any]:
-    """Write a scene's files into a folder and return what is to be known of it, as JSON.
+    """Write a scene's files into a folder and return its description as JSON.
 
     Joints, actuators, bodies and cameras stand in the order of the compiled model; its parts are
     what the world holds: each an articulation, a free body, a mark moved by hand or something
@@ -80,10 +80,10 @@ def _whole(root: ET.Element) -> None:
                 outer.extend(list(nameless))
     for element in root.iter():
         for name, default in (("solref", (0.02, 1.0)), ("friction", (1.0, 0.005, 0.0001))):
-            given = element.get(name, "").split()
-            if given:
-                rest = [str(value) for value in default[len(given) :]]
-                element.set(name, " ".join(given + rest))
+            values = element.get(name, "").split()
+            if values:
+                rest = [str(value) for value in default[len(values) :]]
+                element.set(name, " ".join(values + rest))
 
 
 def _joint(model: mujoco.MjModel, i: int) -> dict[str, Any]:
@@ -125,19 +125,19 @@ def _actuator(model: mujoco.MjModel, i: int) -> dict[str, Any]:
 
 def _coupled(model: mujoco.MjModel) -> list[dict[str, Any]]:
     pairs = np.flatnonzero(model.eq_type == int(mujoco.mjtEq.mjEQ_JOINT))
-    found = []
+    coupled = []
     for i in pairs:
         follower, leader = int(model.eq_obj1id[i]), int(model.eq_obj2id[i])
         if leader < 0:
             continue
-        found.append({
+        coupled.append({
             "follower": model.joint(follower).name,
             "leader": model.joint(leader).name,
             "follower_zero": float(model.qpos0[model.jnt_qposadr[follower]]),
             "leader_zero": float(model.qpos0[model.jnt_qposadr[leader]]),
             "polynomial": model.eq_data[i, :5].tolist(),
         })  # fmt: skip
-    return found
+    return coupled
 
 
 def _body(model: mujoco.MjModel, i: int) -> dict[str, Any]:

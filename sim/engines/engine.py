@@ -1,9 +1,8 @@
-"""The interface of a physics engine that runs many copies of one scene; it holds none.
+"""The interface of a physics engine that runs many copies of one scene.
 
-`batch.py` turns an engine into a `VecEnv`: tasks, episodes and rules are its business, and an
-engine knows nothing of them. Everything crosses here in the layout of the scene's compiled
-MuJoCo model, whatever the engine's own: joints in the order of `qpos`, bodies, geoms and sites by
-their ids, quaternions wxyz, world frame, SI units.
+`batch.py` turns an engine into a `VecEnv` with tasks, episodes and rules. All arrays here have the
+layout of the scene's compiled MuJoCo model: joints in the order of `qpos`, bodies, geoms and sites
+by their ids, quaternions wxyz, world frame, SI units.
 """
 
 from dataclasses import dataclass
@@ -18,12 +17,12 @@ VARIED = (
     "geom_friction", "body_mass", "body_inertia", "body_subtreemass", "body_invweight0",
     "dof_invweight0",
 )  # fmt: skip
-"""Fields of a model that tasks and randomisation write: what may differ between worlds."""
+"""Fields of a model that tasks and randomization write: they may differ between worlds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """Where n worlds stand: all that physics goes on from."""
+    """State of n worlds: the input of a step of physics."""
 
     qpos: Float64[Array, "n nq"]
     """Joint positions."""
@@ -39,7 +38,7 @@ class State:
 
 @dataclass(frozen=True, kw_only=True)
 class Geometry:
-    """Where everything of E worlds is, as forward kinematics gives it."""
+    """Poses in E worlds from forward kinematics."""
 
     xpos: Float64[Array, "e nbody 3"]
     """Positions of bodies."""
@@ -55,32 +54,32 @@ class Geometry:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What an engine says of all its worlds after a step or a write."""
+    """Result of an engine for all its worlds after a step or a write."""
 
     qpos: Float64[Array, "e nq"]
     """Joint positions."""
     qvel: Float64[Array, "e nv"]
     """Joint velocities."""
     geometry: Geometry | None = None
-    """None if the engine leaves kinematics to its caller."""
+    """None if the caller has to compute kinematics."""
     contacts: Int32[Array, "c 3"] | None = None
-    """World, geom and geom of every pair that touches; None if left to the caller."""
+    """World, geom and geom of every touching pair; None if the caller has to compute them."""
 
 
 @runtime_checkable
 class Engine(Protocol):
-    """E worlds of one scene, stepped together; nobody but its caller writes to it."""
+    """E worlds of one scene, stepped together."""
 
     num_worlds: int
     """E."""
     varies: frozenset[str]
-    """Which of `VARIED` it honours; what it does not is the same in all its worlds."""
+    """Supported fields of `VARIED`; the others are equal in all worlds."""
 
     def write(self, rows: Int64[Array, " n"], state: State, varied: dict[str, Array]) -> None:
-        """Put some worlds, each once, where `state` says, with fields of the model of their own.
+        """Set the state of some worlds, each once, and their fields of the model.
 
         Args:
-            rows: Which.
+            rows: Indices of the worlds.
             state: One row for each.
             varied: Name in `VARIED` -> values, n rows of the model's own shape; those left out
                 stay as they are.
@@ -92,22 +91,20 @@ class Engine(Protocol):
         ...
 
     def read(self) -> Reading:
-        """Return where all worlds stand; the arrays are valid until the next call."""
+        """Return the state of all worlds; the arrays are valid until the next call."""
         ...
 
     def faults(self) -> Bool[Array, " e"]:
-        """Return which worlds went wrong since they were written last: NaN, or room for contacts
-        ran out. They stay so until they are written again.
-        """
+        """Return the worlds that failed since their last write: NaN, or too many contacts."""
         ...
 
     def render(self, rows: Int64[Array, " n"]) -> Array:
-        """Return pictures of some worlds as they stand, u8 [n, v, h, w, 3].
+        """Return images of some worlds, u8 [n, v, h, w, 3].
 
-        A numpy array, or a tensor on the engine's own device; the caller's to keep.
+        A numpy array, or a tensor on the engine's device; the caller owns it.
         """
         ...
 
     def close(self) -> None:
-        """Give back what it holds; twice does no harm."""
+        """Free its resources; calling it twice does no harm."""
         ...

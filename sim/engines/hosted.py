@@ -1,67 +1,115 @@
-"""A physics engine in another interpreter, driven over the process bridge; the worlds are there."""
+"""A physics engine in another interpreter, which an env server drives."""
 
+import dataclasses
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal
 
 import mujoco
 import numpy as np
 
-from sim.bridge.client import HostError, Process
+from sim.core.render import shared_renderer
+from sim.core.scene import Scene, compile_scene
+from sim.core.world import MujocoWorld
 from sim.engines.batch import BatchVecEnv
 from sim.engines.describe_scene import describe_scene
 from sim.engines.engine import Reading, State
-from sim.render import shared_renderer
-from sim.scene import Scene, compile_scene
-from sim.world import MujocoWorld
-from vla.contracts.config import PluginConfig
+from sim.env_server.client import AdapterError, Process
+from vla.contracts.config import PluginConfig, type_name
 from vla.contracts.specs import RobotSpec
 
-HOSTS = Path(__file__).parents[1] / "hosts"
-LOOKS = ("geom_rgba", "cam_pos", "cam_quat", "light_dir", "light_diffuse")
-"""Fields of a model that matter to pictures alone: worlds have them of their own where we draw."""
+ADAPTERS = Path(__file__).parents[1] / "adapters"
+APPEARANCE = ("geom_rgba", "cam_pos", "cam_quat", "light_dir", "light_diffuse")
+"""Fields of a model that only change images; each world has its own where MuJoCo renders here."""
 STATE = ("qpos", "qvel", "ctrl", "mocap_pos", "mocap_quat")
 
 
-@runtime_checkable
-class Caller(Protocol):
-    """`sim.bridge.client.Process`, or `sim.bridge.local.LocalHost`."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExternalEngineConfig(PluginConfig):
+    """A simulator in its own interpreter; the backend is named as its file in `sim/adapters`."""
 
-    arrays: dict[str, np.ndarray]
-    announced: Any
+    workers: int = 1
+    """Always 1: one process of the simulator holds all worlds."""
+    randomize: bool = True
+    """Whether episodes differ in colour and, as far as the renderer can, light and camera pose."""
+    python: str = ""
+    """The interpreter in which the simulator is installed."""
+    device: str = "cuda:0"
+    """"cuda:N" or "cpu", for physics."""
+    renderer: Literal["engine", "mujoco"] = "engine"
+    """The simulator's own cameras, or MuJoCo in this process, as in the other backends."""
+    startup_timeout_s: float = 300.0
+    """Seconds that the simulator may take to start."""
+    step_timeout_s: float = 300.0
+    """Seconds that a step may take."""
 
-    def call(self, command: str, arguments: dict[str, Any] | None = None) -> Any:
-        """Have the host do one thing."""
-        ...
+    is_realtime: ClassVar[bool] = False
 
-    def close(self) -> None:
-        """End it."""
-        ...
+    def build(self, task: PluginConfig, robot: RobotSpec, num_envs: int) -> BatchVecEnv:
+        """Return `num_envs` environments of a task.
+
+        Raises:
+            ValueError: a number is out of range, there is no such interpreter, or the simulator
+                cannot hold the task's scene.
+        """
+        if num_envs < 1:
+            raise ValueError(f"num_envs: got {num_envs}, expected at least 1")
+        if self.workers != 1:
+            raise ValueError(
+                f"workers: got {self.workers}, expected 1: one process of the simulator holds all "
+                "worlds"
+            )
+        for name in ("startup_timeout_s", "step_timeout_s"):
+            if not getattr(self, name) > 0.0:  # NaN is not
+                raise ValueError(f"backend.{name}: got {getattr(self, name)}, expected above 0")
+        adapter, python = type_name(self), self.interpreter()
+        if not Path(python).is_file():
+            raise ValueError(
+                f"backend.python: got {python!r}, expected the interpreter in which {adapter} is "
+                "installed; give its path: --backend.python PATH (see docs/simulators.md)"
+            )
+        engine = start(
+            compile_scene(task, robot), num_envs, adapter, Path(python), self.engine_options(),
+            startup_timeout_s=self.startup_timeout_s, step_timeout_s=self.step_timeout_s,
+        )  # fmt: skip
+        try:
+            return BatchVecEnv(task, robot, num_envs, engine, randomize=self.randomize)
+        except BaseException:
+            engine.close()
+            raise
+
+    def interpreter(self) -> str:
+        """Return the path of the interpreter."""
+        return self.python
+
+    def engine_options(self) -> dict[str, Any]:
+        """Return the adapter's options besides the description of the scene."""
+        return {"device": self.device, "draws": self.renderer == "engine"}
 
 
-class HostedEngine:
+class AdapterEngine:
     """Satisfies `sim.engines.engine.Engine`.
 
-    Where the simulator has no cameras, or is told not to use them, pictures are drawn here with
-    MuJoCo from where things stand there: they are those of the other backends.
+    Without the simulator's cameras MuJoCo renders here, as in the other backends, from the
+    simulator's state.
     """
 
-    def __init__(self, scene: Scene, num_worlds: int, process: Caller) -> None:
-        """Drive a host that holds `num_worlds` worlds of a scene; it is closed with this engine."""
+    def __init__(self, scene: Scene, num_worlds: int, process: Any) -> None:
+        """Take over a `Process` or `InProcessAdapter` of `num_worlds` worlds; `close` ends it."""
         self.num_worlds = num_worlds
         self._scene = scene
         self._process = process
         self._arrays = process.arrays
         self._draws: bool = process.announced["draws"]
-        self._there = frozenset(process.announced["varies"])
-        looks = frozenset() if self._draws else frozenset(LOOKS)
-        self.varies: frozenset[str] = self._there | looks
-        """Of `VARIED`, what its worlds have of their own."""
-        self._twin: MujocoWorld | None = None
-        self._looks = {
+        self._adapter_varies = frozenset(process.announced["varies"])
+        appearance = frozenset() if self._draws else frozenset(APPEARANCE)
+        self.varies: frozenset[str] = self._adapter_varies | appearance
+        """Fields of `VARIED` that differ between its worlds."""
+        self._mirror: MujocoWorld | None = None
+        self._appearance = {
             name: np.repeat(getattr(scene.model, name)[None], num_worlds, axis=0)
-            for name in (*LOOKS, "body_pos", "body_quat")
+            for name in (*APPEARANCE, "body_pos", "body_quat")
             if not self._draws and name in self.varies
         }
         self._mocap = {
@@ -75,15 +123,15 @@ class HostedEngine:
         arrays = self._arrays
         for name in STATE:
             arrays[name][rows] = getattr(state, name)
-        for name, kept in self._mocap.items():
-            kept[rows] = getattr(state, name)
-        told = [name for name in varied if name in self._there]
-        for name in told:
+        for name, values in self._mocap.items():
+            values[rows] = getattr(state, name)
+        sent = [name for name in varied if name in self._adapter_varies]
+        for name in sent:
             arrays["varied_" + name][rows] = varied[name]
-        for name in self._looks.keys() & varied.keys():
-            self._looks[name][rows] = varied[name]
+        for name in self._appearance.keys() & varied.keys():
+            self._appearance[name][rows] = varied[name]
         arrays["rows"][: len(rows)] = rows
-        self._process.call("write", {"count": len(rows), "varied": told})
+        self._process.call("write", {"count": len(rows), "varied": sent})
 
     def step(self, ctrl: np.ndarray, substeps: int, active: np.ndarray) -> None:
         """Hold position targets for some steps of physics."""
@@ -100,7 +148,7 @@ class HostedEngine:
         return self._arrays["faults"].copy()
 
     def render(self, rows: np.ndarray) -> np.ndarray:
-        """Return pictures of some worlds as they stand, u8 [n, v, h, w, 3]."""
+        """Return images of some worlds as they stand, u8 [n, v, h, w, 3]."""
         if not self._draws:
             return self._draw(rows)
         if len(rows):
@@ -116,100 +164,55 @@ class HostedEngine:
             self._folder.cleanup()
 
     def _draw(self, rows: np.ndarray) -> np.ndarray:
-        if self._twin is None:
-            self._twin = MujocoWorld(self._scene, vary=False)
-        twin, renderer = self._twin, shared_renderer(self._scene)
+        if self._mirror is None:
+            self._mirror = MujocoWorld(self._scene, vary=False)
+        mirror, renderer = self._mirror, shared_renderer(self._scene)
         images = np.zeros((len(rows), *self._scene.image_shape), np.uint8)
         for image, row in zip(images, rows, strict=True):
-            for name, values in self._looks.items():
-                getattr(twin.model, name)[:] = values[row]
-            twin.data.qpos[:] = self._arrays["qpos"][row]
+            for name, values in self._appearance.items():
+                getattr(mirror.model, name)[:] = values[row]
+            mirror.data.qpos[:] = self._arrays["qpos"][row]
             for name, values in self._mocap.items():
-                getattr(twin.data, name)[:] = values[row]
-            mujoco.mj_kinematics(twin.model, twin.data)
-            renderer.draw_([twin], [image])
+                getattr(mirror.data, name)[:] = values[row]
+            mujoco.mj_kinematics(mirror.model, mirror.data)
+            renderer.draw([mirror], [image])
         return images
 
 
 def start(
-    scene: Scene, num_worlds: int, host: str, python: Path, options: dict[str, Any],
-    *, open_s: float, call_s: float, environ: Mapping[str, str] | None = None,
-) -> HostedEngine:  # fmt: skip
+    scene: Scene, num_worlds: int, adapter: str, python: Path, options: dict[str, Any],
+    *, startup_timeout_s: float, step_timeout_s: float,
+) -> AdapterEngine:  # fmt: skip
     """Start a simulator in its own interpreter with worlds of a scene.
 
     Args:
         scene: The scene.
         num_worlds: Number of worlds.
-        host: Name of a file in `sim/hosts`.
+        adapter: Name of a file in `sim/adapters`.
         python: The interpreter.
-        options: Of the host, beside the description of the scene.
-        open_s: Seconds that it may take to start.
-        call_s: Seconds that one call may take.
-        environ: Variables it runs with.
+        options: Options of the adapter besides the description of the scene.
+        startup_timeout_s: Seconds that it may take to start.
+        step_timeout_s: Seconds that one call may take.
 
     Raises:
-        ValueError: no such interpreter, or the host refuses the scene.
-        BridgeError: it ended or hung while it started.
+        ValueError: no such interpreter, or the adapter refuses the scene.
+        EnvServerError: the process ended or hung while it started.
     """
     folder = tempfile.TemporaryDirectory(prefix="mneme-scene-")
     try:
-        told = describe_scene(scene, num_worlds, Path(folder.name))
+        described = describe_scene(scene, num_worlds, Path(folder.name))
         process = Process(
-            python, HOSTS / f"{host}.py", {**told, **options}, open_s=open_s, call_s=call_s,
-            environ=environ,
+            python, ADAPTERS / f"{adapter}.py", {**described, **options},
+            startup_timeout_s=startup_timeout_s, step_timeout_s=step_timeout_s,
         )  # fmt: skip
-    except HostError as error:
+    except AdapterError as error:
         folder.cleanup()
         if error.kind == "ValueError":
-            raise ValueError(f"{host}: {error.sentence}") from error
+            raise ValueError(f"{adapter}: {error.sentence}") from error
         raise
     except BaseException:
         folder.cleanup()
         raise
-    engine = HostedEngine(scene, num_worlds, process)
+    engine = AdapterEngine(scene, num_worlds, process)
     engine._folder = folder  # noqa: SLF001
     return engine
-
-
-def build(
-    task: PluginConfig, robot: RobotSpec, num_envs: int, host: str, settings: PluginConfig,
-    options: dict[str, Any],
-) -> BatchVecEnv:  # fmt: skip
-    """Return environments of a task on a simulator in its own interpreter.
-
-    Args:
-        task: The task's configuration.
-        robot: The arm.
-        num_envs: Number of environments.
-        host: Name of a file in `sim/hosts`, and of the backend.
-        settings: Of the backend: `workers`, `randomize`, `python`, `open_s` and `call_s` of it.
-        options: Of the host, beside the description of the scene.
-
-    Raises:
-        ValueError: a number is out of range, there is no such interpreter, or the simulator cannot
-            hold the scene.
-    """
-    if num_envs < 1:
-        raise ValueError(f"num_envs: got {num_envs}, expected at least 1")
-    if settings.workers != 1:
-        raise ValueError(
-            f"workers: got {settings.workers}, expected 1: one process of the simulator holds all "
-            "worlds"
-        )
-    for name in ("open_s", "call_s"):
-        if not getattr(settings, name) > 0.0:  # NaN is not
-            raise ValueError(f"backend.{name}: got {getattr(settings, name)}, expected above 0")
-    if not Path(settings.python).is_file():
-        raise ValueError(
-            f"backend.python: got {settings.python!r}, expected the interpreter in which {host} is "
-            f"installed; give its path: --backend.python PATH (see docs/simulators.md)"
-        )
-    engine = start(
-        compile_scene(task, robot), num_envs, host, Path(settings.python), options,
-        open_s=settings.open_s, call_s=settings.call_s,
-    )  # fmt: skip
-    try:
-        return BatchVecEnv(task, robot, num_envs, engine, randomize=settings.randomize)
-    except BaseException:
-        engine.close()
-        raise

@@ -1,18 +1,16 @@
-"""Kinematics and collision on the host, one world after the other, for engines that leave both to
-their caller.
-"""
+"""Kinematics and collision on the host, world by world, for engines without them."""
 
 import copy
 
 import mujoco
 import numpy as np
 
-from sim.scene import Scene
-from sim.worlds import Fields
+from sim.core.scene import Scene
+from sim.core.worlds import Fields
 
 
 class HostPoses:
-    """One scratch `MjData` that is each world of n in turn."""
+    """A scratch `MjData` that takes the state of each of n worlds in turn."""
 
     def __init__(self, scene: Scene, fields: Fields, placed: dict[str, np.ndarray]) -> None:
         """Bind to the arrays of n worlds.
@@ -28,7 +26,7 @@ class HostPoses:
         self._fields = fields
         self._placed = placed
 
-    def fill_(self, rows: np.ndarray) -> None:
+    def update(self, rows: np.ndarray) -> None:
         """Write the poses of some worlds, i64 [n], from their joint positions."""
         for row in rows.tolist():
             self._become(row)

@@ -1,7 +1,7 @@
-"""Pictures of many worlds at once: mujoco_warp casts the rays, a shader of ours colours them.
+"""Images of many worlds at once: mujoco_warp casts the rays, a shader of ours colours them.
 
 mujoco_warp's own shader knows neither the colour of a light nor one at the camera, so that its
-pictures differ from MuJoCo's; ours follows OpenGL's formula for matt surfaces. No shadows, no
+images differ from MuJoCo's; ours follows OpenGL's formula for matt surfaces. No shadows, no
 textures.
 """
 
@@ -11,9 +11,9 @@ from typing import Any
 import mujoco
 import numpy as np
 
+from sim.core.scene import Scene
 from sim.engines import warp_kernels as kernels
 from sim.engines.warp_start import mjw, wp
-from sim.scene import Scene
 from vla.contracts.types import Array
 
 BYTES_PER_PIXEL = 47
@@ -52,7 +52,7 @@ class WarpCamera:
         if np.any(nominal.light_type != int(mujoco.mjtLightType.mjLIGHT_DIRECTIONAL)):
             raise ValueError(
                 f"lights: got types {nominal.light_type.tolist()}, expected directional ones only: "
-                "mujoco_warp's pictures know no others; leave lights to the scene"
+                "mujoco_warp's images know no others; leave lights to the scene"
             )
         self._views, self._height, self._width, _ = scene.image_shape
         pixels = self._views * self._height * self._width
@@ -87,7 +87,7 @@ class WarpCamera:
         self._no_body = wp.full(pixels, -1, dtype=int)
 
     def draw(self, rows: np.ndarray) -> Array:
-        """Return pictures of some worlds, their kinematics up to date, u8 [n, v, h, w, 3].
+        """Return images of some worlds, their kinematics up to date, u8 [n, v, h, w, 3].
 
         It is new memory: a numpy array over it on a CPU, a torch tensor over it on a GPU.
         """
@@ -98,8 +98,8 @@ class WarpCamera:
             part = rows[start : start + self._slots]
             self._draw_pass(part, out[start : start + len(part)])
         wp.synchronize_device()  # torch works on a stream of its own
-        pictures = wp.to_torch(out) if out.device.is_cuda else out.numpy()
-        return pictures.reshape((len(rows), *shape))
+        images = wp.to_torch(out) if out.device.is_cuda else out.numpy()
+        return images.reshape((len(rows), *shape))
 
     def _draw_pass(self, rows: np.ndarray, out: Any) -> None:
         count, slot = len(rows), self._slot

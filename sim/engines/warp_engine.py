@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from sim.core.scene import Scene
 from sim.engines import warp_kernels as kernels
 from sim.engines.engine import VARIED, Geometry, Reading, State
 from sim.engines.warp_camera import WarpCamera, as_rows
 from sim.engines.warp_start import mjw, wp
-from sim.scene import Scene
 from vla.contracts.types import Array
 
 STATE = tuple(field.name for field in dataclasses.fields(State))
 MOVING = ("qpos", "qvel", "qacc_warmstart")
-"""What a step of physics goes on from and changes."""
+"""State that a step of physics changes."""
 NO_LIMIT = 2**30
 IN_PLACE = tuple(field.name for field in dataclasses.fields(Geometry))
 
@@ -160,7 +160,7 @@ class WarpEngine:
         self._place()
 
     def _find_full(self, constraints: int) -> None:
-        """Mark active worlds that ran out of room, by the contacts and rows that lie there now."""
+        """Mark active worlds with too many contacts or constraint rows."""
         data = self._data
         self._counts.zero_()
         wp.launch(
@@ -178,7 +178,7 @@ class WarpEngine:
         )  # fmt: skip
 
     def _find_lost(self) -> None:
-        """Mark active worlds that are nowhere any more."""
+        """Mark active worlds whose state is not finite."""
         data = self._data
         wp.launch(
             kernels.find_lost,
@@ -193,7 +193,7 @@ class WarpEngine:
         mjw.camlight(self._model, self._data)
 
     def read(self) -> Reading:
-        """Return where all worlds stand."""
+        """Return the state of all worlds."""
         self._merge_contacts()
         data = self._data
         placed = {name: getattr(data, name).numpy().astype(np.float64) for name in IN_PLACE}
@@ -214,9 +214,9 @@ class WarpEngine:
         count = min(int(self._data.nacon.numpy()[0]), count)
         worlds = contact.worldid[:count].numpy() if count else np.zeros(0, np.int32)
         pairs = contact.geom[:count].numpy() if count else np.zeros((0, 2), np.int32)
-        fresh = np.column_stack([worlds, pairs])[self._stale[worlds]]
-        kept = self._contacts[~self._stale[self._contacts[:, 0]]]
-        self._contacts = np.concatenate([kept, fresh]).astype(np.int32)
+        current = np.column_stack([worlds, pairs])[self._stale[worlds]]
+        others = self._contacts[~self._stale[self._contacts[:, 0]]]
+        self._contacts = np.concatenate([others, current]).astype(np.int32)
         self._stale[:] = False
 
     def faults(self) -> np.ndarray:
@@ -224,14 +224,14 @@ class WarpEngine:
         return self._fault.numpy().astype(np.bool_)
 
     def render(self, rows: np.ndarray) -> Array:
-        """Return pictures of some worlds, i64 [n]; see `sim.engines.engine.Engine`."""
+        """Return images of some worlds, i64 [n]; see `sim.engines.engine.Engine`."""
         with wp.ScopedDevice(self.device):
             if self._camera is None:
                 self._camera = WarpCamera(self.scene, self._model, self._data, self._light_diffuse)
             return self._camera.draw(rows)
 
     def close(self) -> None:
-        """Give memory back."""
+        """Free memory."""
         self._graphs.clear()
         self._camera = None
 

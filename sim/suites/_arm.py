@@ -6,8 +6,8 @@ from typing import Any
 from vla.contracts.specs import CameraSpec, Channel, Gripper, RobotSpec, Unit
 
 SOURCE = (
-    "range: the suite's action space; rates: the suite sets none, so they let any command follow "
-    "any other at its control rate"
+    "range: the suite's action space; rates: the suite sets none, so any command may follow any "
+    "other at its control rate"
 )
 ANNOUNCED = "range: the environment's actions; rates: from end to end in one control step"
 
@@ -16,14 +16,14 @@ def channels(
     names: tuple[str, ...], control_hz: float, low: float = -1.0, high: float = 1.0,
     unit: Unit = "1",
 ) -> tuple[Channel, ...]:  # fmt: skip
-    """Return channels of one range for commands whose rate nobody limits.
+    """Return channels of one range for commands without limits of rate.
 
     Args:
         names: One per channel.
         control_hz: Commands per second.
         low: Least command.
         high: Greatest command.
-        unit: Of the command; "1" for shares of a greatest movement.
+        unit: Unit of the command; "1" for shares of a greatest movement.
     """
     velocity = (high - low) * control_hz
     return tuple(
@@ -42,11 +42,11 @@ def arm(
 ) -> RobotSpec:  # fmt: skip
     """Return the description of a suite's arm.
 
-    Where its cameras stand, the suite's own model knows: zeros here, and nobody reads them.
+    The suite's model places its cameras: their poses are zeros here.
 
     Args:
         name: Suite and arm.
-        channels: Of its actions.
+        channels: Channels of its actions.
         control_hz: Commands per second, a whole number.
         gripper: Its hand.
         cameras: Name -> vertical field of view in degrees, in view order.
@@ -65,31 +65,33 @@ def arm(
     )  # fmt: skip
 
 
-def announced(name: str, told: dict[str, Any]) -> RobotSpec:
-    """Return the arm that a host announces; its last channel is taken for the gripper.
+def announced(name: str, description: dict[str, Any]) -> RobotSpec:
+    """Return the arm that an adapter describes; its last channel counts as the gripper.
 
     Args:
-        name: Of the arm.
-        told: What the host announces: channels, limits, rate, cameras and size of pictures.
+        name: Name of the arm.
+        description: From the adapter: channels, limits, rate, cameras and size of images.
     """
-    rate = told["control_hz"]
-    made = tuple(
+    rate = description["control_hz"]
+    arm_channels = tuple(
         dataclasses.replace(channels((channel,), rate, low, high)[0], source=ANNOUNCED)
-        for channel, low, high in zip(told["channels"], told["low"], told["high"], strict=True)
+        for channel, low, high in zip(
+            description["channels"], description["low"], description["high"], strict=True
+        )
     )
-    _, height, width, _ = told["image_shape"]
+    last = arm_channels[-1]
+    _, height, width, _ = description["image_shape"]
     return RobotSpec(
         name=name,
-        channels=made,
-        gripper=Gripper(channel=made[-1].name, open=made[-1].high, closed=made[-1].low),
-        home=tuple(min(max(0.0, c.low), c.high) for c in made),
-        # Where its cameras stand, the environment alone knows.
+        channels=arm_channels,
+        gripper=Gripper(channel=last.name, open=last.high, closed=last.low),
+        home=tuple(min(max(0.0, c.low), c.high) for c in arm_channels),
         cameras=tuple(
             CameraSpec(
                 name=camera, body="world", pos_m=(0.0,) * 3, target_m=(0.0,) * 3, fovy_deg=45.0,
                 width_px=width, height_px=height,
             )
-            for camera in told["cameras"]
+            for camera in description["cameras"]
         ),
         control_hz=rate,
         mjcf="",

@@ -1,4 +1,4 @@
-"""What suites share that live in an environment of their own: its interpreter and their tasks."""
+"""The common part of suites with their own environment: interpreter and tasks."""
 
 import dataclasses
 import difflib
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from sim import environments
+from sim.env_server import suite_installs
 from sim.suites._suite import SuiteConfig
 from vla.contracts.config import type_name
 
@@ -16,7 +16,7 @@ class InstalledConfig(SuiteConfig):
     """A task of a suite that `vla env add` installs; a suite adds `tasks` and `arm`."""
 
     tasks: ClassVar[Mapping[str, str]] = {}
-    """Every task of the suite -> what to do in it, in words."""
+    """Task of the suite -> instruction."""
 
     def __post_init__(self) -> None:
         """Refuse a task that the suite does not have."""
@@ -33,7 +33,7 @@ class InstalledConfig(SuiteConfig):
             )
 
     def options(self) -> dict[str, Any]:
-        """Return the task, and what to do in words."""
+        """Return task and instruction."""
         return {"task": self.name, "instruction": self.tasks[self.name]}
 
     def python(self) -> Path:
@@ -42,8 +42,8 @@ class InstalledConfig(SuiteConfig):
         Raises:
             ValueError: it is not installed.
         """
-        return environments.interpreter(type_name(self))
+        return suite_installs.interpreter(type_name(self))
 
     def environ(self) -> dict[str, str]:
-        """Return the variables that the suite needs."""
-        return dict(environments.described(type_name(self)).variables)
+        """Return the suite's environment variables."""
+        return dict(suite_installs.described(type_name(self)).variables)

@@ -1,13 +1,17 @@
-"""What every suite of tasks shares: how the process backend finds its host, interpreter and arm."""
+"""The interface of suites: adapter, interpreter and arm for the process backend."""
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from sim.env_server.client import AdapterError, Process
+from sim.env_server.in_process import InProcessAdapter
+from sim.suites._arm import announced
 from vla.contracts.config import PluginConfig, type_name
 from vla.contracts.specs import RobotSpec
 
-HOSTS = Path(__file__).parents[1] / "hosts"
+ADAPTERS = Path(__file__).parents[1] / "adapters"
 
 
 @runtime_checkable
@@ -15,46 +19,46 @@ class Suite(Protocol):
     """The `Config` of a file in `sim/suites`, as `sim.backends.process` needs it."""
 
     name: str
-    """Which task of the suite; SUITE/NAME is what users call it."""
+    """Name of the task; users call it SUITE/NAME."""
 
-    def host(self) -> Path:
-        """Return the file with `open_host` that drives its simulator."""
+    def adapter(self) -> Path:
+        """Return the file with `open_adapter` that drives its simulator."""
         ...
 
     def options(self) -> dict[str, Any]:
-        """Return what the host's `World` is told, as JSON: which task, and how it looks.
+        """Return the options of the adapter's `World` as JSON.
 
         The backend adds `rows`, `num_envs` and `randomize`.
         """
         ...
 
     def python(self) -> Path | None:
-        """Return the interpreter that the simulator lives in; None for this process.
+        """Return the interpreter of the simulator; None for this process.
 
         Raises:
-            ValueError: its environment is not installed; the message says how to.
+            ValueError: its environment is not installed.
         """
         ...
 
     def environ(self) -> dict[str, str]:
-        """Return the variables that its process gets beside the usual few."""
+        """Return additional environment variables of its process."""
         ...
 
     def arm(self) -> RobotSpec:
-        """Return who acts; `mjcf` is "", since its simulator brings its own model."""
+        """Return the arm; `mjcf` is "", since the simulator brings its model."""
         ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SuiteConfig(PluginConfig):
-    """A task of a suite; a suite adds `python` and `arm`, and to the rest what it needs."""
+    """A task of a suite; suites add `python` and `arm`, and extend the rest."""
 
     name: str = ""
-    """Which task of the suite."""
+    """Name of the task."""
 
-    def host(self) -> Path:
-        """Return the file of the suite's own name in `sim/hosts`."""
-        return HOSTS / f"{type_name(self)}.py"
+    def adapter(self) -> Path:
+        """Return the file of the suite's own name in `sim/adapters`."""
+        return ADAPTERS / f"{type_name(self)}.py"
 
     def options(self) -> dict[str, Any]:
         """Return the name of the task as the option `task`."""
@@ -63,3 +67,25 @@ class SuiteConfig(PluginConfig):
     def environ(self) -> dict[str, str]:
         """Return nothing."""
         return {}
+
+
+@functools.lru_cache(maxsize=16)
+def arm_of(config: Any, startup_timeout_s: float = 300.0) -> RobotSpec:
+    """Return the arm that the adapter of a task describes; starts it and ends it again.
+
+    Raises:
+        ValueError: the adapter refuses the task.
+    """
+    options = {"rows": [0, 1], "num_envs": 1, "randomize": True, **config.options()}
+    python, file = config.python(), config.adapter()
+    try:
+        adapter = (
+            Process(python, file, options, startup_timeout_s=startup_timeout_s)
+            if python
+            else InProcessAdapter(file, options)
+        )
+    except AdapterError as error:
+        raise ValueError(error.sentence) from error
+    description = adapter.announced
+    adapter.close()
+    return announced(f"{type_name(config)}/{config.name}", description)

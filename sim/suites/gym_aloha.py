@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar
 
-from sim.environments import Environment
+from sim.env_server.suite_installs import Environment
 from sim.suites._arm import arm, channels
 from sim.suites._installed import InstalledConfig
 from vla.contracts.specs import Channel, Gripper, RobotSpec
@@ -33,7 +33,7 @@ TASKS = {
     "insertion": "insert the peg into the socket",
     "transfer_cube": "pick up the red cube with the right arm and hand it to the left arm",
 }
-"""Task -> what to do, in words."""
+"""Task -> instruction."""
 
 HAS_EXPERT = False
 PACKAGE = "gym-aloha"
@@ -80,7 +80,7 @@ class Config(InstalledConfig):
     """A task of gym-aloha."""
 
     name: str = "transfer_cube"
-    """Which of the two."""
+    """Name of the task (see `vla env list`)."""
 
     tasks: ClassVar[Mapping[str, str]] = TASKS
 

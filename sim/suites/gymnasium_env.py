@@ -1,46 +1,42 @@
 """Any environment that is registered with Gymnasium: "gymnasium_env/ID", in this process or not.
 
-Its pictures come from the observation or, if that has none, from `render()`; success from
-`info["is_success"]` or `info["success"]`. It has no expert. The arm is read off the environment:
-channels a0, a1 and so on, of which proprioception has the first numbers of the state.
+Images come from the observation or, without any, from `render()`; success from
+`info["is_success"]` or `info["success"]`. There is no expert. The environment defines the arm:
+channels a0, a1 and so on; proprioception is the first numbers of the state.
 """
 
 import dataclasses
-import functools
 import json
 from pathlib import Path
 from typing import Any
 
-from sim.bridge.client import HostError, Process
-from sim.bridge.local import LocalHost
-from sim.suites._arm import announced
-from sim.suites._suite import SuiteConfig
+from sim.suites._suite import SuiteConfig, arm_of
 from vla.contracts.specs import RobotSpec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(SuiteConfig):
-    """Which environment, and what it does not say of itself."""
+    """Which environment, and settings that it does not define."""
 
     interpreter: str = ""
     """Python in which it is installed; empty for this process."""
     path: str = ""
-    """Folder from which to import what registers it, if it is no installed package."""
+    """Folder of the module that registers it, if it is not an installed package."""
     kwargs: str = "{}"
     """Arguments of `gymnasium.make`, a JSON object."""
     camera_px: int = 96
-    """Height and width to which pictures are brought."""
+    """Height and width of the resized images."""
     proprio: str = ""
     """Key of the arm's state in the observation; empty to guess."""
     instruction: str = ""
-    """What to do, in words; empty for `info["task"]` or the id."""
+    """Instruction; empty for `info["task"]` or the id."""
     control_hz: float = 0.0
     """Actions a second; 0 for its `render_fps`."""
     max_episode_steps: int = 0
-    """Time limit in control steps; 0 for its own."""
+    """Time limit in control steps; 0 for the environment's."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no environment's name, and numbers out of range."""
+        """Refuse an empty name and numbers out of range."""
         if not self.name:
             raise ValueError(
                 "task: got 'gymnasium_env', expected gymnasium_env/ID, such as "
@@ -58,7 +54,7 @@ class Config(SuiteConfig):
         self._arguments()
 
     def options(self) -> dict[str, Any]:
-        """Return what the host is told."""
+        """Return the adapter's options."""
         names = ("camera_px", "proprio", "instruction", "control_hz", "max_episode_steps", "path")
         return {
             "task": self.name,
@@ -71,12 +67,12 @@ class Config(SuiteConfig):
         return Path(self.interpreter) if self.interpreter else None
 
     def arm(self) -> RobotSpec:
-        """Return the arm that the environment announces, from one that is made to ask.
+        """Return the arm that the environment describes; makes one to ask.
 
         Raises:
-            ValueError: it cannot be made, has no pictures, or takes no Box of actions.
+            ValueError: it cannot be made, has no images, or takes no Box of actions.
         """
-        return _arm(self)
+        return arm_of(self)
 
     def _arguments(self) -> dict[str, Any]:
         try:
@@ -86,18 +82,3 @@ class Config(SuiteConfig):
         if not isinstance(arguments, dict):
             raise ValueError(f"kwargs: got {self.kwargs!r}, expected a JSON object")
         return arguments
-
-
-@functools.lru_cache(maxsize=16)
-def _arm(config: Config) -> RobotSpec:
-    options = {"rows": [0, 1], "num_envs": 1, "randomize": True, **config.options()}
-    python = config.python()
-    try:
-        host = (
-            Process(python, config.host(), options) if python else LocalHost(config.host(), options)
-        )
-    except HostError as error:
-        raise ValueError(error.sentence) from error
-    told = host.announced
-    host.close()
-    return announced(f"gymnasium_env/{config.name}", told)

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar
 
-from sim.environments import Environment
+from sim.env_server.suite_installs import Environment
 from sim.suites._arm import arm, channels
 from sim.suites._installed import InstalledConfig
 from vla.contracts.specs import Gripper, RobotSpec
@@ -31,7 +31,7 @@ TASKS = {
     "FetchReach-v4": "move the hand to the red mark",
     "FetchSlide-v4": "hit the puck so that it slides to the red mark",
 }
-"""Task -> what to do, in words."""
+"""Task -> instruction."""
 
 HAS_EXPERT = False
 PACKAGE = "gymnasium-robotics"
@@ -51,7 +51,7 @@ class Config(InstalledConfig):
     """A task of Gymnasium-Robotics."""
 
     name: str = "FetchPush-v4"
-    """Which of the four."""
+    """Name of the task (see `vla env list`)."""
 
     tasks: ClassVar[Mapping[str, str]] = TASKS
 

@@ -1,16 +1,16 @@
 """LIBERO's 130 tasks of one Panda arm (MIT licence), as packaged by hf-libero; no expert.
 
 The parts of the benchmark, "spatial", "object", "goal", "10" (long) and "90", and a task's number
-within its part: "spatial-0". What to do, a task says itself. Scenes and objects (200 MB) are no
-part of the package: the host says how to fetch them once. Actions and proprioception are those of
-robosuite.
+within its part: "spatial-0". A task brings its instruction. Scenes and objects (200 MB) are not
+part of the package: the adapter's error says how to fetch them. Actions and proprioception are
+those of robosuite.
 """
 
 import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar
 
-from sim.environments import Environment
+from sim.env_server.suite_installs import Environment
 from sim.suites._arm import arm, channels
 from sim.suites._installed import InstalledConfig
 from vla.contracts.specs import Gripper, RobotSpec
@@ -32,9 +32,9 @@ ENVIRONMENT = Environment(
 )  # fmt: skip
 
 PARTS = {"spatial": 10, "object": 10, "goal": 10, "10": 10, "90": 90}
-"""Part -> how many tasks it has."""
+"""Part -> number of tasks."""
 TASKS = {f"{part}-{i}": "" for part, count in PARTS.items() for i in range(count)}
-"""Tasks; the words are LIBERO's own, known when one is opened."""
+"""Tasks; LIBERO provides the instruction when a task is opened."""
 
 HAS_EXPERT = False
 PACKAGE = "hf-libero"
@@ -54,7 +54,7 @@ class Config(InstalledConfig):
     """A task of LIBERO."""
 
     name: str = "spatial-0"
-    """Part and number."""
+    """Part and number of the task."""
 
     tasks: ClassVar[Mapping[str, str]] = TASKS
 

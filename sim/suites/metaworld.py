@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from sim.environments import Environment
+from sim.env_server.suite_installs import Environment
 from sim.suites._arm import arm, channels
 from sim.suites._installed import InstalledConfig
 from vla.contracts.specs import Gripper, RobotSpec
@@ -76,7 +76,7 @@ TASKS = {
     "window-close-v3": "close the window",
     "window-open-v3": "open the window",
 }
-"""Task -> what to do, in words."""
+"""Task -> instruction."""
 
 HAS_EXPERT = True
 PACKAGE = "metaworld"
@@ -96,14 +96,14 @@ class Config(InstalledConfig):
     """A task of MetaWorld."""
 
     name: str = "push-v3"
-    """Which of the 50."""
+    """Name of the task (see `vla env list`)."""
     draw: bool = True
-    """Whether pictures are drawn; black ones cost nothing."""
+    """Whether to render images; black ones cost nothing."""
 
     tasks: ClassVar[Mapping[str, str]] = TASKS
 
     def options(self) -> dict[str, Any]:
-        """Return the task, what to do in words, and whether to draw."""
+        """Return task, instruction and whether to render."""
         return {**super().options(), "draw": self.draw}
 
     def arm(self) -> RobotSpec:

@@ -1,7 +1,7 @@
 """Robosuite's tasks of one Panda arm (ARISE initiative, MIT licence); no expert.
 
 An action moves and turns the hand, 20 times a second (OSC_POSE); proprioception is the hand's
-position in metres, its turn away from pointing down in radians, and its opening in [0, 1]. Tasks of
+position in metres, its rotation from pointing down in radians, and its opening in [0, 1]. Tasks of
 two arms and `Wipe`, whose hand has no fingers, are left out.
 """
 
@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar
 
-from sim.environments import Environment
+from sim.env_server.suite_installs import Environment
 from sim.suites._arm import arm, channels
 from sim.suites._installed import InstalledConfig
 from vla.contracts.specs import Gripper, RobotSpec
@@ -39,7 +39,7 @@ TASKS = {
     "PickPlaceMilk": "put the milk carton into its bin",
     "Stack": "put the red cube on the green cube",
 }
-"""Task -> what to do, in words."""
+"""Task -> instruction."""
 
 HAS_EXPERT = False
 PACKAGE = "robosuite"
@@ -59,7 +59,7 @@ class Config(InstalledConfig):
     """A task of robosuite."""
 
     name: str = "Lift"
-    """Which of the eleven."""
+    """Name of the task (see `vla env list`)."""
 
     tasks: ClassVar[Mapping[str, str]] = TASKS
 

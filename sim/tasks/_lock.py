@@ -1,8 +1,8 @@
-"""What memory tasks share: a clock of cue, delay and go, a locked arm, and a lamp for distractors.
+"""What memory tasks share: a schedule of cue, delay and go, a locked arm, and a distractor lamp.
 
-The lock makes memory the only way from cue to choice: until go the arm is held at home whatever
-the policy asks, at go everything but the lesson of the cue is set to a state that does not depend
-on it. Two decisions or more of blank before go empty the tail of old action chunks.
+The lock makes memory the only path from cue to choice: until go the arm is held at home whatever
+the policy commands, and at go everything is set to a state that does not depend on the cue. At
+least two decisions of blank before go let old action chunks run out.
 """
 
 import dataclasses
@@ -11,7 +11,8 @@ import math
 import mujoco
 import numpy as np
 
-from sim.task import Rows, Worlds
+from sim.core.task import Rows, Worlds
+from vla.contracts.config import PluginConfig, validate_min
 from vla.contracts.specs import RobotSpec
 from vla.contracts.types import Array
 
@@ -46,73 +47,67 @@ class Schedule:
     """Distractor events: first step, step after the last, colour index; i64, shape (events, 3)."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MemoryTaskConfig(PluginConfig):
+    """Delay, distractors and number of choices."""
+
+    choices: int = 4
+    """Number K of choices; 1/K is the ceiling without memory."""
+    delay_steps: tuple[int, int] = (16, 128)
+    """Smallest and largest delay (log-uniform) in control steps; 0 0 leaves the cue visible."""
+    cue_steps: int = 16
+    """Control steps for which the cue shows, at least 16."""
+    distractors: int = 0
+    """Events before go in which a small side lamp shows colours that mean nothing."""
+    distractor_steps: int = 24
+    """Largest number of control steps of a distractor event."""
+    decision_steps: int = 8
+    """Control steps per decision of the policy; go is at a decision."""
+    act_steps: int = 40
+    """Control steps from go to the time limit."""
+
+    def check_timing(self) -> None:
+        """Raise ValueError if cue or delay is too short for the ceiling, or a number is wrong."""
+        low, high = self.delay_steps
+        if self.cue_steps < 16:
+            raise ValueError(
+                f"cue_steps: got {self.cue_steps}, expected at least 16 (two decisions)"
+            )
+        validate_min(self, decision_steps=1, distractor_steps=1, act_steps=1, distractors=0)
+        blank = 2 * self.decision_steps
+        if (low, high) != (0, 0) and not blank <= low <= high:
+            raise ValueError(
+                f"delay_steps: got {low} {high}, expected 0 0 (the cue stays visible) or "
+                f"{blank} <= min <= max: a shorter blank lets an old action chunk carry the cue"
+            )
+
+    def longest_go(self, cue_steps: int) -> int:
+        """Return the latest control step of go for a cue of `cue_steps`."""
+        latest = MAX_CUE_START + cue_steps + self.delay_steps[1]
+        return self.decision_steps * math.ceil(latest / self.decision_steps)
+
+
 def draw_schedule(
-    rng: np.random.Generator,
-    *,
-    cue_steps: int,
-    delay_steps: tuple[int, int],
-    decision_steps: int,
-    distractors: int,
-    distractor_steps: int,
-    colours: int,
+    rng: np.random.Generator, config: MemoryTaskConfig, *, cue_steps: int, colours: int
 ) -> Schedule:
     """Draw the times of an episode; nothing here depends on the cue.
 
     The delay is log-uniform, and go is moved up to the next decision. A delay of 0 leaves the cue
-    visible. Distractors fall one into each equal share of the time before go.
+    visible. Each equal share of the time before go has one distractor event.
     """
     cue_start = int(rng.integers(0, MAX_CUE_START + 1))
-    low, high = delay_steps
+    low, high = config.delay_steps
     delay = 0 if high == 0 else round(math.exp(rng.uniform(math.log(low), math.log(high))))
     cue_end = cue_start + cue_steps
-    go = decision_steps * math.ceil((cue_end + delay) / decision_steps)
-    flashes: np.ndarray = np.zeros((distractors, 3), np.int64)
-    for event in range(distractors):
-        first, last = go * event // distractors, go * (event + 1) // distractors
-        length = min(distractor_steps, last - first)
+    go = config.decision_steps * math.ceil((cue_end + delay) / config.decision_steps)
+    flashes: np.ndarray = np.zeros((config.distractors, 3), np.int64)
+    for event in range(config.distractors):
+        first = go * event // config.distractors
+        last = go * (event + 1) // config.distractors
+        length = min(config.distractor_steps, last - first)
         start = int(rng.integers(first, last - length + 1))
         flashes[event] = start, start + length, rng.integers(colours)
     return Schedule(cue_start, cue_end if delay else 10**9, go, flashes)
-
-
-def longest_go(cue_steps: int, delay_steps: tuple[int, int], decision_steps: int) -> int:
-    """Return the latest control step at which an episode can be let go."""
-    return decision_steps * math.ceil((MAX_CUE_START + cue_steps + delay_steps[1]) / decision_steps)
-
-
-def check_timing(
-    *,
-    cue_steps: int,
-    delay_steps: tuple[int, int],
-    decision_steps: int,
-    distractors: int,
-    distractor_steps: int,
-    act_steps: int,
-) -> None:
-    """Check what a user may set.
-
-    Raises:
-        ValueError: the cue or the delay is too short for the ceiling to hold, or a number is out
-            of range.
-    """
-    low, high = delay_steps
-    if cue_steps < 16:
-        raise ValueError(f"cue_steps: got {cue_steps}, expected at least 16 (two decisions)")
-    for name, value in (
-        ("decision_steps", decision_steps),
-        ("distractor_steps", distractor_steps),
-        ("act_steps", act_steps),
-    ):
-        if value < 1:
-            raise ValueError(f"{name}: got {value}, expected at least 1")
-    blank = 2 * decision_steps
-    if (low, high) != (0, 0) and not blank <= low <= high:
-        raise ValueError(
-            f"delay_steps: got {low} {high}, expected 0 0 (the cue stays visible) or "
-            f"{blank} <= min <= max: a shorter blank lets an old action chunk carry the cue"
-        )
-    if distractors < 0:
-        raise ValueError(f"distractors: got {distractors}, expected 0 or more")
 
 
 def add_side_lamp(scene: mujoco.MjSpec, robot: RobotSpec) -> None:
@@ -139,13 +134,13 @@ def locked(worlds: Worlds, action: np.ndarray, home: np.ndarray) -> np.ndarray:
     return np.where(free[:, None], action, home)
 
 
-def own(choices: np.ndarray, cue: np.ndarray) -> np.ndarray:
-    """Return of choices [n, K, ...] the one that each world's cue i64 [n] names."""
+def cued(choices: np.ndarray, cue: np.ndarray) -> np.ndarray:
+    """Return from choices [n, K, ...] the choice that each world's cue, i64 [n], names."""
     return choices[np.arange(len(cue)), cue]
 
 
-def flash_(worlds: Worlds, rows: Rows, palette: np.ndarray) -> None:
-    """Give side lamps the colour of the distractor event of now; off at any other time."""
+def flash(worlds: Worlds, rows: Rows, palette: np.ndarray) -> None:
+    """Give side lamps the colour of the present distractor event, or switch them off."""
     flashes = worlds.episode.schedule.flashes
     if not flashes.shape[1]:
         return
@@ -153,7 +148,7 @@ def flash_(worlds: Worlds, rows: Rows, palette: np.ndarray) -> None:
     for start, end, colour in flashes.transpose(1, 2, 0):
         lit = (start <= worlds.steps) & (worlds.steps < end)
         rgb = np.where(lit[:, None], palette[colour], rgb)
-    worlds.paint_("side_lamp", rows, rgb)
+    worlds.paint("side_lamp", rows, rgb)
 
 
 def arc(

@@ -10,11 +10,10 @@ from collections.abc import Iterator
 import mujoco
 import numpy as np
 
-from sim import rewards
-from sim.expert import Motion
-from sim.task import Rows, World, Worlds
+from sim.core import rewards
+from sim.core.task import Rows, World, Worlds
+from sim.experts.motions import Motion
 from sim.tasks import _lock
-from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
 from vla.contracts.types import Array
 
@@ -37,23 +36,13 @@ LAMP_HALF_M = 0.045
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config(PluginConfig):
+class Config(_lock.MemoryTaskConfig):
     """Delay, distractors and number of choices."""
 
     choices: int = 4
     """Number K of colours and buttons, 2 to 8; 1/K is the ceiling without memory."""
-    delay_steps: tuple[int, int] = (16, 128)
-    """Smallest and largest delay (log-uniform) in control steps; 0 0 leaves the cue visible."""
     cue_steps: int = 16
     """Control steps for which the lamp shows its colour, at least 16."""
-    distractors: int = 0
-    """Events before go in which a small side lamp shows colours that mean nothing."""
-    distractor_steps: int = 24
-    """Control steps of one distractor event at most."""
-    decision_steps: int = 8
-    """Control steps per decision of the policy; the arm is let go at a decision."""
-    act_steps: int = 40
-    """Control steps from go to the time limit."""
 
     def build(self, robot: RobotSpec) -> "CueColour":
         """Return the task for a robot.
@@ -63,14 +52,7 @@ class Config(PluginConfig):
         """
         if not 2 <= self.choices <= len(_lock.PALETTE):
             raise ValueError(f"choices: got {self.choices}, expected 2 to {len(_lock.PALETTE)}")
-        _lock.check_timing(
-            cue_steps=self.cue_steps,
-            delay_steps=self.delay_steps,
-            decision_steps=self.decision_steps,
-            distractors=self.distractors,
-            distractor_steps=self.distractor_steps,
-            act_steps=self.act_steps,
-        )
+        self.check_timing()
         return CueColour(self, robot)
 
 
@@ -91,7 +73,7 @@ class Episode:
 
 
 class CueColour:
-    """Satisfies `sim.task.Task`."""
+    """Satisfies `sim.core.task.Task`."""
 
     def __init__(self, config: Config, robot: RobotSpec) -> None:
         """Build for a robot; `Config.build` has checked the configuration."""
@@ -99,9 +81,7 @@ class CueColour:
         self.robot = robot
         self.instructions = INSTRUCTIONS
         self.variants = ("wrong_object", "near_miss", "hover")
-        self.max_episode_steps = config.act_steps + _lock.longest_go(
-            config.cue_steps, config.delay_steps, config.decision_steps
-        )
+        self.max_episode_steps = config.act_steps + config.longest_go(config.cue_steps)
         self._home = np.array(robot.home)
         self._palette = _lock.palette_array(config.choices)
 
@@ -125,13 +105,7 @@ class CueColour:
         config, rng = self.config, world.rng
         cue = int(rng.integers(config.choices))
         schedule = _lock.draw_schedule(
-            rng,
-            cue_steps=config.cue_steps,
-            delay_steps=config.delay_steps,
-            decision_steps=config.decision_steps,
-            distractors=config.distractors,
-            distractor_steps=config.distractor_steps,
-            colours=config.choices,
+            rng, config, cue_steps=config.cue_steps, colours=config.choices
         )
         near, far = self.robot.reach_m
         radius_m = near + 0.65 * (far - near)
@@ -143,7 +117,7 @@ class CueColour:
         world.episode = Episode(cue, schedule, buttons, nothing)
         world.instruction = INSTRUCTIONS[int(rng.integers(len(INSTRUCTIONS)))]
         world.time_limit = schedule.go + config.act_steps
-        self._light(world.alone, True)
+        self._light(world.as_batch, True)
 
     def control(self, worlds: Worlds, action: np.ndarray) -> np.ndarray:
         """Hold the arm at home until go."""
@@ -157,18 +131,18 @@ class CueColour:
             watched = ~until_go & ~episode.touched.any(1)
             episode.touched[watched] = self._touched(worlds)[watched]
         if until_go.any():
-            worlds.hold_(until_go)
+            worlds.hold_home(until_go)
             self._light(worlds, until_go)
             if at_go.any():
                 self._go(worlds, at_go)
-            worlds.refresh_()
+            worlds.refresh()
 
     def success(self, worlds: Worlds) -> np.ndarray:
         """True if the first button touched has the cue's colour."""
         touched = worlds.episode.touched
         if not touched.any():
             return np.zeros(len(touched), np.bool_)
-        return _lock.own(touched, worlds.episode.cue) & (touched.sum(1) == 1)
+        return _lock.cued(touched, worlds.episode.cue) & (touched.sum(1) == 1)
 
     def failure(self, worlds: Worlds) -> np.ndarray:
         """True if any other button was touched first, or with it."""
@@ -201,7 +175,7 @@ class CueColour:
             for _ in range(15):
                 yield motion.toward(above)
         elif variant == "near_miss":
-            # Beside it, on the far side: its neighbours stand to the left and right.
+            # SiblingFinder it, on the far side: its neighbours stand to the left and right.
             beside = button * (1.0 + 0.055 / np.linalg.norm(button[:2]))
             yield from motion.press(beside, clearance_m=0.06)
             yield from motion.wait(4)
@@ -210,19 +184,19 @@ class CueColour:
 
     def _go(self, worlds: Worlds, rows: np.ndarray) -> None:
         """Set everything to a state in which only the layout differs between episodes."""
-        worlds.go_home_(rows)
+        worlds.go_home(rows)
         level = np.zeros(len(worlds.steps))
         for k in range(self.config.choices):
-            worlds.place_(f"button{k}", rows, worlds.episode.buttons_m[:, k], level)
-        worlds.refresh_()
+            worlds.place(f"button{k}", rows, worlds.episode.buttons_m[:, k], level)
+        worlds.refresh()
         worlds.episode.start_distance_m[rows] = self._distance_m(worlds)[rows]
 
     def _light(self, worlds: Worlds, rows: Rows) -> None:
         episode, schedule = worlds.episode, worlds.episode.schedule
         lit = (schedule.cue_start <= worlds.steps) & (worlds.steps < schedule.cue_end)
         rgb = np.where(lit[:, None], self._palette[episode.cue], _lock.OFF_RGB)
-        worlds.paint_("lamp", rows, rgb)
-        _lock.flash_(worlds, rows, self._palette)
+        worlds.paint("lamp", rows, rgb)
+        _lock.flash(worlds, rows, self._palette)
 
     def _touched(self, worlds: Worlds) -> np.ndarray:
         """Return which buttons the arm touches now, bool [n, K]."""
@@ -236,5 +210,5 @@ class CueColour:
 
     def _distance_m(self, worlds: Worlds) -> np.ndarray:
         """Return the distance of the tool from the right button, f64 [n]."""
-        top = _lock.own(worlds.episode.buttons_m, worlds.episode.cue)
+        top = _lock.cued(worlds.episode.buttons_m, worlds.episode.cue)
         return rewards.length(worlds.tool_m - (top + (0.0, 0.0, BUTTON_HALF_HEIGHT_M)))

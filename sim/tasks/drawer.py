@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import mujoco
 import numpy as np
 
-from sim import layout, rewards
-from sim.expert import Motion
-from sim.task import World, Worlds
+from sim.core import layout, rewards
+from sim.core.task import Unlocked, World, Worlds
+from sim.experts.motions import Motion
 from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
 from vla.contracts.types import Array
@@ -60,8 +60,8 @@ class Episode:
     """Distance of the tool from the handle at the start."""
 
 
-class Drawer:
-    """Satisfies `sim.task.Task`."""
+class Drawer(Unlocked):
+    """Satisfies `sim.core.task.Task`."""
 
     max_episode_steps = 70
     instructions = WORDINGS
@@ -113,24 +113,13 @@ class Drawer:
         model.body_pos[cabinet] = away * (radius + HANDLE_OUT_M + HALF_M[0])
         model.body_quat[cabinet] = layout.yaw_quat(angle)
         mujoco.mj_forward(model, world.data)
-        reach_m = float(self._reach_m(world.alone)[0])
+        reach_m = float(self._reach_m(world.as_batch)[0])
         world.episode = Episode(out=-away, reach_m=reach_m)
         world.instruction = str(rng.choice(WORDINGS))
-
-    def control(self, worlds: Worlds, action: np.ndarray) -> np.ndarray:
-        """Apply the action as it is."""
-        return action
-
-    def advance(self, worlds: Worlds) -> None:
-        """Nothing changes but by physics."""
 
     def success(self, worlds: Worlds) -> np.ndarray:
         """True while the drawer is far enough out."""
         return worlds.joint_pos("drawer") >= self.config.open_m
-
-    def failure(self, worlds: Worlds) -> np.ndarray:
-        """Nothing is irrevocable."""
-        return np.zeros(len(worlds.steps), np.bool_)
 
     def progress(self, worlds: Worlds) -> np.ndarray:
         """0.25 for coming to the handle, 0.1 for holding it, 0.6 for pulling; 1 with success."""
@@ -145,7 +134,7 @@ class Drawer:
         """Take the handle and pull; or lose it, stop short, close again, or never take it."""
         motion = Motion(world)
         motion.opening = self._wide
-        handle = world.alone.geom_pos_m("handle")[0].copy()
+        handle = world.as_batch.geom_pos_m("handle")[0].copy()
         out = world.episode.out
         yaw = float(np.arctan2(-out[1], -out[0]))
         if variant == "hover":

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import mujoco
 import numpy as np
 
-from sim import layout, rewards
-from sim.expert import Motion, grasp_yaw
-from sim.task import World, Worlds
+from sim.core import layout, rewards
+from sim.core.task import Unlocked, World, Worlds
+from sim.experts.motions import Motion, grasp_yaw
 from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
 from vla.contracts.types import Array
@@ -64,8 +64,8 @@ class Episode:
     """Horizontal distance of the cube from the tray at the start."""
 
 
-class PickPlace:
-    """Satisfies `sim.task.Task`."""
+class PickPlace(Unlocked):
+    """Satisfies `sim.core.task.Task`."""
 
     max_episode_steps = 100
 
@@ -93,15 +93,15 @@ class PickPlace:
         """Draw places, turns, colours and wording."""
         rng = world.rng
         count = 1 + self.config.distractors
-        places = layout.draw_apart(rng, self.robot, 1 + count, APART_M)
+        places = layout.draw_separated(rng, self.robot, 1 + count, APART_M)
         tray = np.array([*places[0], 0.0])
-        layout.place_(world, "tray", tray)
-        layout.place_(world, "rim", tray)
+        layout.place(world, "tray", tray)
+        layout.place(world, "rim", tray)
         colours = [str(c) for c in rng.permutation(list(layout.COLOURS))[:count]]
         turns = rng.uniform(-self.config.yaw_rad, self.config.yaw_rad, size=count)
         for name, xy, turn, colour in zip(CUBES, places[1:], turns, colours, strict=False):
-            layout.place_(world, name, np.array([*xy, HALF_M]), turn)
-            layout.paint_(world, name, colour)
+            layout.place(world, name, np.array([*xy, HALF_M]), turn)
+            layout.paint(world, name, colour)
         mujoco.mj_forward(world.model, world.data)
         tool = world.data.site_xpos[world.tool_site]
         world.episode = Episode(
@@ -110,13 +110,6 @@ class PickPlace:
             carry_m=float(np.linalg.norm(places[0] - places[1])),
         )
         world.instruction = str(rng.choice(WORDINGS)).format(colours[0])
-
-    def control(self, worlds: Worlds, action: np.ndarray) -> np.ndarray:
-        """Apply the action as it is."""
-        return action
-
-    def advance(self, worlds: Worlds) -> None:
-        """Nothing changes but by physics."""
 
     def success(self, worlds: Worlds) -> np.ndarray:
         """True once the cube rests on the tray, touched by nothing of the arm."""

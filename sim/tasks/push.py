@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import mujoco
 import numpy as np
 
-from sim import layout, rewards
-from sim.expert import Motion, grasp_yaw
-from sim.task import World, Worlds
+from sim.core import layout, rewards
+from sim.core.task import Unlocked, World, Worlds
+from sim.experts.motions import Motion, grasp_yaw
 from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
 from vla.contracts.types import Array
@@ -68,8 +68,8 @@ class Episode:
     """Distance of the block from the disc at the start."""
 
 
-class Push:
-    """Satisfies `sim.task.Task`."""
+class Push(Unlocked):
+    """Satisfies `sim.core.task.Task`."""
 
     max_episode_steps = 80
     variants = ("undo", "near_miss", "overshoot", "hover")
@@ -96,24 +96,17 @@ class Push:
         angle = np.arctan2(xy[1], xy[0]) + rng.uniform(-1, 1) * self.config.angle_rad
         way = np.array([np.cos(angle), np.sin(angle)])
         disc = xy + rng.uniform(*self.config.distance_m) * way
-        layout.place_(world, "block", np.array([*xy, HALF_M]), angle)
-        layout.place_(world, "disc", np.array([*disc, 0.0]))
+        layout.place(world, "block", np.array([*xy, HALF_M]), angle)
+        layout.place(world, "disc", np.array([*disc, 0.0]))
         colour = str(rng.choice(list(layout.COLOURS)))
-        layout.paint_(world, "block", colour)
+        layout.paint(world, "block", colour)
         mujoco.mj_forward(world.model, world.data)
         world.episode = Episode(
             disc_m=np.array([*disc, 0.0]),
-            reach_m=float(self._reach_m(world.alone)[0]),
+            reach_m=float(self._reach_m(world.as_batch)[0]),
             push_m=float(np.linalg.norm(disc - xy)),
         )
         world.instruction = str(rng.choice(WORDINGS)).format(colour)
-
-    def control(self, worlds: Worlds, action: np.ndarray) -> np.ndarray:
-        """Apply the action as it is."""
-        return action
-
-    def advance(self, worlds: Worlds) -> None:
-        """Nothing changes but by physics."""
 
     def success(self, worlds: Worlds) -> np.ndarray:
         """True once the block rests on the table at the centre of the disc."""

@@ -10,11 +10,10 @@ from collections.abc import Iterator
 import mujoco
 import numpy as np
 
-from sim import layout, rewards
-from sim.expert import Motion, grasp_yaw
-from sim.task import Rows, World, Worlds
+from sim.core import layout, rewards
+from sim.core.task import Rows, World, Worlds
+from sim.experts.motions import Motion, grasp_yaw
 from sim.tasks import _lock
-from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
 from vla.contracts.types import Array
 
@@ -40,7 +39,7 @@ STAGES = (0.2, 0.15, 0.15, 0.3, 0.1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config(PluginConfig):
+class Config(_lock.MemoryTaskConfig):
     """Delay, distractors and number of choices."""
 
     choices: int = 4
@@ -49,12 +48,6 @@ class Config(PluginConfig):
     """Smallest and largest delay (log-uniform) in control steps."""
     cue_steps: int = 16
     """Control steps for which the block rests at its place, at least 16."""
-    distractors: int = 0
-    """Events before go in which a small side lamp shows colours that mean nothing."""
-    distractor_steps: int = 24
-    """Control steps of one distractor event at most."""
-    decision_steps: int = 8
-    """Control steps per decision of the policy; the arm is let go at a decision."""
     act_steps: int = 100
     """Control steps from go to the time limit."""
 
@@ -68,14 +61,7 @@ class Config(PluginConfig):
             raise ValueError(f"choices: got {self.choices}, expected 2 to 5")
         if self.delay_steps[1] == 0:
             raise ValueError("delay_steps: got 0 0, but a block that stays in place is no task")
-        _lock.check_timing(
-            cue_steps=self.cue_steps,
-            delay_steps=self.delay_steps,
-            decision_steps=self.decision_steps,
-            distractors=self.distractors,
-            distractor_steps=self.distractor_steps,
-            act_steps=self.act_steps,
-        )
+        self.check_timing()
         return PutBack(self, robot)
 
 
@@ -100,7 +86,7 @@ class Episode:
 
 
 class PutBack:
-    """Satisfies `sim.task.Task`."""
+    """Satisfies `sim.core.task.Task`."""
 
     variants = ("drop", "wrong_object", "hover")
 
@@ -109,8 +95,8 @@ class PutBack:
         self.config = config
         self.robot = robot
         self.instructions = INSTRUCTIONS
-        self.max_episode_steps = config.act_steps + _lock.longest_go(
-            config.cue_steps + 2 * CARRY_STEPS, config.delay_steps, config.decision_steps
+        self.max_episode_steps = config.act_steps + config.longest_go(
+            config.cue_steps + 2 * CARRY_STEPS
         )
         hand = robot.gripper
         self._wide = hand.closed + 0.75 * (hand.open - hand.closed)
@@ -134,13 +120,7 @@ class PutBack:
         config, rng = self.config, world.rng
         cue = int(rng.integers(config.choices))
         schedule = _lock.draw_schedule(
-            rng,
-            cue_steps=config.cue_steps + 2 * CARRY_STEPS,
-            delay_steps=config.delay_steps,
-            decision_steps=config.decision_steps,
-            distractors=config.distractors,
-            distractor_steps=config.distractor_steps,
-            colours=len(self._palette),
+            rng, config, cue_steps=config.cue_steps + 2 * CARRY_STEPS, colours=len(self._palette)
         )
         near, far = self.robot.reach_m
         places = _lock.arc(rng, near + 0.9 * (far - near), config.choices, SPACING_M, JITTER_M)
@@ -150,8 +130,8 @@ class PutBack:
         world.episode = Episode(cue, schedule, places, centre, yaw_rad)
         world.instruction = INSTRUCTIONS[int(rng.integers(len(INSTRUCTIONS)))]
         world.time_limit = schedule.go + config.act_steps
-        self._furnish(world.alone, True)
-        self._show(world.alone, True)
+        self._furnish(world.as_batch, True)
+        self._show(world.as_batch, True)
 
     def control(self, worlds: Worlds, action: np.ndarray) -> np.ndarray:
         """Hold the arm at home until go."""
@@ -166,11 +146,11 @@ class PutBack:
             episode.chosen[watched] = self._set_down(worlds)[watched]
         if until_go.any():
             before_go = until_go & ~at_go
-            worlds.hold_(before_go)
+            worlds.hold_home(before_go)
             self._show(worlds, before_go)
             if at_go.any():
                 self._go(worlds, at_go)
-            worlds.refresh_()
+            worlds.refresh()
 
     def success(self, worlds: Worlds) -> np.ndarray:
         """True once the block lies on its own place, untouched, and was on no other before."""
@@ -197,7 +177,7 @@ class PutBack:
         nothing = (worlds.steps < episode.schedule.go) | self.failure(worlds)
         if nothing.all():
             return np.zeros(len(nothing))
-        block, place = worlds.body_pos_m("block"), _lock.own(episode.places_m, episode.cue)
+        block, place = worlds.body_pos_m("block"), _lock.cued(episode.places_m, episode.cue)
         height = np.clip((block[:, 2] - HALF_M) / LIFT_M, 0.0, 1.0)
         left = rewards.length((block - place)[:, :2])
         there, held = left < PLACE_RADIUS_M, worlds.touching("block") >= 2
@@ -248,19 +228,19 @@ class PutBack:
 
     def _go(self, worlds: Worlds, rows: np.ndarray) -> None:
         """Set everything to a state that does not depend on the block's own place."""
-        worlds.go_home_(rows)
+        worlds.go_home(rows)
         self._furnish(worlds, rows)
         centre_m = worlds.episode.centre_m
-        worlds.place_("block", rows, centre_m, worlds.episode.yaw_rad)
-        _lock.flash_(worlds, rows, self._palette)
-        worlds.refresh_()
+        worlds.place("block", rows, centre_m, worlds.episode.yaw_rad)
+        _lock.flash(worlds, rows, self._palette)
+        worlds.refresh()
         worlds.episode.reach_m[rows] = rewards.length(worlds.tool_m - centre_m)[rows]
 
     def _furnish(self, worlds: Worlds, rows: Rows) -> None:
         level = np.zeros(len(worlds.steps))
         for k in range(self.config.choices):
             for mark in (f"rim{k}", f"place{k}"):
-                worlds.place_(mark, rows, worlds.episode.places_m[:, k], level)
+                worlds.place(mark, rows, worlds.episode.places_m[:, k], level)
 
     def _show(self, worlds: Worlds, rows: Rows) -> None:
         """Put the block where the script of cue and delay has it now, exactly and at rest."""
@@ -268,11 +248,11 @@ class PutBack:
         out = (worlds.steps - schedule.cue_start) / CARRY_STEPS
         back = (worlds.steps - schedule.cue_end) / CARRY_STEPS + 1.0
         share = np.clip(out, 0.0, 1.0) - np.clip(back, 0.0, 1.0)
-        place = _lock.own(episode.places_m, episode.cue) * (1.0, 1.0, 0.0) + (0.0, 0.0, HALF_M)
+        place = _lock.cued(episode.places_m, episode.cue) * (1.0, 1.0, 0.0) + (0.0, 0.0, HALF_M)
         pos_m = episode.centre_m + share[:, None] * (place - episode.centre_m)
         pos_m[:, 2] = HALF_M + CARRY_HEIGHT_M * 4.0 * share * (1.0 - share)
-        worlds.place_("block", rows, pos_m, episode.yaw_rad)
-        _lock.flash_(worlds, rows, self._palette)
+        worlds.place("block", rows, pos_m, episode.yaw_rad)
+        _lock.flash(worlds, rows, self._palette)
 
     def _set_down(self, worlds: Worlds) -> np.ndarray:
         """Return the place on which each block lies now, or -1; i64 [n]."""

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import mujoco
 import numpy as np
 
-from sim import layout, rewards
-from sim.expert import Motion
-from sim.task import World, Worlds
+from sim.core import layout, rewards
+from sim.core.task import Unlocked, World, Worlds
+from sim.experts.motions import Motion
 from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
 from vla.contracts.types import Array
@@ -61,8 +61,8 @@ class Episode:
     """Control steps for which the tool has been at the ball."""
 
 
-class Reach:
-    """Satisfies `sim.task.Task`."""
+class Reach(Unlocked):
+    """Satisfies `sim.core.task.Task`."""
 
     max_episode_steps = 40
 
@@ -84,19 +84,15 @@ class Reach:
         rng = world.rng
         count = 1 + self.config.distractors
         heights = rng.uniform(RADIUS_M, 0.09, size=(count, 1))
-        balls = np.hstack([layout.draw_apart(rng, self.robot, count, APART_M), heights])
+        balls = np.hstack([layout.draw_separated(rng, self.robot, count, APART_M), heights])
         colours = rng.permutation(list(layout.COLOURS))[:count]
         for name, pos, colour in zip(BALLS, balls, colours, strict=False):
-            layout.place_(world, name, pos)
-            layout.paint_(world, name, str(colour))
+            layout.place(world, name, pos)
+            layout.paint(world, name, str(colour))
         mujoco.mj_forward(world.model, world.data)
         start = float(np.linalg.norm(world.data.site_xpos[world.tool_site] - balls[0]))
         world.episode = Episode(balls_m=balls, start_m=start)
         world.instruction = str(rng.choice(WORDINGS)).format(colours[0])
-
-    def control(self, worlds: Worlds, action: np.ndarray) -> np.ndarray:
-        """Apply the action as it is."""
-        return action
 
     def advance(self, worlds: Worlds) -> None:
         """Count the steps spent at the ball."""
@@ -107,10 +103,6 @@ class Reach:
     def success(self, worlds: Worlds) -> np.ndarray:
         """True once the tool has stayed at the ball."""
         return worlds.episode.held >= HOLD_STEPS
-
-    def failure(self, worlds: Worlds) -> np.ndarray:
-        """Nothing is irrevocable."""
-        return np.zeros(len(worlds.steps), np.bool_)
 
     def progress(self, worlds: Worlds) -> np.ndarray:
         """Distance up to 0.9, then the time held."""

@@ -21,7 +21,7 @@ def data(tmp_path_factory) -> Path:
 def run(data, tmp_path_factory) -> Path:
     """A run of four updates on them, made by the command."""
     out = tmp_path_factory.mktemp("runs") / "run"
-    assert cli.main(f"{TRAIN} --steps 4 --data {data} --out {out}".split()) == 0
+    assert cli.main(f"{TRAIN} --steps 4 --dataset {data} --out {out}".split()) == 0
     return out
 
 

@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-TRAIN = "train --recipe reach --algo.batch 4 --threads 1 --save-every 2 --eval.final-episodes 0"
+TRAIN = (
+    "train --recipe reach --algo.batch-size 4 --threads 1 --save-every 2 --eval.final-episodes 0"
+)
 
 
 def only_sentence(said: str) -> str:

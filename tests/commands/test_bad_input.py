@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sim.episode import record_episode
+from sim.experts.episode import record_episode
 from sim.vec_env import load_robot
 from tests.commands.lines import TRAIN, content
 from tests.commands.wrong_words import WRONG_WORDS
-from training.metrics import read_metrics
+from training.core.metrics import read_metrics
 from vla import cli
 from vla.data.writer import write_shard
 
@@ -164,7 +164,7 @@ def test_a_damaged_data_set_is_named_before_anything_is_written(
     copy = Path(shutil.copytree(data, tmp_path / "copy"))
     damage(copy)
     before = content(copy)
-    refuse(f"{TRAIN} --steps 4 --data {copy} --out {tmp_path / 'run'}", str(copy), *words)
+    refuse(f"{TRAIN} --steps 4 --dataset {copy} --out {tmp_path / 'run'}", str(copy), *words)
     assert content(copy) == before
     assert not (tmp_path / "run").exists()
 
@@ -172,8 +172,13 @@ def test_a_damaged_data_set_is_named_before_anything_is_written(
 def test_data_of_another_arm_is_refused(tmp_path, refuse) -> None:
     episodes = [record_episode("reach", 0, index, robot="panda") for index in range(2)]
     write_shard(tmp_path / "panda", load_robot("panda"), episodes, {})
-    line = f"{TRAIN} --steps 4 --data {tmp_path / 'panda'} --out {tmp_path / 'run'}"
-    refuse(line, "8 states and 8 actions", "the robot has 6 channels", "give its own with --robot")
+    line = f"{TRAIN} --steps 4 --dataset {tmp_path / 'panda'} --out {tmp_path / 'run'}"
+    refuse(
+        line,
+        "8 states and 8 actions",
+        "the robot has 6 channels",
+        "name the recorded robot with --robot",
+    )
 
 
 # --- damaged runs --------------------------------------------------------------------------------
@@ -210,7 +215,7 @@ DAMAGED_RUN: dict[str, tuple[Any, ...]] = {
     ),
     "trainer cut": (cut("checkpoint/trainer.safetensors", 0.5), "train", "cannot continue this"),
     "trainer missing": (lambda r: (r / "checkpoint/trainer.json").unlink(), "train", "trainer."),
-    "settings cut": (cut("config.json", 0.5), "train", "config.json: damaged", "start afresh"),
+    "settings cut": (cut("config.json", 0.5), "train", "config.json: damaged", "to start again"),
     "settings a list": (lambda r: (r / "config.json").write_text("[]"), "train", "damaged"),
     "settings cut, report": (cut("config.json", 0.5), "report", "config.json: damaged"),
     "settings lost, report": (
@@ -233,7 +238,7 @@ def test_a_damaged_run_is_named_and_left_as_it_is(case, data, run, tmp_path, ref
     before = content(copy)
     lines = {
         "eval": f"eval {copy} --episodes 1 --videos 0 --out {tmp_path / 'new'}",
-        "train": f"{TRAIN} --steps 4 --data {data} --out {copy}",
+        "train": f"{TRAIN} --steps 4 --dataset {data} --out {copy}",
         "report": f"report {copy}",
     }
     refuse(lines[verb], str(copy), *words)

@@ -59,7 +59,7 @@ def test_a_disk_full_of_demonstrations_keeps_what_was_saved_and_goes_on(disk, re
 
 def test_a_disk_full_at_a_checkpoint_keeps_the_one_before_and_goes_on(data, disk, refuse) -> None:
     out = disk("32m") / "run"  # holds one checkpoint of 22 MB, not two
-    line = f"{TRAIN} --steps 6 --data {data} --out {out}"
+    line = f"{TRAIN} --steps 6 --dataset {data} --out {out}"
     refuse(line, "disk full", "free space and run the same command again")
     assert checkpoint.load(out)[1].step == 2
     assert sorted(p.name for p in out.iterdir()) == [
@@ -123,9 +123,9 @@ def test_ctrl_c_in_demos_saves_what_was_played(tmp_path) -> None:
 
 def test_ctrl_c_in_training_saves_and_says_how_to_go_on(data, tmp_path) -> None:
     out = tmp_path / "run"
-    process = start(f"{TRAIN} --steps 4000 --data {data} --out {out}")
+    process = start(f"{TRAIN} --steps 4000 --dataset {data} --out {out}")
     said = interrupt(process, out / "checkpoint")
-    assert "of 4000; the same command goes on from there" in said
+    assert "of 4000; the same command resumes" in said
     step = checkpoint.load(out)[1].step
     assert f"interrupted: saved after update {step} of 4000" in said
 

@@ -39,7 +39,7 @@ WRONG_WORDS = {
         "/safety_node/status is diagnostic_msgs/msg/DiagnosticArray, expected sensor_msgs/msg/Jo",
     ),
     "namespace": (CONVERT + " --namespace left", "no message of the state on /left/joint_states"),
-    "task topic": (CONVERT + " --task-topic x", "no message on /x", "--task TEXT"),
+    "task topic": (CONVERT + " --instruction-topic x", "no message on /x", "--task TEXT"),
 }  # fmt: skip
 
 
@@ -78,7 +78,7 @@ DAMAGED: dict[str, tuple[Any, ...]] = {
     "no states": (without("joint_states"), "no message of the state on /joint_states; the bag has"),
     "no commands": (without("trajectory"), "no message of the command on", "--help"),
     "no pictures": (without("wrist"), "no message of the camera wrist on"),
-    "no task": (without("task"), "no message on /task", "--task TEXT"),
+    "no task": (without("instruction"), "no message on /instruction", "--task TEXT"),
     "joint missing": (
         swapped("states", lambda i: bags.state(AT, bags.positions(i)[:5], FIRST[:5])),
         "/joint_states at 1700000000.700 s: joint 'gripper' is missing; got other", "--robot",
@@ -127,7 +127,7 @@ def small(path: Path, **more: Any) -> Path:
 
 
 SMALL: dict[str, tuple[Any, ...]] = {
-    "jpeg cut": ({"picture": cut_jpeg}, "/cameras/front/image_raw/compressed at", "damaged pictur"),
+    "jpeg cut": ({"picture": cut_jpeg}, "/cameras/front/image_raw/compressed at", "damaged image"),
     "no jpeg": ({"picture": lambda i: text()}, "begins with b'text', expected jpeg or png"),
     "five joints": ({"joints": 5}, "joint 'gripper' is missing", "--robot"),
     "two commands": ({"both": True}, "messages on both", "--command-topic"),

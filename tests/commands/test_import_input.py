@@ -117,7 +117,7 @@ def lose(name: str) -> Callable[[Path], None]:
 
 
 CASES: dict[str, tuple[Callable[[Path], None], str, str]] = {
-    "RLDS without a rate": (leave, "rlds", "RLDS says no rate; give it with --fps"),
+    "RLDS without a rate": (leave, "rlds", "RLDS defines no rate; give it with --fps"),
     "RLDS, no such split": (leave, "rlds --fps 5 --split test", "no split 'test'; name one with"),
     "RLDS, no such state": (
         leave, "rlds --fps 5 --state observation/joints", "no column of numbers 'observation/joi",
@@ -151,7 +151,7 @@ CASES: dict[str, tuple[Callable[[Path], None], str, str]] = {
         break_chunk("obs/agentview_image"), "demo.hdf5 --task x", "agentview_image cannot be read",
     ),
     "robomimic, pictures a group": (
-        edit_hdf5(picture_group), "demo.hdf5 --task x", "no pictures data/demo_1/obs/agentview_im",
+        edit_hdf5(picture_group), "demo.hdf5 --task x", "no images data/demo_1/obs/agentview_im",
     ),
     "robomimic, a demonstration that is none": (
         edit_hdf5(number_for_demo), "demo.hdf5 --task x", "demo_1: is no demonstration",
@@ -162,9 +162,9 @@ CASES: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "version 2, no state": (drop_column, "v2", "has no column 'observation.state'"),
     "version 2, no episodes": (lose("v2/meta/episodes.jsonl"), "v2", "episodes.jsonl: is missing"),
     "version 2, tasks cut": (cut("v2/meta/tasks.jsonl"), "v2", "task_index 1 is not in meta/t"),
-    "version 2, a camera that leaves": (renamed("../../../x"), "v2", "named '../../../x', and vid"),
-    "version 2, a camera with a path": (renamed("/x"), "v2", "is named '/x', and videos"),
-    "version 2, a camera with NUL": (renamed("a\0"), "v2", "is named 'a\\x00', and videos lie"),
+    "version 2, a camera that leaves": (renamed("../../../x"), "v2", "feature name '../../../x'"),
+    "version 2, a camera with a path": (renamed("/x"), "v2", "the feature name '/x'"),
+    "version 2, a camera with NUL": (renamed("a\0"), "v2", "the feature name 'a\\x00'"),
     "version 2, a feature that is a list": (
         edit_info(lambda info: info["features"].update(action=[2])), "v2", "'action' is [2], expe",
     ),

@@ -6,20 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from reward_models.label import practice
+from benchmarks.reward_models import synthetic_dataset
 from tests.commands.lines import content
 from vla import cli
 
-LABEL = "label {data} --critic time --out {new}"
+LABEL = "label {data} --reward-model time --out {new}"
 WRONG_WORDS = {
-    "no source": ("label --critic time --out {new}", "missing from vla label: SOURCE"),
-    "no critic": ("label {data} --out {new}", "--critic"),
-    "no out": ("label {data} --critic time", "--out"),
+    "no source": ("label --reward-model time --out {new}", "missing from vla label: SOURCE"),
+    "no reward model": ("label {data} --out {new}", "--reward-model"),
+    "no out": ("label {data} --reward-model time", "--out"),
     "flag": (LABEL + " --camera front", "--camera"),
-    "nowhere": ("label {new} --critic time --out {new}2", "does not exist; expected the directory"),
-    "a run": ("label {run} --critic time --out {new}", "has no meta/info.json"),
-    "critic": ("label {data} --critic tine --out {new}", "tine: no critic there", "time, oracle"),
-    "critic is a policy": ("label {data} --critic {run} --out {new}", "no critic there"),
+    "nowhere": ("label {new} --reward-model time --out {new}2", "does not exist; expected the"),
+    "a run": ("label {run} --reward-model time --out {new}", "has no meta/info.json"),
+    "reward_model": (
+        "label {data} --reward-model tine --out {new}", "tine: no reward model there",
+        "time, oracle",
+    ),
+    "reward model is a policy": (
+        "label {data} --reward-model {run} --out {new}", "no reward model there",
+    ),
     "episodes beyond": (LABEL + " --episodes 0:99", "got '0:99', expected episodes from 0 to 5"),
     "episodes backwards": (LABEL + " --episodes 4:2", "got '4:2', expected episodes from 0 to 5"),
     "episodes in words": (LABEL + " --episodes all", "got 'all', expected numbers and ranges"),
@@ -39,27 +44,28 @@ WRONG_WORDS = {
         LABEL + " --example 0 --example-progress progres", "has no column 'progres'", "success",
     ),
     "camera": (LABEL + " --cameras front", "got 1 (front), expected 0", "it has none"),
-    "camera of a critic": (
-        "label {data} --critic {critic} --out {new} --cameras front,top", "no camera 'top'",
-        "it has front, wrist",
+    "camera of a reward model": (
+        "label {data} --reward-model {reward_model} --out {new} --cameras front,top",
+        "no camera 'top'", "it has front, wrist",
     ),
-    "cameras of a critic": (
-        "label {data} --critic {critic} --out {new} --cameras front", "got 1 (front), expected 2",
+    "cameras of a reward model": (
+        "label {data} --reward-model {reward_model} --out {new} --cameras front",
+        "got 1 (front), expected 2",
     ),
     "corrections": (LABEL + " --overrides {run}/x.json", "no such file or folder"),
     "corrections damaged": (LABEL + " --overrides {data}/README", "not JSON"),
-    "into itself": ("label {data} --critic time --out {data}/new", "lies within the source"),
-    "onto itself": ("label {data} --critic time --out {data}", "lies within the source"),
-    "over a run": ("label {data} --critic time --out {run}", "holds no labelled data set"),
-    "in a file": ("label {data} --critic time --out {run}/config.json/x", "not a directory"),
-    "no such place": ("label {data} --critic time --out /proc/x", "no such file or folder"),
+    "into itself": ("label {data} --reward-model time --out {data}/new", "lies within the source"),
+    "onto itself": ("label {data} --reward-model time --out {data}", "lies within the source"),
+    "over a run": ("label {data} --reward-model time --out {run}", "holds no labelled data set"),
+    "in a file": ("label {data} --reward-model time --out {run}/config.json/x", "not a directory"),
+    "no such place": ("label {data} --reward-model time --out /proc/x", "no such file or folder"),
 }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def critic(tmp_path_factory) -> Path:
-    """A critic with fresh weights."""
-    return practice.make_critic(tmp_path_factory.mktemp("critic") / "small")
+def reward_model(tmp_path_factory) -> Path:
+    """A reward model with fresh weights."""
+    return synthetic_dataset.make_reward_model(tmp_path_factory.mktemp("reward_model") / "small")
 
 
 @pytest.fixture(scope="module")
@@ -72,32 +78,34 @@ def noted(data, tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("case", WRONG_WORDS)
 def test_wrong_words_are_answered_and_change_nothing(
-    case, noted, run, critic, tmp_path, refuse
+    case, noted, run, reward_model, tmp_path, refuse
 ) -> None:
     line, *words = WRONG_WORDS[case]
-    before = content(noted), content(run), content(critic)
-    refuse(line.format(new=tmp_path / "new", data=noted, run=run, critic=critic), *words)
-    assert (content(noted), content(run), content(critic)) == before
+    before = content(noted), content(run), content(reward_model)
+    refuse(
+        line.format(new=tmp_path / "new", data=noted, run=run, reward_model=reward_model), *words
+    )
+    assert (content(noted), content(run), content(reward_model)) == before
     assert list(tmp_path.iterdir()) == [], "a refused command left something behind"
 
 
 def test_labels_are_not_labelled_again(data, tmp_path, refuse) -> None:
-    line = f"label {data} --critic oracle --out {tmp_path / 'one'}"
+    line = f"label {data} --reward-model oracle --out {tmp_path / 'one'}"
     assert cli.main(line.split()) == 0
     refuse(
-        f"label {tmp_path / 'one'} --critic time --out {tmp_path / 'two'}",
-        "holds labels already", "label the data set that it was made from",
+        f"label {tmp_path / 'one'} --reward-model time --out {tmp_path / 'two'}",
+        "holds labels already", "expected a data set without",
     )  # fmt: skip
 
 
-def test_a_critic_that_lacks_what_it_needs_says_so(data, tmp_path, refuse) -> None:
+def test_a_reward_model_that_lacks_what_it_needs_says_so(data, tmp_path, refuse) -> None:
     copy = Path(shutil.copytree(data, tmp_path / "copy"))
     info = json.loads((copy / "meta/info.json").read_text())
     del info["features"]["progress"]
     (copy / "meta/info.json").write_text(json.dumps(info))
     refuse(
-        f"label {copy} --critic oracle --out {tmp_path / 'new'}",
-        "critic 'oracle' needs the simulator's progress and success",
+        f"label {copy} --reward-model oracle --out {tmp_path / 'new'}",
+        "reward model 'oracle' needs the simulator's progress and success",
     )
     assert not (tmp_path / "new").exists()
 
@@ -109,9 +117,9 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("case", DAMAGED)
-def test_damaged_parts_are_named(case, data, critic, tmp_path, refuse) -> None:
+def test_damaged_parts_are_named(case, data, reward_model, tmp_path, refuse) -> None:
     pattern, *words = DAMAGED[case]
-    line = f"label {data} --critic {critic} --out {tmp_path / 'new'} --memory-mb 1"
+    line = f"label {data} --reward-model {reward_model} --out {tmp_path / 'new'} --memory-mb 1"
     assert cli.main(f"{line} --shard 1/2".split()) == 0
     file = next((tmp_path / "new.parts").glob(pattern))
     file.write_bytes(file.read_bytes()[:40])

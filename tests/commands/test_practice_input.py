@@ -5,48 +5,68 @@ import pytest
 from tests.commands.lines import only_sentence
 from vla import cli
 
-LINE = "train rl --out {new} --from {start} --demos {demos}"
+LINE = "train rl --out {new} --policy.path {start} --dataset {demos}"
 WRONG_WORDS = {
-    "nothing": ("train rl --out {new}", "--from"),
+    "nothing": ("train rl --out {new}", "--policy.path"),
     "task": (LINE + " --task fly", "fly"),
     "algorithm": (LINE + " --algo.type reinforce", "reinforce"),
     "cloning": (LINE + " --algo.type bc --reward sparse", "use `vla train`"),
     "reward": (LINE + " --reward praise", "--reward"),
-    "no critic": (LINE, "reward 'critic' needs a critic; give one with --critic"),
-    "critic nowhere": (LINE + " --critic {new}x", "no critic there"),
-    "policy nowhere": ("train rl --out {new} --from {new}x --demos {demos}", "no checkpoint there"),
-    "demos nowhere": (
-        "train rl --out {new} --from {start} --demos {new}x --reward sparse",
+    "no reward model": (
+        LINE,
+        "reward 'learned' needs a reward model; give one with --reward-model",
+    ),
+    "reward model nowhere": (LINE + " --reward-model {new}x", "no reward model there"),
+    "policy nowhere": (
+        "train rl --out {new} --policy.path {new}x --dataset {demos}",
+        "no checkpoint there",
+    ),
+    "dataset nowhere": (
+        "train rl --out {new} --policy.path {start} --dataset {new}x --reward sparse",
         "{new}x",
     ),
-    "earlier nowhere": (LINE + " --reward sparse --also {new}x", "no experience there"),
-    "candidates": (
-        LINE + " --reward sparse --algo.type steer --algo.candidates 8",
-        "candidates: got 8, expected at most 7",
+    "prior run nowhere": (LINE + " --reward sparse --prior-runs {new}x", "no experience there"),
+    "best of n": (
+        LINE + " --reward sparse --algo.type dsrl --algo.best-of-n 8",
+        "got 8, expected at most 7",
     ),
-    "tuned": (
-        LINE + " --reward sparse --algo.type dppo --algo.tuned 7",
-        "tuned: got 7, the policy denoises in 6 steps",
+    "fine-tuned steps": (
+        LINE + " --reward sparse --algo.type dppo --algo.ft-denoising-steps 7",
+        "ft_denoising_steps: got 7, the policy denoises in 6 steps",
     ),
-    "helped by nobody": (
-        LINE + " --reward sparse --help.attended 2",
-        "expected shares up to 1",
+    "intervention share": (
+        LINE + " --reward sparse --intervention.fraction 2",
+        "intervention.fraction: got 2.0, expected at most 1",
     ),
-    "nobody calls for help": (
-        LINE + " --reward sparse --help.attended 0.5",
-        "a critic has to see that there is no progress",
+    "intervention without progress": (
+        LINE + " --reward sparse --intervention.fraction 0.5",
+        "a reward model has to see that there is no progress",
     ),
-    "no leads to draw": (LINE + " --reward sparse --help.curriculum", "such as --help.led 0.5"),
-    "rounds": (LINE + " --rounds 3", "as many steps in every round"),
-    "lag alone": (LINE + " --reward sparse --runtime.lag 1", "add --runtime.processes"),
+    "no jump starts to draw": (
+        LINE + " --reward sparse --jump-start.curriculum",
+        "such as --jump-start.fraction 0.5",
+    ),
+    "iterations": (LINE + " --n-iterations 3", "as many steps in every iteration"),
+    "lag alone": (
+        LINE + " --reward sparse --runtime.max-policy-lag 1",
+        "add --runtime.distributed",
+    ),
     "gamma": (LINE + " --gamma 1.1", "gamma of at most 1"),
-    "episodes": (LINE + " --episodes 0", "episodes: got 0, expected at least 1"),
+    "episodes": (
+        LINE + " --episodes-per-iteration 0",
+        "episodes_per_iteration: got 0, expected at least 1",
+    ),
+    "old source": ("train rl --out {new} --from {start}", "--from is now --policy.path"),
+    "old group": (LINE + " --help.led 0.5", "--help.led is now --jump-start.fraction"),
+    "old algorithm flag": (LINE + " --algo.trace 0.9", "--algo.trace is now --algo.gae-lambda"),
 }
 
 
-@pytest.mark.parametrize(("line", "said"), WRONG_WORDS.values(), ids=list(WRONG_WORDS))
-def test_it_is_told_in_one_sentence_and_nothing_is_written(line, said, run, data, tmp_path, capsys):
+@pytest.mark.parametrize(("line", "sentence"), WRONG_WORDS.values(), ids=list(WRONG_WORDS))
+def test_it_is_told_in_one_sentence_and_nothing_is_written(
+    line, sentence, run, data, tmp_path, capsys
+):
     paths = {"new": tmp_path / "new", "start": run, "demos": data}
     assert cli.main(line.format(**paths).split()) == 1
-    assert said.format(**paths) in only_sentence(capsys.readouterr().err)
+    assert sentence.format(**paths) in only_sentence(capsys.readouterr().err)
     assert not paths["new"].exists()

@@ -35,8 +35,8 @@ def test_from_demonstrations_to_a_report_with_a_kill_on_the_way(tmp_path) -> Non
     said = follow(f"demos reach --episodes 6 --workers 1 --out {data}")
     assert said.splitlines()[-1].startswith("6 episodes, ")
     train = (
-        f"train --recipe reach --data {data} --out {run} --steps 30 --save-every 2 --threads 1 "
-        "--algo.batch 8 --eval.final-episodes 0"
+        f"train --recipe reach --dataset {data} --out {run} --steps 30 --save-every 2 --threads 1 "
+        "--algo.batch-size 8 --eval.final-episodes 0"
     )
     kill_when(start(train), run / "checkpoint" / "policy.json")
     reached = checkpoint.load(run)[1].step
@@ -54,7 +54,8 @@ def test_from_demonstrations_to_a_report_with_a_kill_on_the_way(tmp_path) -> Non
     deployed, again = tmp_path / "deployed", tmp_path / "again"
     assert "5 graphs" in follow(f"export {run} --out {deployed}")
     said = follow(
-        f"parity {deployed} --against {run} --data {data} --decisions 30 --stages 3 --episodes 38"
+        f"verify-export {deployed} --reference-checkpoint {run} --dataset {data} --decisions 30 "
+        "--stages 3 --episodes 38"
     )
     assert "success, 38 episodes" in said
     follow(f"eval {deployed} --episodes 4 --videos 1 --out {again}")

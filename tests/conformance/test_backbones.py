@@ -57,7 +57,7 @@ def probe(request: pytest.FixtureRequest, tiny_model: Callable[[str], Path]) -> 
     name, kind = request.param
     if not kind:
         return Probe(name)
-    return Probe(name, model=str(tiny_model(kind)), tune="full", **tiny_models.SMALL)
+    return Probe(name, model=str(tiny_model(kind)), finetune_mode="full", **tiny_models.SMALL)
 
 
 def assert_close(a: Tensor, b: Tensor) -> None:

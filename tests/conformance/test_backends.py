@@ -30,7 +30,7 @@ ELSEWHERE = {
 def _plays_many(backend: str) -> bool:
     """Return whether a backend plays our tasks, and in more than one world."""
     config = registry.load("sim.backends", backend).Config
-    return backend != vec_env.SUITE_BACKEND and not config.live
+    return backend != vec_env.SUITE_BACKEND and not config.is_realtime
 
 
 def _marks(backend: str, task: str) -> list[pytest.MarkDecorator]:
@@ -140,12 +140,12 @@ def test_the_same_seed_is_the_same_episode_and_another_seed_is_not(env: Any) -> 
 
 def test_rows_that_idle_stand_still_and_the_others_go_on(env: Any) -> None:
     before = env.reset(1)
-    idle = np.array([False, True, False, True])
-    after = env.step_chunk(_swing(env, 3), idle=idle)
-    np.testing.assert_array_equal(after.obs.proprio[idle], before.proprio[idle])
-    np.testing.assert_array_equal(_numpy(after.obs.images)[idle], _numpy(before.images)[idle])
-    np.testing.assert_array_equal(after.info["steps"], np.where(idle, 0, 3))
-    np.testing.assert_allclose(after.obs.time_s, np.where(idle, 0, 3) / env.spec.robot.control_hz)
+    frozen = np.array([False, True, False, True])
+    after = env.step_chunk(_swing(env, 3), frozen=frozen)
+    np.testing.assert_array_equal(after.obs.proprio[frozen], before.proprio[frozen])
+    np.testing.assert_array_equal(_numpy(after.obs.images)[frozen], _numpy(before.images)[frozen])
+    np.testing.assert_array_equal(after.info["steps"], np.where(frozen, 0, 3))
+    np.testing.assert_allclose(after.obs.time_s, np.where(frozen, 0, 3) / env.spec.robot.control_hz)
 
 
 def test_rows_that_begin_anew_leave_the_others_where_they_are(env: Any) -> None:
@@ -162,7 +162,7 @@ def test_rows_that_begin_anew_leave_the_others_where_they_are(env: Any) -> None:
 
 def test_experts_succeed_and_final_observations_are_those_before_the_reset(env: Any) -> None:
     env.reset(0)
-    step = env.step_chunk(_home(env, LONGEST), helped=np.ones(ENVS, np.bool_))
+    step = env.step_chunk(_home(env, LONGEST), use_expert=np.ones(ENVS, np.bool_))
     assert (step.terminated | step.truncated).all()
     assert step.info["success"].sum() >= ENVS - 1
     np.testing.assert_array_equal(step.reward, step.info["success"])

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from tests.fakes import fake_context, liven_
 from vla.contracts import registry
+from vla.contracts.protocols import Head
 
 CHUNK, ACTIONS, SIZES = 4, 3, (12, 8, 10)
 
@@ -28,6 +29,7 @@ def condition(batch: int):
 
 @pytest.mark.parametrize("stochastic", [False, True])
 def test_a_sample_is_a_path_from_the_noise_to_a_finite_chunk(head, stochastic: bool) -> None:
+    assert isinstance(head, Head)
     noise = draw(1, 2, *head.noise_shape)
     latents, log_prob = head.sample(condition(2), noise, stochastic)
     steps = head.noise_shape[0] - 1

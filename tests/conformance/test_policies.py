@@ -31,8 +31,19 @@ from vla.nn.text import train_tokenizer
 
 SMALL: dict[str, dict[str, Any]] = {
     "act": {"image_px": PX, "width": 16, "layers": 1},
-    "lerobot_diffusion": {"image_px": 2 * PX, "widths": (16, 32), "steps": 3, "eta": 1.0},
-    "smolvla": {"model": "random", "image_px": 24, "learns": "all", "layers": 1, "steps": 3},
+    "lerobot_diffusion": {
+        "image_px": 2 * PX,
+        "down_dims": (16, 32),
+        "num_inference_steps": 3,
+        "eta": 1.0,
+    },
+    "smolvla": {
+        "model": "random",
+        "image_px": 24,
+        "train_expert_only": False,
+        "layers": 1,
+        "num_inference_steps": 3,
+    },
     "vla": {"backbone": tiny.Config(image_px=PX)},
 }
 """Settings that make a policy small enough for tests."""
@@ -43,7 +54,7 @@ NAMES = registry.names("vla.policies")
 
 def config_of(name: str) -> Any:
     config = registry.load("vla.policies", name).Config()
-    return replace(config, chunk=4, execute=2, **SMALL.get(name, {}))
+    return replace(config, chunk_size=4, n_action_steps=2, **SMALL.get(name, {}))
 
 
 @functools.cache
@@ -67,7 +78,7 @@ def act(policy: Any, obs: Observation, noise: np.ndarray) -> torch.Tensor:
 
 def test_it_is_a_policy_of_its_arm_that_stays_within_the_arms_limits(policy: Any) -> None:
     assert isinstance(policy, ArmPolicy)
-    assert (policy.execute, policy.prefix) == (2, 0)
+    assert (policy.n_action_steps, policy.max_prefix_len) == (2, 0)
     rng = np.random.default_rng(0)
     values = act(policy, fake_observation(rng, 3), 10 * fake_noise(rng, policy, 3))
     assert values.shape == (3, 4, 2)
@@ -167,7 +178,7 @@ def test_decisions_without_a_query_teach_only_what_remembers_them(policy: Any) -
 @pytest.mark.parametrize(
     ("changes", "message"),
     [({"cameras": ("side",)}, "policy.cameras: fake has cameras"),
-     ({"execute": 5}, r"policy.execute must lie in \[1, chunk = 4\], got 5")],
+     ({"n_action_steps": 5}, r"policy.n_action_steps: got 5, expected 1 to chunk_size = 4")],
 )  # fmt: skip
 def test_settings_that_do_not_fit_the_arm_are_refused(
     name: str, changes: Any, message: str

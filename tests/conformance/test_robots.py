@@ -6,11 +6,11 @@ import mujoco
 import numpy as np
 import pytest
 
-from sim.expert import Motion
-from sim.kinematics import solve
-from sim.scene import ASSETS, compile_scene
+from sim.core.kinematics import solve
+from sim.core.scene import ASSETS, compile_scene
+from sim.core.world import MujocoWorld
+from sim.experts.motions import Motion
 from sim.tasks import reach
-from sim.world import MujocoWorld
 from vla.contracts import registry
 from vla.contracts.specs import RobotSpec
 

@@ -5,12 +5,12 @@ import functools
 import numpy as np
 import pytest
 
-from sim import behaviours
-from sim.episode import EpisodeRecord, record_episode
-from sim.scene import compile_scene
-from sim.task import Task
+from sim.core.scene import compile_scene
+from sim.core.task import Task
+from sim.core.world import MujocoWorld
+from sim.experts import behaviours
+from sim.experts.episode import EpisodeRecord, record_episode
 from sim.vec_env import make
-from sim.world import MujocoWorld
 from vla.contracts import config, registry
 from vla.contracts.specs import RobotSpec
 

@@ -1,4 +1,4 @@
-"""Policies and a critic with random weights, and what is exported of them."""
+"""Policies and a reward model with random weights, and what is exported of them."""
 
 import os
 from dataclasses import replace
@@ -9,38 +9,41 @@ import pytest
 import torch
 from filelock import FileLock
 
-from deploy import artefact as artefacts
-from deploy import export
-from deploy.artefact import Artefact
-from deploy.critic import artefact as critics
-from deploy.critic import export as critic_export
-from deploy.critic.artefact import CriticArtefact
-from reward_models import checkpoint as critic_checkpoint
-from reward_models.calibrate import Calibration
-from reward_models.critics import pairwise
-from reward_models.curves import ScorerConfig
-from reward_models.scorer import Scorer
+from deploy.commands import export
+from deploy.reward_model import artefact as critics
+from deploy.reward_model import export as reward_model_export
+from deploy.reward_model.artefact import RewardModelArtefact
+from deploy.runtime import artefact as artefacts
+from deploy.runtime.artefact import Artefact
+from reward_models.core import checkpoint as reward_model_checkpoint
+from reward_models.core.calibration import Calibration
+from reward_models.core.curves import ScorerConfig
+from reward_models.core.scorer import Scorer
+from reward_models.models import pairwise
 from tests.fakes import PX, TASKS, fake_policy, liven_
-from vla import checkpoint, opening
+from vla import checkpoint
 from vla.backbones import tiny
 from vla.checkpoint import Provenance
 from vla.contracts.protocols import ArmPolicy
 from vla.data.info import DatasetInfo
 from vla.data.store import EpisodeStore
 from vla.heads import diffusion, flow_matching
-from vla.memory import bank, none
+from vla.memory import bank, gru, none
 from vla.nn.text import train_tokenizer
 from vla.policies import vla
 from vla.policies.vla import VLAPolicy
+from vla.runtime import policy_loader
 
 CONFIGS = {
-    "remembers": (vla.Config(memory=bank.Config(slots=7), head=diffusion.Config(prefix=5)), 1),
+    "remembers": (
+        vla.Config(memory=bank.Config(slots=7), head=diffusion.Config(max_prefix_len=5)), 1,
+    ),
     "another": (
         vla.Config(
             memory=none.Config(), cameras=("wrist",),
             head=diffusion.Config(
-                denoiser="transformer", prediction="epsilon", steps=4, tuned=2, width=64, depth=1,
-                prefix=3,
+                denoiser="transformer", prediction_type="epsilon", num_inference_steps=4,
+                ft_denoising_steps=2, width=64, depth=1, max_prefix_len=3,
             ),
         ),
         3,
@@ -48,7 +51,16 @@ CONFIGS = {
     "flows": (
         vla.Config(
             memory=none.Config(),
-            head=flow_matching.Config(width=64, depth=1, steps=4, tuned=2, prefix=3),
+            head=flow_matching.Config(
+                width=64, depth=1, num_inference_steps=4, ft_denoising_steps=2, max_prefix_len=3,
+            ),
+        ),
+        1,
+    ),
+    "recurrent": (
+        vla.Config(
+            memory=gru.Config(hidden_size=24),
+            head=diffusion.Config(num_inference_steps=2, max_prefix_len=3),
         ),
         1,
     ),
@@ -84,7 +96,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture
 def policy(exported: dict[str, Path]) -> ArmPolicy:
     """Return an exported policy that remembers."""
-    return opening.open_(exported["remembers"], threads=1).policy
+    return policy_loader.open_policy(exported["remembers"], threads=1).policy
 
 
 @pytest.fixture(params=list(CONFIGS))
@@ -101,49 +113,53 @@ SETTINGS = ScorerConfig(lags_s=(0.4, 0.9, 1.7), horizon_s=1.2, absolute_share=0.
 FITTED = Calibration(
     done=(-0.5, 0.8), confidence=(2.0, -9.0, -12.0, 1.0), trend=(-0.3, 0.8, 0.1, 1.5, 2.0)
 )
-"""With these the critic of the tests abstains now and then."""
+"""With these the reward model of the tests abstains now and then."""
 
 
-def made_critic(seed: int = 0) -> Scorer:
-    """Return a critic with random weights, in evaluation mode."""
+def made_reward_model(seed: int = 0) -> Scorer:
+    """Return a reward model with random weights, in evaluation mode."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # noqa: TID251  initial weights come from the global generator
-        critic = CRITIC.build(train_tokenizer(TASKS))
-    liven_(critic, seed)
-    return Scorer(critic.eval(), SETTINGS, FITTED)
+        reward_model = CRITIC.build(train_tokenizer(TASKS))
+    liven_(reward_model, seed)
+    return Scorer(reward_model.eval(), SETTINGS, FITTED)
 
 
-def save_critic(scorer: Scorer, folder: Path) -> Path:
-    """Write a critic as `vla critic train` does."""
-    critic_checkpoint.save(
-        scorer, CRITIC, train_tokenizer(TASKS), folder, weights=scorer.critic.state_dict(),
+def save_reward_model(scorer: Scorer, folder: Path) -> Path:
+    """Write a reward model as `vla reward-model train` does."""
+    reward_model_checkpoint.save(
+        scorer, CRITIC, train_tokenizer(TASKS), folder, weights=scorer.reward_model.state_dict(),
         provenance={"step": 3, "data": ["push"]},
     )  # fmt: skip
     return folder
 
 
 @pytest.fixture(scope="session")
-def critic_folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Return the folder of a critic and what was exported of it; tests copy what they change."""
+def reward_model_folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return the folder of a reward model and what was exported of it; tests copy what they
+    change.
+    """
     place = tmp_path_factory.getbasetemp()
     if os.environ.get("PYTEST_XDIST_WORKER"):
         place = place.parent
-    trained, exported = place / "critic", place / "exported-critic"
-    with FileLock(place / "exported-critic.lock"):
+    trained, exported = place / "reward_model", place / "exported-reward_model"
+    with FileLock(place / "exported-reward_model.lock"):
         if not exported.exists():
-            critic_export.export(save_critic(made_critic(), trained), exported, batch=CRITIC_BATCH)
+            reward_model_export.export(
+                save_reward_model(made_reward_model(), trained), exported, batch=CRITIC_BATCH
+            )
     return trained, exported
 
 
 @pytest.fixture
-def critic_artefact(critic_folders: tuple[Path, Path]) -> CriticArtefact:
-    """Return the exported critic."""
-    return critics.read(critic_folders[1])
+def reward_model_artefact(reward_model_folders: tuple[Path, Path]) -> RewardModelArtefact:
+    """Return the exported reward model."""
+    return critics.read(reward_model_folders[1])
 
 
 def with_steps(policy: VLAPolicy, steps: int) -> VLAPolicy:
     """Return the policy, denoising in another number of steps."""
-    config = replace(policy.config, head=replace(policy.config.head, steps=steps))  # type: ignore[type-var]
+    config = replace(policy.config, head=replace(policy.config.head, num_inference_steps=steps))  # type: ignore[type-var]
     other = config.build(policy.robot, policy.statistics, policy.text.tokenizer)
     other.load_state_dict(policy.state_dict())
     return other.eval()

@@ -1,4 +1,5 @@
-"""CUDA's runtime as far as `deploy.cuda` calls it: memory that is numpy's, a stream that waits.
+"""CUDA's runtime as far as `deploy.targets._cuda` calls it: memory that is numpy's, a stream that
+waits.
 
 What is put into a stream happens when it is waited for, not before. A wrong address, size or
 direction, and a call that may not be recorded, are errors as they are on a GPU.

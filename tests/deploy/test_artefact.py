@@ -5,12 +5,13 @@ import shutil
 
 import pytest
 
-from deploy import artefact as artefacts
-from deploy import export
+from deploy.commands import export
+from deploy.runtime import artefact as artefacts
 from tests.deploy import damage
 from tests.deploy.conftest import made, origin
 from tests.deploy.damage import changed
-from vla.nn.steering import SteeringConfig
+from vla.contracts import migrate
+from vla.nn.noise_actor import NoiseActorConfig
 
 
 @pytest.fixture
@@ -27,12 +28,19 @@ def test_a_manifest_names_every_file_with_its_shapes_and_says_where_it_comes_fro
     }  # fmt: skip
     ports = {p.name: (p.dtype, p.shape) for p in manifest.graphs["encode"].inputs}
     assert ports["images"] == ("uint8", (1, 2, 32, 32, 3))
-    assert ports["words"] == ("int64", (1, "words"))
+    assert ports["token_ids"] == ("int64", (1, "num_tokens"))
     assert (manifest.task, manifest.step, manifest.precision) == ({"type": "reach"}, 7, "fp32")
     assert set(manifest.versions) == {"torch", "onnx", "onnxscript"}
 
 
-@pytest.mark.parametrize("name", ["encode.onnx", "memory.onnx", "decide.onnx", "tokenizer.json"])
+def test_no_file_holds_paths_of_the_exporting_machine(exported):
+    for place in exported.values():
+        damage.assert_private(place)
+
+
+@pytest.mark.parametrize(
+    "name", ["encode.onnx", "memory_update.onnx", "act.onnx", "tokenizer.json"]
+)
 def test_a_file_that_was_changed_or_lost_is_named(folder, name):
     damage.assert_named(artefacts.read, folder, name)
 
@@ -40,19 +48,36 @@ def test_a_file_that_was_changed_or_lost_is_named(folder, name):
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"format": 3}, "format 3, expected 2"),
-        ({"steps": 0}, "0 steps of 100"),
+        ({"format": 4}, "format 4, expected 2 or 3"),
+        ({"num_inference_steps": 0}, "0 steps of 100"),
         ({"batch": 0}, "batch 0"),
         ({"views": [5]}, r"views \(5,\) of 2 cameras"),
         ({"batch": "1"}, "expected int, got '1'"),
         ({"more": 1}, "unknown field 'more'"),
         ({"graphs": {}}, "lacks graph 'encode'"),
+        (
+            {"state_shapes": {"hidden": [3]}},
+            "state_shapes.hidden is no output of graph 'memory_update'",
+        ),
+        ({"format": 2, "memory": [7, 17]}, "export again"),
     ],
 )
 def test_a_description_that_makes_no_sense_is_refused(folder, values, said):
     changed(folder, **values)
     with pytest.raises(ValueError, match=said):
         artefacts.read(folder)
+
+
+def test_a_description_of_format_2_is_read_as_one_whose_memory_is_slots(folder):
+    path, expected = folder / artefacts.MANIFEST, artefacts.read(folder).manifest
+    found = json.loads(path.read_text())
+    shapes, _ = found.pop("state_shapes"), found.pop("remembers")
+    old = {**found, "format": 2, "memory": shapes["slot_tokens"]}
+    path.write_text(json.dumps(old))
+    assert artefacts.read(folder).manifest == expected
+    forgetful = migrate.manifest({**old, "memory": [1, 17, 64]})  # of policies without memory
+    assert forgetful["remembers"] is False
+    assert forgetful["state_shapes"]["slot_tokens"] == [1, 17, 64]
 
 
 def test_a_description_cannot_name_files_elsewhere(folder):
@@ -89,8 +114,8 @@ def test_a_folder_that_holds_something_else_is_neither_read_nor_overwritten(tmp_
 
 def test_a_steered_policy_is_not_exported(tmp_path):
     policy = made("remembers")
-    policy.steer_(SteeringConfig(width=8))
-    with pytest.raises(ValueError, match="export the policy it was steered from"):
+    policy.add_noise_actor(NoiseActorConfig(width=8))
+    with pytest.raises(ValueError, match="export the policy that it was added to"):
         export.export(policy, origin(), tmp_path / "out")
     assert not list(tmp_path.iterdir())
 

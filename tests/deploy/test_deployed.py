@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from deploy import artefact as artefacts
-from deploy import chain
-from deploy.policy import DeployedPolicy
+from deploy.runtime import artefact as artefacts
+from deploy.runtime import chain
+from deploy.runtime.policy import DeployedPolicy
 from deploy.targets import onnxruntime
 from tests.deploy.conftest import made, with_steps
 from tests.fakes import fake_noise, fake_observation
 from vla.contracts.protocols import ArmPolicy
-from vla.contracts.types import PolicyState, Prefix
+from vla.contracts.types import Prefix
 from vla.nn import diffusion, flow
 
 CLOSE = {"sample": 2e-5, "epsilon": 1e-3, "velocity": 2e-5}
@@ -47,10 +47,12 @@ def test_it_decides_as_the_checkpoint_does_and_merges_the_same_entries(pair, spl
     batch = artefact.manifest.batch
     for ours, theirs, (mine, other) in together(policy, deployed(artefact, split=split), batch, 30):
         assert theirs.dtype == np.float32
-        np.testing.assert_allclose(theirs, ours, rtol=0, atol=CLOSE[policy.config.head.prediction])
-        np.testing.assert_array_equal(other.slot_count, mine.slot_count.numpy())
-        np.testing.assert_allclose(other.slot_time, mine.slot_time.numpy(), rtol=1e-5, atol=1e-4)
-        np.testing.assert_allclose(other.tokens, mine.tokens.numpy(), rtol=0, atol=1e-4)
+        np.testing.assert_allclose(
+            theirs, ours, rtol=0, atol=CLOSE[policy.config.head.prediction_type]
+        )
+        assert other.tensors.keys() == mine.tensors.keys()
+        for name, value in other.tensors.items():
+            np.testing.assert_allclose(value, mine[name].numpy(), rtol=1e-5, atol=1e-4)
 
 
 def settled(policy, rng, counts, guided=False):
@@ -60,7 +62,7 @@ def settled(policy, rng, counts, guided=False):
     soft = 0.5 if guided else 0.0
     return Prefix(
         values=rng.uniform(-0.3, 0.3, (len(counts), chunk, channels)).astype(np.float32),
-        weight=np.where(weight, 1.0, soft).astype(np.float32), guided=guided,
+        mask=np.where(weight, 1.0, soft).astype(np.float32), guided=guided,
     )  # fmt: skip
 
 
@@ -69,20 +71,20 @@ def settled(policy, rng, counts, guided=False):
 def test_it_goes_on_from_settled_actions_as_the_checkpoint_does(pair, split, guided):
     policy, artefact = pair
     other, rng = deployed(artefact, split=split), np.random.default_rng(1)
-    assert other.prefix == policy.prefix > 1
+    assert other.max_prefix_len == policy.max_prefix_len > 1
     obs, noise = fake_observation(rng, 4, 0.0), fake_noise(rng, policy, 4)
     state = policy.initial_state(4)
-    prefix = settled(policy, rng, [0, 1, 2, policy.prefix], guided)
+    prefix = settled(policy, rng, [0, 1, 2, policy.max_prefix_len], guided)
     ours = policy.act(obs, state, noise, prefix)[0].values.numpy()
     theirs = np.asarray(other.act(obs, other.initial_state(4), noise, prefix)[0].values)
-    np.testing.assert_allclose(theirs, ours, rtol=0, atol=CLOSE[policy.config.head.prediction])
+    np.testing.assert_allclose(theirs, ours, rtol=0, atol=CLOSE[policy.config.head.prediction_type])
     for values in (ours, theirs):
-        done = prefix.weight == 1
+        done = prefix.mask == 1
         np.testing.assert_allclose(values[done], prefix.values[done], rtol=0, atol=1e-5)
     free = policy.act(obs, state, noise)[0].values.numpy()
     if not guided:  # the first row has no settled action
         np.testing.assert_allclose(ours[0], free[0], rtol=0, atol=1e-5)
-    assert np.abs(ours - free)[3, policy.prefix :].max() > 1e-3  # what follows is another
+    assert np.abs(ours - free)[3, policy.max_prefix_len :].max() > 1e-3  # what follows is another
 
 
 @pytest.mark.parametrize("torch", [False, True])
@@ -93,11 +95,11 @@ def test_a_prefix_that_it_cannot_go_on_from_is_refused(exported, torch):
     obs, noise = fake_observation(rng, 1, 0.0), fake_noise(rng, policy, 1)
     good, far = settled(policy, rng, [5]), settled(policy, rng, [6])
     wrong = {
-        "6 settled actions, .* at most 5; train with --policy.head.prefix 6": far,
-        "not the first actions": replace(good, weight=good.weight[:, ::-1].copy()),
-        "weights 0.0 to 2.0": replace(good, weight=2 * good.weight),
+        "got 6 actions, .* at most 5; train with --policy.head.max_prefix_len 6": far,
+        "not 1 for the first actions": replace(good, mask=good.mask[:, ::-1].copy()),
+        "a mask from 0.0 to 2.0": replace(good, mask=2 * good.mask),
         r"values float32 \(1, 16, 1\)": replace(good, values=good.values[..., :1]),
-        "all of them finite": replace(good, values=good.values * np.nan),
+        r"expected finite float32 \(1, 16, 2\)": replace(good, values=good.values * np.nan),
     }
     for said, prefix in wrong.items():
         with pytest.raises(ValueError, match=said):
@@ -110,21 +112,25 @@ def test_rows_that_do_not_fill_its_batch_are_decided_in_groups(exported):
     assert artefact.manifest.batch == 3
     for ours, theirs, _ in together(policy, deployed(artefact), 5, 2):
         assert theirs.shape == ours.shape
-        np.testing.assert_allclose(theirs, ours, rtol=0, atol=CLOSE[policy.config.head.prediction])
+        np.testing.assert_allclose(
+            theirs, ours, rtol=0, atol=CLOSE[policy.config.head.prediction_type]
+        )
 
 
 def test_the_number_of_denoising_steps_is_chosen_when_it_runs(exported):
     policy, artefact = made("remembers"), artefacts.read(exported["remembers"])
-    three = deployed(artefact, steps=3)
+    three = deployed(artefact, num_inference_steps=3)
     assert three.noise_shape == (4, *policy.noise_shape[1:])
     for ours, theirs, _ in together(with_steps(policy, 3), three, 1, 3):
-        np.testing.assert_allclose(theirs, ours, rtol=0, atol=CLOSE[policy.config.head.prediction])
+        np.testing.assert_allclose(
+            theirs, ours, rtol=0, atol=CLOSE[policy.config.head.prediction_type]
+        )
 
 
 def test_steps_that_have_a_network_of_their_own_are_not_renumbered(exported):
     artefact = artefacts.read(exported["another"])
-    with pytest.raises(ValueError, match="got 3; the last 2 of 4 have a network of their own"):
-        deployed(artefact, steps=3)
+    with pytest.raises(ValueError, match="got 3, expected 4: the last 2 have a network"):
+        deployed(artefact, num_inference_steps=3)
 
 
 @pytest.mark.parametrize("steps", [1, 3, 6, 7, 100])
@@ -163,10 +169,7 @@ def test_a_stale_memory_is_forgotten_at_the_first_observation_even_if_it_is_not_
     obs, noise = fake_observation(rng, 1, 0.0), fake_noise(rng, policy, 1)
     other = deployed(artefact)
     empty = other.initial_state(1)
-    stale = PolicyState(
-        tokens=empty.tokens + np.nan, slot_time=empty.slot_time + np.nan,
-        slot_count=empty.slot_count + np.nan,
-    )  # fmt: skip
+    stale = empty.map(lambda value: value + np.nan)
     for split in (False, True):
         other = deployed(artefact, split=split)
         fresh, again = other.act(obs, empty, noise)[0], other.act(obs, stale, noise)[0]
@@ -201,7 +204,7 @@ def test_it_is_a_policy_that_knows_its_arm(pair):
     other = deployed(artefact)
     assert isinstance(other, ArmPolicy)
     assert isinstance(policy, ArmPolicy)
-    assert (other.execute, other.noise_shape) == (policy.execute, policy.noise_shape)
+    assert (other.n_action_steps, other.noise_shape) == (policy.n_action_steps, policy.noise_shape)
     assert other.robot == policy.robot
 
 
@@ -210,9 +213,9 @@ def test_it_runs_without_torch(exported):
 import sys
 from pathlib import Path
 import numpy as np
-from vla import opening
+from vla.runtime import policy_loader
 from vla.contracts.types import Observation
-policy = opening.open_(Path({str(exported["remembers"])!r}), threads=1).policy
+policy = policy_loader.open_policy(Path({str(exported["remembers"])!r}), threads=1).policy
 camera = policy.robot.cameras[0]
 obs = Observation(
     images=np.zeros((1, 2, camera.height_px, camera.width_px, 3), np.uint8),
@@ -221,7 +224,7 @@ obs = Observation(
 )
 noise = np.zeros((1, *policy.noise_shape), np.float32)
 chunk, state = policy.act(obs, policy.initial_state(1), noise)
-assert np.isfinite(chunk.values).all() and state.slot_count.sum() == 1
+assert np.isfinite(chunk.values).all() and state["slot_count"].sum() == 1
 heavy = {{"torch", "lerobot", "transformers", "mujoco"}} & set(sys.modules)
 assert not heavy, heavy
 """

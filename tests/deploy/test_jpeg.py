@@ -8,8 +8,8 @@ import cv2
 import numpy as np
 import pytest
 
-from deploy import jpeg
-from deploy.client import RemotePolicy
+from deploy.server import jpeg
+from deploy.server.client import RemotePolicy
 from tests.fakes import PX
 from tests.served import given, same, serving
 
@@ -85,9 +85,7 @@ WRONG = {
 
 @pytest.mark.parametrize("said", list(WRONG))
 def test_what_is_no_picture_of_the_camera_is_refused(said):
-    with pytest.raises(
-        ValueError, match="jpeg: picture 0: .*; observe anew, or send raw"
-    ) as caught:
+    with pytest.raises(ValueError, match="jpeg: image 0: .*; observe again, or send raw") as caught:
         decoded(WRONG[said])
     assert said in str(caught.value)
 
@@ -141,7 +139,7 @@ def test_a_picture_that_is_refused_is_one_sentence_and_the_next_one_is_decided(p
             remote.encode = lambda images, bad=bad: (
                 np.frombuffer(bad * 2, np.uint8), np.full((1, 2), len(bad))
             )  # fmt: skip
-            with pytest.raises(ValueError, match="refuses: jpeg: picture 0:") as caught:
+            with pytest.raises(ValueError, match="refuses: jpeg: image 0:") as caught:
                 remote.act(*given(policy))
             assert said in str(caught.value)
         for odd in (np.zeros((2, 2), np.uint8), np.zeros(4, np.float32)):
@@ -168,9 +166,9 @@ def test_a_client_of_raw_pictures_needs_numpy_alone():
     code = (
         "import sys\n"
         "for n in ('cv2', 'onnxruntime', 'tokenizers', 'torch', 'PIL'): sys.modules[n] = None\n"
-        "import deploy.client as client\n"
+        "import deploy.server.client as client\n"
         "try: client.RemotePolicy('unix:/nowhere', jpeg=90)\n"
         "except ValueError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "install opencv-python-headless, or send raw pictures, jpeg=0" in done.stdout
+    assert "install opencv-python-headless, or send raw images, jpeg=0" in done.stdout

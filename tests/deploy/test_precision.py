@@ -8,10 +8,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from deploy import artefact as artefacts
-from deploy import export, parity, precision
-from deploy.parity import ParityArgs
+from deploy.commands import export, verify_export
+from deploy.commands.verify_export import VerifyExportArgs
+from deploy.precision import sixteen_bit
+from deploy.runtime import artefact as artefacts
 from deploy.targets import onnxruntime
+from tests.deploy import damage
 from tests.deploy.conftest import made, made_up
 
 HALVES = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
@@ -21,7 +23,7 @@ FLOATING = (TensorProto.FLOAT, *HALVES.values())
 @pytest.fixture(params=HALVES)
 def halved(request, exported, tmp_path):
     copy = shutil.copytree(exported["remembers"], tmp_path / "copy")
-    export._halved(copy, request.param)
+    export._sixteen_bit(copy, request.param)
     return request.param, copy, exported["remembers"]
 
 
@@ -29,6 +31,7 @@ def test_learned_factors_have_sixteen_bits_and_nothing_else_has(halved):
     half, folder, before = halved
     new, old = artefacts.read(folder), artefacts.read(before)
     assert new.manifest.precision == half
+    damage.assert_private(folder)
     for name, graph in new.manifest.graphs.items():
         assert graph.inputs == old.manifest.graphs[name].inputs  # all that goes in and out is FP32
         assert graph.outputs == old.manifest.graphs[name].outputs
@@ -39,7 +42,7 @@ def test_learned_factors_have_sixteen_bits_and_nothing_else_has(halved):
         for node in users:  # what it gives is FP32 again at once
             takers = [n for n in model.graph.node if node.output[0] in n.input]
             assert [n.op_type for n in takers] == ["Cast"]
-    whole = onnx.load(new.path("decide"))
+    whole = onnx.load(new.path("act"))
     kinds = {n.op_type for n in whole.graph.node}
     assert {"Conv", "Gemm"} <= kinds
     plain = {i.name for i in whole.graph.initializer if i.data_type == TensorProto.FLOAT}
@@ -51,14 +54,14 @@ def test_learned_factors_have_sixteen_bits_and_nothing_else_has(halved):
 def test_it_runs_on_a_cpu_and_is_near(halved):
     half, folder, _ = halved
     artefact = artefacts.read(folder)
-    args = ParityArgs(against=folder, data=folder, decisions=24, stages=6)
+    args = VerifyExportArgs(reference_checkpoint=folder, dataset=folder, decisions=24, stages=6)
     engine = onnxruntime.Config().open(artefact)
-    found = parity.compare(made("remembers"), artefact, engine, made_up(), args)
+    found = verify_export.compare(made("remembers"), artefact, engine, made_up(), args)
     bits = {"fp16": 11, "bf16": 8}[half]
     assert 0.01 * 2**-bits < found.action < 20 * 2**-bits
     assert all(one.cosine > 0.99 for one in found.stages.values())
-    assert parity.faults(found, None, "fp32")
-    assert not parity.faults(found, None, half)
+    assert verify_export.failures(found, None, "fp32")
+    assert not verify_export.failures(found, None, half)
 
 
 def test_bf16_computed_in_fp32_rounds_as_bf16_does(tmp_path):
@@ -75,14 +78,16 @@ def test_bf16_computed_in_fp32_rounds_as_bf16_does(tmp_path):
     onnx.save(
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path
     )
-    assert precision.halve(path, "bf16") == 1
+    assert sixteen_bit.halve(path, "bf16") == 1
 
     def rounded(values):
         return values.astype(ml_dtypes.bfloat16).astype(np.float32)
 
     import onnxruntime as engine
 
-    session = engine.InferenceSession(precision.widened(path), providers=["CPUExecutionProvider"])
+    session = engine.InferenceSession(
+        sixteen_bit.bf16_as_fp32(path), providers=["CPUExecutionProvider"]
+    )
     (found,) = session.run(None, {"x": x})
     expected = rounded(rounded(x) @ rounded(weight).T + rounded(bias))
     np.testing.assert_allclose(found, expected, rtol=2**-7)
@@ -100,5 +105,5 @@ def test_a_graph_without_learned_factors_is_left_as_it_is(tmp_path):
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path
     )
     before = path.read_bytes()
-    assert precision.halve(path, "fp16") == 0
+    assert sixteen_bit.halve(path, "fp16") == 0
     assert path.read_bytes() == before

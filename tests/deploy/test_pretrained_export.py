@@ -8,9 +8,10 @@ import onnxruntime
 import pytest
 import torch
 
-from deploy import artefact as artefacts
-from deploy import export, graph, parity
-from deploy.parity import ParityArgs
+from deploy.commands import export, verify_export
+from deploy.commands.verify_export import VerifyExportArgs
+from deploy.export import graph
+from deploy.runtime import artefact as artefacts
 from deploy.targets import onnxruntime as target
 from tests.deploy.conftest import made_up, origin
 from tests.fakes import PX, TASKS, liven_
@@ -36,7 +37,7 @@ def test_the_graph_that_sees_and_reads_is_the_backbone(
     proprio = torch.from_numpy(rng.standard_normal((1, 2), np.float32))
     short = policy.text(TASKS[:1], torch.device("cpu"))
     for words in (short, torch.cat([short, torch.zeros(1, 9, dtype=torch.int64)], 1)):
-        given = {"images": images, "proprio": proprio, "words": words}
+        given = {"images": images, "proprio": proprio, "token_ids": words}
         asked = {one.name: given[one.name].numpy() for one in session.get_inputs()}
         with torch.no_grad():
             expected = traced.function(*given.values())
@@ -49,14 +50,14 @@ def test_the_graph_that_sees_and_reads_is_the_backbone(
 def test_a_policy_with_it_passes_parity(
     kind: str, tiny_model: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    policy = made(settings(kind, tiny_model(kind), tune="lora", rank=2))
+    policy = made(settings(kind, tiny_model(kind), finetune_mode="lora", lora_rank=2))
     liven_(policy, by=0.02)
     export.export(policy, origin(), tmp_path / "out")
     artefact = artefacts.read(tmp_path / "out")
     assert artefact.manifest.pretrained == policy.config.backbone.source
     assert artefact.manifest.pretrained["name"] == str(tiny_model(kind))
     engine = target.Config().open(artefact)
-    args = ParityArgs(against=tmp_path, data=tmp_path, decisions=20, stages=3)
-    found = parity.compare(policy, artefact, engine, made_up(), args)
+    args = VerifyExportArgs(reference_checkpoint=tmp_path, dataset=tmp_path, decisions=20, stages=3)
+    found = verify_export.compare(policy, artefact, engine, made_up(), args)
     assert max(one.worst for one in found.stages.values()) < 2e-5
-    assert not parity.faults(found, None, "fp32")
+    assert not verify_export.failures(found, None, "fp32")

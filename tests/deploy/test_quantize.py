@@ -9,12 +9,16 @@ import onnxruntime as engine
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from deploy import artefact as artefacts
-from deploy import export, parity, quantize, recorded
-from deploy.export import ExportArgs
-from deploy.parity import ParityArgs
-from deploy.policy import DeployedPolicy
+from deploy.commands import export, verify_export
+from deploy.commands.export import ExportArgs
+from deploy.commands.verify_export import VerifyExportArgs
+from deploy.export import recorded
+from deploy.precision import quantize
+from deploy.runtime import artefact as artefacts
+from deploy.runtime.policy import DeployedPolicy
+from deploy.runtime.recording import RecordingRunner
 from deploy.targets import onnxruntime
+from tests.deploy import damage
 from tests.deploy.conftest import made, made_up
 from tests.fakes import fake_observation
 
@@ -25,6 +29,7 @@ def folder(exported, tmp_path):
     copy = shutil.copytree(exported["remembers"], tmp_path / "copy")
     seen = list(recorded.observations(made_up(), hz=10.0, count=24))
     export._quantized(copy, seen)
+    damage.assert_private(copy)
     return copy
 
 
@@ -49,17 +54,17 @@ def test_convolutions_alone_are_of_eight_bits(exported, folder):
 
 def test_it_is_near_and_only_the_stages_with_convolutions_differ(folder):
     artefact = artefacts.read(folder)
-    args = ParityArgs(against=folder, data=folder, decisions=24, stages=6)
+    args = VerifyExportArgs(reference_checkpoint=folder, dataset=folder, decisions=24, stages=6)
     engine = onnxruntime.Config().open(artefact)
-    found = parity.compare(made("remembers"), artefact, engine, made_up(), args)
-    exact = [name for name in found.stages if name not in ("encode", "refine", "decide")]
+    found = verify_export.compare(made("remembers"), artefact, engine, made_up(), args)
+    exact = [name for name in found.stages if name not in ("encode", "condition", "act")]
     assert all(found.stages[name].worst < 1e-4 for name in exact)
-    for name in ("encode", "refine"):
+    for name in ("encode", "condition"):
         assert found.stages[name].worst > 1e-4
         assert found.stages[name].cosine > 0.99
     assert 0 < found.action < 0.2
-    assert parity.faults(found, None, "fp32")
-    assert not parity.faults(found, None, "int8")
+    assert verify_export.failures(found, None, "fp32")
+    assert not verify_export.failures(found, None, "int8")
 
 
 def test_the_same_recordings_make_the_same_graphs(exported, folder, tmp_path):
@@ -75,12 +80,10 @@ def test_recordings_of_another_arm_are_refused(arm_dataset, tmp_path):
         recorded.load(data, made("remembers"))
 
 
-@pytest.mark.parametrize("given", [{"precision": "int8"}, {"calibrate": "data"}])
+@pytest.mark.parametrize("given", [{"precision": "int8"}, {"dataset": "data"}])
 def test_int8_goes_with_recordings_and_fp32_without(given, tmp_path):
-    with pytest.raises(ValueError, match="give both --precision int8 --calibrate DATASET"):
-        ExportArgs(
-            out=tmp_path, **{k: tmp_path if k == "calibrate" else v for k, v in given.items()}
-        )
+    with pytest.raises(ValueError, match="give both --precision int8 --dataset DATASET"):
+        ExportArgs(out=tmp_path, **{k: tmp_path if k == "dataset" else v for k, v in given.items()})
 
 
 def test_a_recorder_keeps_what_was_given_not_what_became_of_it():
@@ -89,9 +92,9 @@ def test_a_recorder_keeps_what_was_given_not_what_became_of_it():
             inputs["x"][:] = 7
             return {}
 
-    recorder = export.quantize.Recorder(Echo())
+    recorder = RecordingRunner(Echo())
     recorder.run("g", {"x": np.zeros(2)})
-    assert recorder.seen["g"][0]["x"].tolist() == [0, 0]
+    assert recorder.calls["g"][0][0]["x"].tolist() == [0, 0]
 
 
 def test_a_large_matrix_is_read_in_eight_bits_and_a_small_one_is_not(tmp_path):

@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploy import serve, server, wire
-from deploy.client import RemotePolicy
-from deploy.request import Entry
+from deploy.commands import serve
+from deploy.server import server, wire
+from deploy.server.client import RemotePolicy
+from deploy.server.request import ArraySpec
 from tests.fakes import fake_noise, fake_observation, fake_policy
 from tests.served import HELLO, given, request, same, serving, talk
 from vla.contracts.protocols import ArmPolicy
@@ -30,7 +31,7 @@ def test_decisions_are_those_of_the_policy_to_the_bit(policy, tmp_path, kind):
     at = f"unix:{tmp_path / 's'}" if kind == "unix" else "127.0.0.1:0"
     with serving(policy, at) as (address, one), RemotePolicy(address) as remote:
         assert isinstance(remote, ArmPolicy)
-        assert (remote.robot, remote.execute) == (policy.robot, policy.execute)
+        assert (remote.robot, remote.n_action_steps) == (policy.robot, policy.n_action_steps)
         assert remote.noise_shape == policy.noise_shape
         states = [policy.initial_state(2), remote.initial_state(2)]
         for k in range(12):
@@ -58,7 +59,7 @@ def test_one_client_controls_and_others_watch_until_it_leaves(policy):
         with pytest.raises(ValueError, match="another client controls"):
             RemotePolicy(address)
         with RemotePolicy(address, role="watch") as watcher:
-            assert watcher.health()["controlled"]
+            assert watcher.health()["acting_clients"]
             with pytest.raises(ValueError, match="a client that watches does not act"):
                 watcher.act(*given(policy))
         first.close()
@@ -75,8 +76,8 @@ def test_one_client_controls_and_others_watch_until_it_leaves(policy):
 
 def test_health_is_answered_while_the_policy_decides(policy):
     class Slow:
-        robot, execute, noise_shape = policy.robot, policy.execute, policy.noise_shape
-        prefix = policy.prefix
+        robot, n_action_steps, noise_shape = policy.robot, policy.n_action_steps, policy.noise_shape
+        max_prefix_len, remembers = policy.max_prefix_len, policy.remembers
         initial_state = policy.initial_state
         begun, go_on = threading.Event(), threading.Event()
 
@@ -204,7 +205,7 @@ def test_what_cannot_be_done_is_one_sentence_and_the_connection_stays(policy):
             "images": np.zeros((1, 2, 16, 32, 3), np.uint8)
         },
         "proprio: is not finite": {"proprio": np.full((1, 2), np.nan, np.float32)},
-        "tokens: is not finite": {"tokens": np.full((1, 7, 17, 64), np.inf, np.float32)},
+        "slot_tokens: is not finite": {"slot_tokens": np.full((1, 7, 17, 64), np.inf, np.float32)},
         "noise: got float64": {"noise": np.zeros((1, *policy.noise_shape))},
         "time_s: is below 0": {"time_s": np.array([-1.0])},
         "array 'images' is missing or unknown": {"images": None},
@@ -230,7 +231,7 @@ def test_what_cannot_be_done_is_one_sentence_and_the_connection_stays(policy):
 def test_an_array_that_has_a_range_stays_in_it(policy):
     with serving(policy) as (address, one):
         real = np.dtype(np.float32)
-        one.form.entries["weight"] = Entry(real, (3,), low=0.0, high=1.0)
+        one.spec.entries["weight"] = ArraySpec(real, (3,), low=0.0, high=1.0)
         frames = [
             request(policy, sequence=i, weight=np.full((1, 3), value, np.float32))
             for i, value in enumerate((0.5, -0.1, 1.1))
@@ -255,9 +256,9 @@ def test_a_task_changes_only_with_a_new_episode(policy):
 
 def test_an_observation_that_waited_too_long_is_refused(policy):
     with serving(policy) as (address, _), RemotePolicy(address) as remote:
-        with pytest.raises(ValueError, match="hold the arm, and observe anew"):
-            remote.act(*given(policy), seen_s=time.monotonic() - 1.0)
-        remote.act(*given(policy), seen_s=time.monotonic())
+        with pytest.raises(ValueError, match="hold the arm, and observe again"):
+            remote.act(*given(policy), observed_s=time.monotonic() - 1.0)
+        remote.act(*given(policy), observed_s=time.monotonic())
 
 
 def test_strangers_may_say_hello_and_nothing_else(policy):
@@ -281,26 +282,26 @@ def test_a_greeting_is_said_once_and_strangers_get_one_try_whatever_they_send(po
 
 
 def test_who_asks_too_often_is_told_so(policy):
-    with serving(policy, rate_hz=5.0) as (address, _):
+    with serving(policy, max_request_rate_hz=5.0) as (address, _):
         answers = talk(address, [wire.pack(HELLO), *[wire.pack({"do": "health"})] * 8])
         assert [a["ok"] for a in answers] == [True] * 5 + [False] * 4
         assert "more than 5 requests in a second" in answers[-1]["error"]
 
 
 def test_who_falls_silent_loses_control(policy):
-    with serving(policy, silent_s=0.3) as (address, one):
+    with serving(policy, idle_timeout_s=0.3) as (address, one):
         remote = RemotePolicy(address)
-        assert one.health()["controlled"]
+        assert one.health()["acting_clients"]
         deadline = time.monotonic() + 5
         while one.health()["clients"]:
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        assert not one.health()["controlled"]
+        assert not one.health()["acting_clients"]
         remote.close()
 
 
 def test_who_sends_a_greeting_byte_by_byte_is_hung_up_on(policy):
-    with serving(policy, silent_s=0.4) as (address, _):
+    with serving(policy, idle_timeout_s=0.4) as (address, _):
         host, port = address.split(":")
         with socket.create_connection((host, int(port)), 5) as slow:
             begin = time.monotonic()
@@ -312,8 +313,8 @@ def test_who_sends_a_greeting_byte_by_byte_is_hung_up_on(policy):
 
 
 def test_a_body_longer_than_any_good_request_is_not_read(policy):
-    with serving(policy, rows=2) as (address, one):
-        most = one.form.body_bytes
+    with serving(policy, max_batch_size=2) as (address, one):
+        most = one.spec.body_bytes
         assert most < wire.BODY_BYTES
         long = wire.PREFIX.pack(wire.MAGIC, 2, most + 1) + b"{}"
         hello, refused = talk(address, [wire.pack(HELLO), long])
@@ -323,8 +324,8 @@ def test_a_body_longer_than_any_good_request_is_not_read(policy):
 
 def test_a_fault_of_our_own_ends_the_connection_and_tells_nobody_more(policy, caplog):
     class Broken:
-        robot, execute, noise_shape = policy.robot, policy.execute, policy.noise_shape
-        prefix = policy.prefix
+        robot, n_action_steps, noise_shape = policy.robot, policy.n_action_steps, policy.noise_shape
+        max_prefix_len, remembers = policy.max_prefix_len, policy.remembers
         initial_state = policy.initial_state
 
         def act(self, obs, state, noise, prefix=None):
@@ -337,7 +338,7 @@ def test_a_fault_of_our_own_ends_the_connection_and_tells_nobody_more(policy, ca
         assert "secret" not in str(caught.value)
         with RemotePolicy(address, role="watch") as watcher:
             assert watcher.health()["decisions"] == 0
-        assert one.over.is_set() is False
+        assert one.stopped.is_set() is False
     assert "secret path" in caplog.text
 
 
@@ -365,7 +366,7 @@ def test_tokens_are_long_and_not_for_others(tmp_path):
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_serves_until_it_is_told_to_stop(exported, policy, tmp_path, how):
     at = f"unix:{tmp_path / 's'}"
-    line = [sys.executable, "-m", "vla.cli", "serve", str(exported["remembers"]), "--at", at]
+    line = [sys.executable, "-m", "vla.cli", "serve", str(exported["remembers"]), "--address", at]
     process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert "served at" in process.stdout.readline()
     with RemotePolicy(at) as remote:
@@ -385,9 +386,9 @@ def test_a_prefix_travels_with_the_request(policy, guided):
     weight = (np.arange(chunk)[None] < 2).astype(np.float32)
     if guided:
         weight = np.maximum(weight, np.float32(0.25))
-    prefix = Prefix(values=values, weight=weight, guided=guided)
+    prefix = Prefix(values=values, mask=weight, guided=guided)
     with serving(policy) as (at, _), RemotePolicy(at) as remote:
-        assert remote.prefix == policy.prefix
+        assert remote.max_prefix_len == policy.max_prefix_len
         same(remote.act(obs, state, noise, prefix), policy.act(obs, state, noise, prefix))
         same(remote.act(obs, state, noise), policy.act(obs, state, noise))
 
@@ -398,7 +399,7 @@ def test_a_prefix_travels_with_the_request(policy, guided):
         ({"prefix_values": 0.0}, "'prefix_weight' is missing"),
         ({"prefix_values": 0.0, "prefix_weight": 2.0}, "prefix_weight: is above 1"),
         ({"prefix_values": np.nan, "prefix_weight": 0.0}, "prefix_values: is not finite"),
-        ({"prefix_values": 0.0, "prefix_weight": 0.5}, "settled are not the first actions"),
+        ({"prefix_values": 0.0, "prefix_weight": 0.5}, "the mask is not 1 for the first actions"),
         (dict.fromkeys(("prefix_values", "prefix_weight", "guide_values", "guide_weight"), 0.0),
          "send one of them"),
     ],

@@ -16,10 +16,10 @@ import numpy as np
 import onnx
 import pytest
 
-from deploy import artefact as artefacts
-from deploy.cuda import Device
-from deploy.policy import DeployedPolicy
+from deploy.runtime import artefact as artefacts
+from deploy.runtime.policy import DeployedPolicy
 from deploy.targets import onnxruntime, tensorrt
+from deploy.targets._cuda import Device
 from tests.deploy import fake_cuda, fake_tensorrt
 from tests.fakes import fake_noise, fake_observation
 
@@ -73,9 +73,8 @@ def same(first, second, rows, decisions, seed=0):
         ours, states[0] = first.act(obs, states[0], noise)
         theirs, states[1] = second.act(obs, states[1], noise)
         np.testing.assert_allclose(theirs.values, ours.values, rtol=0, atol=1e-6)
-        for name in ("tokens", "slot_time", "slot_count"):
-            one, other = getattr(states[0], name), getattr(states[1], name)
-            np.testing.assert_allclose(other, one, rtol=0, atol=1e-6)
+        for name, one in states[0].tensors.items():
+            np.testing.assert_allclose(states[1][name], one, rtol=0, atol=1e-6)
 
 
 # --- the whole way -------------------------------------------------------------------------------
@@ -90,7 +89,7 @@ def test_it_decides_as_onnx_runtime_does(version, split, artefact, config, insta
     assert all(network.typed for network in library.networks)
     assert library.builds == (4 if split else 1)
     assert cuda.launched > 0
-    assert all(one["recorded"] for one in theirs.engine.told().values())
+    assert all(one["cuda_graph"] for one in theirs.runner.stats().values())
 
 
 def test_rows_in_groups_do_not_overwrite_each_other(exported, config, install):
@@ -114,13 +113,13 @@ def test_an_instruction_of_another_length_is_run_and_what_was_recorded_is_not(
         np.testing.assert_allclose(theirs_.values, ours_.values, rtol=0, atol=1e-6)
         launched.append(cuda.launched)
     assert launched == [0, 1, 2, 2, 3, 4, 4, 5]
-    with pytest.raises(ValueError, match=r"words: got \(1, 300\), .* at most 256 .* shorten"):
+    with pytest.raises(ValueError, match=r"token_ids: got \(1, 300\), .* at most 256 .* shorten"):
         theirs.act(replace(obs, task=("red " * 300,)), state, noise)
 
 
 def test_without_recording_every_run_is_enqueued(artefact, config, install, cuda):
     install(TEN[0])
-    same(*sides(artefact, replace(config, record=False)), 1, 4)
+    same(*sides(artefact, replace(config, use_cuda_graph=False)), 1, 4)
     assert cuda.launched == 0
 
 
@@ -129,14 +128,14 @@ def test_a_network_that_cannot_be_recorded_runs_all_the_same(artefact, config, i
     cuda.broken["cudaGraphInstantiate"] = fake_cuda.cudaError_t.cudaErrorInvalidValue
     ours, theirs = sides(artefact, config)
     same(ours, theirs, 1, 4)
-    assert theirs.engine.told()["decide"]["recorded"] is False
+    assert theirs.runner.stats()["act"]["cuda_graph"] is False
 
 
 def test_the_profile_comes_from_the_instructions_it_was_trained_on(artefact):
     ids = [len(artefact.tokenizer.encode(line).ids) for line in artefact.manifest.instructions]
-    graph = artefact.manifest.graphs["decide"]
-    found = tensorrt.profile(graph, tensorrt.usual_words(artefact))
-    assert found == {"words": ((1, 1), (1, max(ids)), (1, artefacts.LONGEST))}
+    graph = artefact.manifest.graphs["act"]
+    found = tensorrt.profile(graph, tensorrt.usual_tokens(artefact))
+    assert found == {"token_ids": ((1, 1), (1, max(ids)), (1, artefacts.MAX_LENGTH))}
 
 
 def test_memory_of_the_gpu_is_given_back(artefact, config, install, cuda):
@@ -156,7 +155,7 @@ def test_an_engine_is_built_once_and_timings_help_the_next(artefact, config, ins
     for _ in range(2):
         same(*sides(artefact, config), 1, 2)
     assert library.builds == 1
-    same(*sides(artefact, replace(config, effort=5)), 1, 2)
+    same(*sides(artefact, replace(config, builder_optimization_level=5)), 1, 2)
     assert library.builds == 2
     kept = [f.read_bytes() for f in config.cache.glob("*.bin")]
     assert b"timed;timed;" in kept
@@ -183,7 +182,7 @@ def test_what_the_runtime_does_not_load_is_built_once_more_and_then_refused(
 ):
     library = install(TEN[0])
     monkeypatch.setattr(fake_tensorrt._Runtime, "deserialize_cuda_engine", lambda *_, **__: None)
-    with pytest.raises(ValueError, match=r"decide.onnx: TensorRT does not load what it built"):
+    with pytest.raises(ValueError, match=r"act.onnx: TensorRT does not load what it built"):
         same(*sides(artefact, config), 1, 1)
     assert library.builds == 2
 
@@ -225,7 +224,7 @@ def test_what_the_parser_or_builder_says_is_in_the_refusal(artefact, config, ins
     finally:
         fake_tensorrt.API["operators"]["ArgMin"] = ["FP32"]
     monkeypatch.setattr(tensorrt, "profile", lambda *_: {})
-    with pytest.raises(ValueError, match=r"builds no engine: words: dynamic input is missing"):
+    with pytest.raises(ValueError, match=r"builds no engine: token_ids: dynamic input is missing"):
         same(*sides(artefact, config), 1, 1)
 
 
@@ -243,15 +242,15 @@ def test_a_graph_that_was_changed_since_it_was_opened_is_refused(
     folder = shutil.copytree(exported["remembers"], tmp_path / "copy")
     artefact = artefacts.read(folder)
     policy = DeployedPolicy(artefact, config.open(artefact))
-    (folder / "decide.onnx").write_bytes(b"another")
+    (folder / "act.onnx").write_bytes(b"another")
     obs = fake_observation(np.random.default_rng(0), 1)
-    with pytest.raises(ValueError, match=r"decide.onnx: was changed since it was opened"):
+    with pytest.raises(ValueError, match=r"act.onnx: was changed since it was opened"):
         policy.act(obs, policy.initial_state(1), np.zeros((1, *policy.noise_shape), np.float32))
 
 
 def test_settings_out_of_range_are_refused():
-    with pytest.raises(ValueError, match="effort: got 6, expected at most 5"):
-        tensorrt.Config(effort=6)
+    with pytest.raises(ValueError, match="builder_optimization_level: got 6, expected at most 5"):
+        tensorrt.Config(builder_optimization_level=6)
     with pytest.raises(ValueError, match="workspace_mib: got 0, expected at least 1"):
         tensorrt.Config(workspace_mib=0)
 

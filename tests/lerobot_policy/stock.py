@@ -12,7 +12,7 @@ from lerobot_policy_mneme import convert
 from tests.fakes import liven_
 from tests.training.small_policy import small_policy, write_run
 from vla import checkpoint
-from vla.normalize import Normalizer
+from vla.nn.normalize import Normalizer
 
 ROOT = Path(__file__).parents[2]
 MARKER = "lerobot_policy_mneme"

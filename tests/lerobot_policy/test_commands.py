@@ -11,10 +11,10 @@ import pytest
 pytest.importorskip("lerobot")
 
 from sim import vec_env
-from sim.episode import record_episode
+from sim.experts.episode import record_episode
 from sim.tasks import cue_colour, reach
 from tests.lerobot_policy.stock import files, packed, run
-from training.evaluate import evaluate
+from training.evaluation.evaluate import evaluate
 from vla import checkpoint, cli
 from vla.contracts import config as configs
 from vla.data.writer import write_shard

@@ -87,7 +87,7 @@ def test_what_is_wrong_with_a_folder_is_one_sentence(place, tmp_path, capsys):
     told = say(["lerobot", "unpack", str(folder), "--out", out], capsys)
     assert "a policy of type 'act', expected 'mneme'" in told
     told = say(["lerobot", "pack", str(place / "packed-run"), "--out", str(folder)], capsys)
-    assert "is there already" in told
+    assert "exists already" in told
     assert not (tmp_path / "out").exists()
 
 
@@ -106,7 +106,7 @@ def test_settings_that_are_not_the_policys_are_refused(place):
     config = PreTrainedConfig.from_pretrained(
         place / "packed", cli_overrides=["--n_action_steps=4"]
     )
-    with pytest.raises(ValueError, match="execute: the settings say 4, .* trained for 8"):
+    with pytest.raises(ValueError, match="n_action_steps: the settings say 4, .* trained for 8"):
         get_policy_class("mneme").from_pretrained(place / "packed", config=config)
     mode = {"STATE": NormalizationMode.MEAN_STD}
     with pytest.raises(ValueError, match="{'STATE': 'MEAN_STD'}, expected IDENTITY"):

@@ -19,20 +19,21 @@ from lerobot.scripts.lerobot_eval import rollout
 
 from lerobot_policy_mneme import MnemeConfig, MnemeEnvConfig, MnemePolicy, env
 from lerobot_policy_mneme.batch import CLOCK, PLACE, episodes
-from lerobot_policy_mneme.configuration_mneme import features, to_lerobot_
-from lerobot_policy_mneme.origin import arm, check_channels, check_units, fresh, statistics
+from lerobot_policy_mneme.configuration_mneme import features, update_from_vla
+from lerobot_policy_mneme.origin import arm, check_channels, check_units, new_policy, statistics
 from sim import vec_env
-from sim.episode import record_episode
+from sim.experts.episode import record_episode
 from sim.tasks import cue_colour
 from tests.fakes import liven_
-from tests.training.small_policy import small_policy
+from tests.training.small_policy import SLOTS, small_policy
 from training.data.batches import episode_batch
-from training.evaluate import Player
+from training.evaluation.evaluate import Player
 from vla.checkpoint import provenance
 from vla.contracts import config as configs
 from vla.contracts import registry
 from vla.data.store import load_episodes
 from vla.data.writer import write_shard
+from vla.memory import bank, gru
 
 TASK = cue_colour.Config(delay_steps=(16, 16), act_steps=16)
 SETTINGS = {"delay_steps": [16, 16], "act_steps": 16}
@@ -46,13 +47,23 @@ def wrapped(policy, **settings):
     config = MnemeConfig(
         device="cpu", input_features=inputs, output_features=outputs, **settings
     )  # fmt: skip
-    to_lerobot_(config, policy.config)
+    update_from_vla(config, policy.config)
     return MnemePolicy(config, loaded=(policy, provenance({}, (), 0)))
 
 
 @pytest.fixture(scope="module")
 def moving():
-    policy = small_policy()
+    return lively()
+
+
+@pytest.fixture(scope="module", params=[bank.Config(slots=SLOTS), gru.Config(hidden_size=16)])
+def remembering(request):
+    """Return policies whose memories have states of other shapes."""
+    return lively(request.param)
+
+
+def lively(memory=None):
+    policy = small_policy(memory)
     liven_(policy, 0, 0.08)
     return policy.eval()
 
@@ -73,14 +84,14 @@ def as_in_vla_eval(policy, rows, seed):
     return [np.stack(one) for one in taken]
 
 
-def test_every_action_of_lerobots_rollout_is_that_of_vla_eval_to_the_bit(moving):
-    policy = wrapped(moving)
+def test_every_action_of_lerobots_rollout_is_that_of_vla_eval_to_the_bit(remembering):
+    policy = wrapped(remembering)
     before, after = make_pre_post_processors(policy.config)
     config = MnemeEnvConfig(task="cue_colour", settings=SETTINGS, episodes_seed=SEED)
     envs = make_env(config, n_envs=2)["mneme"][0]
     untouched = (lambda batch: batch, lambda batch: batch)
     found = rollout(envs, policy, *untouched, before, after, seeds=[0, 1])
-    expected = as_in_vla_eval(moving, 2, SEED)
+    expected = as_in_vla_eval(remembering, 2, SEED)
     for row, ours in enumerate(expected):
         assert len(ours) > 8, "more than one decision"
         np.testing.assert_array_equal(found["action"][row, : len(ours)].numpy(), ours)
@@ -107,8 +118,8 @@ def moment(rows, steps, episode, seed=0, state=None):
     return batch
 
 
-def test_a_row_that_restarts_decides_anew_and_forgets_and_its_neighbour_goes_on(moving):
-    policy, other = wrapped(moving), wrapped(moving)
+def test_a_row_that_restarts_decides_anew_and_forgets_and_its_neighbour_goes_on(remembering):
+    policy, other = wrapped(remembering), wrapped(remembering)
     for step in range(5):
         policy.select_action(moment(2, [step, step], [0, 1]))
     # Row 0 begins episode 7 in the middle of its chunk; row 1 goes on with its own.
@@ -116,12 +127,15 @@ def test_a_row_that_restarts_decides_anew_and_forgets_and_its_neighbour_goes_on(
     restarted = policy.select_action(moment(2, [0, 5], [7, 1]))
     fresh = other.select_action(moment(1, [0], [7]))
     torch.testing.assert_close(restarted[:1], fresh)
-    assert policy.player.state.slot_count.sum(1).tolist() == [1, 1]
-    torch.testing.assert_close(policy.player.state.tokens[:1], other.player.state.tokens)
+    before = policy.player.state.map(torch.clone)
+    for name, value in other.player.state.tensors.items():
+        torch.testing.assert_close(before[name][:1], value)
     assert restarted[1].equal(planned[5])
     for step in range(6, 9):
         policy.select_action(moment(2, [step - 5, step], [7, 1]))
-    assert policy.player.state.slot_count.sum(1).tolist() == [1, 2]
+    for name, value in policy.player.state.tensors.items():  # row 1 alone has decided since
+        assert value[0].equal(before[name][0])
+        assert not value[1].equal(before[name][1])
     assert policy.player.decision.tolist() == [1, 2]
 
 
@@ -131,12 +145,12 @@ def test_without_a_clock_calls_count_the_time_and_reset_empties_memory(moving):
         mine = policy.select_action(moment(1, None, None))
         theirs = clocked.select_action(moment(1, [step], [0], seed=5))
         assert mine.equal(theirs), step
-    assert policy.player.state.slot_count.sum().item() == 2
+    assert policy.player.state["slot_count"].sum().item() == 2
     policy.reset()
     after = policy.select_action(moment(1, None, None))
     clocked.reset()
     assert after.equal(clocked.select_action(moment(1, [0], [1], seed=5))), "another episode"
-    assert policy.player.state.slot_count.sum().item() == 1
+    assert policy.player.state["slot_count"].sum().item() == 1
 
 
 def test_a_chunk_is_a_decision_and_select_action_serves_its_beginning(moving):
@@ -184,26 +198,26 @@ def test_windows_of_lerobot_are_the_decisions_of_our_own_store(recorded):
     store = load_episodes(recorded.data, stride=8)
     rng = np.random.default_rng(0)
     whole = episode_batch(store, np.arange(2), 16, 99, np.ones(len(store.frames)), rng)
-    early = whole.now <= 16
-    for name in ("proprio", "now", "row", "decision"):
+    early = whole.step_index <= 16
+    for name in ("proprio", "step_index", "episode_index", "decision"):
         assert getattr(got, name).equal(getattr(whole, name)[early]), name
     # LeRobot's decoder and ours need not round alike.
     assert (got.images.int() - whole.images[early].int()).abs().max() <= 2
-    at = [i for i, q in enumerate(whole.query) if whole.now[q] == 16]
+    at = [i for i, q in enumerate(whole.loss_index) if whole.step_index[q] == 16]
     assert got.actions.equal(whole.actions[at])
-    assert got.pad.equal(whole.pad[at])
+    assert got.action_is_pad.equal(whole.action_is_pad[at])
     assert got.task == whole.task
-    assert got.query.tolist() == [2, 5]
+    assert got.loss_index.tolist() == [2, 5]
 
 
 def test_a_window_that_begins_before_its_episode_holds_what_there_is(recorded):
     second = int(recorded.policy.starts[1])
     frames = [0, 9, second + 3, second + 20]
     got = episodes(batch_of(recorded, frames), recorded.policy.policy, recorded.policy.starts)
-    assert got.now.tolist() == [0, 1, 9, 3, 4, 12, 20]
-    assert got.row.tolist() == [0, 1, 1, 2, 3, 3, 3]
+    assert got.step_index.tolist() == [0, 1, 9, 3, 4, 12, 20]
+    assert got.episode_index.tolist() == [0, 1, 1, 2, 3, 3, 3]
     assert got.decision.tolist() == [0, 0, 1, 0, 0, 1, 2]
-    assert got.query.tolist() == [0, 2, 3, 6]
+    assert got.loss_index.tolist() == [0, 2, 3, 6]
 
 
 def test_the_loss_is_that_of_vla_train_and_none_gives_it_by_sample(recorded):
@@ -249,18 +263,18 @@ def test_what_a_batch_lacks_is_named(recorded, moving):
         policy.forward(without)
     with pytest.raises(ValueError, match="does not agree with `index`"):
         policy.forward({**batch, "index": batch["index"] - 5})
-    with pytest.raises(ValueError, match="no dataset_meta before"):
+    with pytest.raises(ValueError, match="training batch without dataset_meta"):
         wrapped(moving).forward(batch)
     acting = wrapped(moving)
     blind = moment(1, [0], [0])
     del blind["observation.images.wrist"]
-    with pytest.raises(ValueError, match="images.wrist: the policy looks through it, got obs"):
+    with pytest.raises(ValueError, match="images.wrist: missing, got obs"):
         acting.select_action(blind)
     with pytest.raises(ValueError, match="expected an instruction each"):
         acting.select_action({**moment(1, [0], [0]), "task": [""]})
     acting.reset()
     acting.select_action(moment(1, [0], [0]))
-    with pytest.raises(ValueError, match=r"got 2 rows, 1 before; call reset\(\)"):
+    with pytest.raises(ValueError, match=r"rows: got 2, expected 1 as before; call reset\(\)"):
         acting.select_action(moment(2, [1, 1], [0, 1]))
 
 
@@ -268,7 +282,7 @@ def test_a_data_set_of_another_arm_or_unit_is_refused(recorded):
     meta, stats = recorded.meta, recorded.meta.stats
     config = MnemeConfig(device="cpu", robot="panda")
     with pytest.raises(ValueError, match="cameras|has .*shoulder_pan"):
-        fresh(config, meta, stats)
+        new_policy(config, meta, stats)
     robot = arm(recorded.config, meta, {"robot": "so101"})
     degrees = replace(statistics(stats), action_high=(90.0,) * 6)
     with pytest.raises(ValueError, match="range from .* to 90, the arm from .* rad or m"):
@@ -277,10 +291,13 @@ def test_a_data_set_of_another_arm_or_unit_is_refused(recorded):
         check_channels(replace(robot, control_hz=30.0), meta)
     with pytest.raises(ValueError, match="no std of observation.state"):
         statistics({**stats, "observation.state": {"mean": [0.0] * 6}})
-    with pytest.raises(ValueError, match=r"say which arm that is: --policy.robot="):
+    with pytest.raises(ValueError, match=r"name the arm with --policy.robot="):
         arm(recorded.config, meta, {})
-    with pytest.raises(ValueError, match="parts.chunk: say --policy.chunk_size instead"):
-        fresh(MnemeConfig(device="cpu", parts={"chunk": 4}, input_features={}), meta, stats)
+    config = MnemeConfig(device="cpu", parts={"chunk_size": 4}, input_features={})
+    with pytest.raises(ValueError, match="parts.chunk_size: give --policy.chunk_size instead"):
+        new_policy(
+            MnemeConfig(device="cpu", parts={"chunk_size": 4}, input_features={}), meta, stats
+        )
 
 
 @pytest.mark.parametrize(
@@ -306,7 +323,7 @@ def test_settings_out_of_range_are_one_sentence():
         )  # fmt: skip
     inputs, outputs = features({"front": (96, 96)}, 6)
     alone = MnemeConfig(device="cpu", input_features=inputs, output_features=outputs)
-    with pytest.raises(ValueError, match="neither a data set to learn from nor a policy"):
+    with pytest.raises(ValueError, match="neither a data set nor a policy"):
         MnemePolicy(alone)
 
 

@@ -5,11 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from reward_models import controls
-from reward_models.metrics import outcome, progress
+from reward_models.metrics import controls, outcome, progress
 from reward_models.metrics.episodes import Episodes
 from reward_models.metrics.resample import value
-from tests.fake_critics import judged
+from tests.fake_reward_models import judged
 
 RED, BLUE = "press the red button", "press the blue button"
 
@@ -33,7 +32,7 @@ def test_a_clock_by_hand() -> None:
     said = controls.clock(judged([[0, 0, 0], [0]]))
     np.testing.assert_allclose(said.value, [0.0, 0.5, 1.0, 0.0])
     # the horizon is one frame: it always goes forward
-    assert progress.said_direction(said.trend).tolist() == [1, 2, 2, 1]
+    assert progress.predicted_direction(said.trend).tolist() == [1, 2, 2, 1]
 
 
 def test_a_constant_answers_with_the_averages_of_the_training_episodes() -> None:

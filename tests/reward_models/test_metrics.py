@@ -1,4 +1,4 @@
-"""Figures of critics on sets small enough to work out by hand."""
+"""Figures of reward models on sets small enough to work out by hand."""
 
 from dataclasses import replace
 
@@ -6,11 +6,11 @@ import jaxtyping
 import numpy as np
 import pytest
 
+from reward_models.core.truth import frame_at_lag, trend_of
 from reward_models.metrics import confidence, grounding, outcome, progress
-from reward_models.metrics.episodes import Episodes, say
+from reward_models.metrics.episodes import Episodes, with_predictions
 from reward_models.metrics.resample import Statistic, draws, interval, value, whole
-from reward_models.truth import earlier, trend_of
-from tests.fake_critics import judged
+from tests.fake_reward_models import judged
 from vla.contracts.types import Progress
 
 NAN = float("nan")
@@ -46,7 +46,7 @@ def test_arrays_of_other_length_are_refused_where_shapes_are_not_checked() -> No
 def test_the_newest_frame_a_horizon_earlier_is_of_the_same_episode() -> None:
     episode, time_s = np.array([0, 0, 0, 1, 1]), np.array([0.0, 0.4, 1.4, 0.0, 1.0])
     # 1.4 - 1 = 0.4 is frame 1; frame 1 has none and takes the first; frame 4 goes back to 3
-    assert earlier(episode, time_s, 1.0).tolist() == [0, 0, 1, 3, 3]
+    assert frame_at_lag(episode, time_s, 1.0).tolist() == [0, 0, 1, 3, 3]
 
 
 def test_the_last_word_counts_and_silence_is_no_claim() -> None:
@@ -54,13 +54,13 @@ def test_the_last_word_counts_and_silence_is_no_claim() -> None:
     np.testing.assert_allclose(episodes.final_value, [0.7, 0.0])
 
 
-def test_what_a_critic_says_takes_its_place() -> None:
+def test_what_a_reward_model_says_takes_its_place() -> None:
     half = np.full(2, 0.5, np.float32)
     said = Progress(
         value=half, delta=half, trend=np.full((2, 3), 1 / 3, np.float32), done_prob=half,
         match=half, confidence=half,
     )  # fmt: skip
-    episodes = say(judged([[0, 1]]), said)
+    episodes = with_predictions(judged([[0, 1]]), said)
     assert episodes.value.tolist() == [0.5, 0.5]
     assert episodes.progress.tolist() == [0.0, 1.0]
 
@@ -131,7 +131,7 @@ def test_a_change_of_the_dead_band_is_still_stagnation() -> None:
 
 def test_level_probabilities_are_stagnation() -> None:
     trend = np.array([[1, 1, 1], [0.5, 0.0, 0.5], [0.6, 0.0, 0.4]], np.float32)
-    assert progress.said_direction(trend).tolist() == [1, 2, 0]
+    assert progress.predicted_direction(trend).tolist() == [1, 2, 0]
 
 
 def test_the_true_direction_looks_back_over_the_horizon() -> None:
@@ -188,7 +188,7 @@ def test_latency_counts_frames_and_what_is_never_found_counts_to_the_end() -> No
     )
     # 2 frames late; at once; never, with 2 frames left; never true, so left out
     assert value(outcome.done_latency, episodes) == pytest.approx((2 + 0 + 2) / 3)
-    assert value(outcome.done_found, episodes) == pytest.approx(2 / 3)
+    assert value(outcome.done_recall, episodes) == pytest.approx(2 / 3)
 
 
 def test_undone_is_found_by_who_saw_it_come_and_go() -> None:
@@ -198,7 +198,7 @@ def test_undone_is_found_by_who_saw_it_come_and_go() -> None:
         done=[[0, 0, 0.9, 0.9, 0.1], [0, 0.9, 0.9, 0.9, 0.9], [0] * 5, [0.9] * 5],
     )  # fmt: skip
     # found; still called done; never called done; complete again at the end, so left out
-    assert value(outcome.undone_found, episodes) == pytest.approx(1 / 3)
+    assert value(outcome.undone_recall, episodes) == pytest.approx(1 / 3)
 
 
 # --- outcome -------------------------------------------------------------------------------------
@@ -239,10 +239,10 @@ def test_language_by_hand() -> None:
     own = judged([[0, 0.9], [0, 0.4]], success=[[0, 1], [0, 0]])
     foreign = judged([[0.3, 0.05], [0, 0.2]], success=[[0, 0], [0, 0]], done=[[0, 0.4], [0, 0]])
     assert of(grounding.diagonal_margin(own, foreign), own) == pytest.approx(0.85)
-    assert value(grounding.foreign_refused, foreign) == pytest.approx(1 / 2)
-    assert value(grounding.foreign_refused_throughout, foreign) == 0.0
+    assert value(grounding.mismatch_rejected, foreign) == pytest.approx(1 / 2)
+    assert value(grounding.mismatch_rejected_throughout, foreign) == 0.0
     silent = replace(foreign, value=np.full(4, NAN, np.float32))
-    assert value(grounding.foreign_refused_throughout, silent) == 1.0
+    assert value(grounding.mismatch_rejected_throughout, silent) == 1.0
 
 
 def test_a_match_of_its_own_words_stands_above_that_of_foreign_ones() -> None:
@@ -347,6 +347,6 @@ def test_the_interval_of_a_mean_of_one_task_is_that_of_the_textbook() -> None:
 
 
 def test_a_figure_that_is_never_defined_has_no_interval() -> None:
-    low, high = interval(outcome.undone_found, judged([[0, 1]]), np.random.default_rng(0), 5)
+    low, high = interval(outcome.undone_recall, judged([[0, 1]]), np.random.default_rng(0), 5)
     assert np.isnan(low)
     assert np.isnan(high)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from reward_models import overrides
-from reward_models.overrides import Override
+from reward_models.core import overrides
+from reward_models.core.overrides import Override
 
 TIME = "2026-11-21T08:00:00+00:00"
 

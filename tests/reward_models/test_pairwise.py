@@ -1,4 +1,4 @@
-"""The pairwise critic: exact symmetries, a memory that lasts, and losses by hand."""
+"""The pairwise reward model: exact symmetries, a memory that lasts, and losses by hand."""
 
 from dataclasses import replace
 
@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from reward_models import checkpoint, pairs
-from reward_models.critic import Shown
-from reward_models.critics import pairwise
-from reward_models.critics.pairwise import middle, news
-from reward_models.scorer import Scorer
+from reward_models.core import checkpoint
+from reward_models.core.interface import Reference
+from reward_models.core.scorer import Scorer
+from reward_models.losses import pairwise as pairs
+from reward_models.models import pairwise
+from reward_models.models.pairwise import around_median, update_memory
 from vla.backbones import tiny
 from vla.contracts.types import Frames
 from vla.nn.text import train_tokenizer
@@ -19,7 +20,7 @@ INF = float("inf")
 
 
 @pytest.fixture
-def critic():
+def reward_model():
     config = pairwise.Config(backbone=tiny.Config(image_px=32), memory_width=8, width=16, bins=5)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # noqa: TID251
@@ -31,33 +32,35 @@ def frames(rows, times, seed=0):
     return Frames(
         images=rng.integers(0, 255, (len(rows), 2, 32, 32, 3), np.uint8),
         image_ok=np.ones((len(rows), 2), np.bool_), time_s=np.array(times, np.float64),
-        row=np.array(rows, np.int64),
+        episode_index=np.array(rows, np.int64),
     )  # fmt: skip
 
 
 @pytest.fixture
-def embedded(critic):
+def embedded(reward_model):
     with torch.no_grad():
-        found, _ = critic.embed(frames([0] * 6, range(6)), ("push it",), critic.remember(1))
+        found, _ = reward_model.embed(
+            frames([0] * 6, range(6)), ("push it",), reward_model.initial_memory(1)
+        )
     return found
 
 
-def test_the_same_frame_twice_is_no_change_at_all(critic, embedded):
-    change = critic.compare(embedded, embedded, embedded[:1].expand(6, -1), None)
+def test_the_same_frame_twice_is_no_change_at_all(reward_model, embedded):
+    change = reward_model.compare(embedded, embedded, embedded[:1].expand(6, -1), None)
     assert (change.difference == 0).all()
     assert torch.equal(change.trend[:, 0], change.trend[:, 2])
 
 
-def test_swapping_a_pair_mirrors_everything(critic, embedded):
+def test_swapping_a_pair_mirrors_everything(reward_model, embedded):
     a, b, first = embedded[:3], embedded[3:], embedded[:1].expand(3, -1)
-    forth, back = critic.compare(a, b, first, None), critic.compare(b, a, first, None)
+    forth, back = reward_model.compare(a, b, first, None), reward_model.compare(b, a, first, None)
     assert torch.equal(forth.difference, -back.difference)
     assert torch.equal(forth.trend, back.trend.flip(1))
     assert forth.difference.abs().min() > 0
 
 
-def test_values_lie_between_0_and_1_and_their_spread_is_that_of_the_bins(critic, embedded):
-    moment = critic.judge(embedded, embedded[:1].expand(6, -1), None)
+def test_values_lie_between_0_and_1_and_their_spread_is_that_of_the_bins(reward_model, embedded):
+    moment = reward_model.score(embedded, embedded[:1].expand(6, -1), None)
     assert ((moment.value > 0) & (moment.value < 1)).all()
     # Nothing on [0, 1] varies by more than half.
     assert ((moment.spread > 0) & (moment.spread <= 0.5)).all()
@@ -66,17 +69,17 @@ def test_values_lie_between_0_and_1_and_their_spread_is_that_of_the_bins(critic,
 def test_progress_is_the_median_to_a_fraction_of_a_bin():
     levels = torch.linspace(0, 1, 11)
     one = pairs.two_hot(torch.tensor([0.0, 0.42, 0.97, 1.0]), levels)
-    assert torch.allclose(middle(one) @ levels, torch.tensor([0.0, 0.42, 0.97, 1.0]))
+    assert torch.allclose(around_median(one) @ levels, torch.tensor([0.0, 0.42, 0.97, 1.0]))
     # Nothing is done, or all of it: never half of it.
     torn = 0.6 * one[:1] + 0.4 * one[3:]
-    assert (middle(torn) @ levels).item() == 0.0
+    assert (around_median(torn) @ levels).item() == 0.0
 
 
 def test_memory_is_what_is_more_than_at_the_beginning_of_the_episode():
     kept = torch.tensor([[1.0], [5.0], [2.0], [3.0]])
     row = torch.tensor([0, 1, 0, 1])
     memory = torch.tensor([[9.0, 8.0], [4.0, 3.0]])
-    seen, after = news(kept, row, memory, torch.tensor([True, False, False, False]))
+    seen, after = update_memory(kept, row, memory, torch.tensor([True, False, False, False]))
     # Row 0 starts afresh: 1, then 2. Row 1 began with 3 and goes on from 4: 5, then still 5.
     assert seen.flatten().tolist() == [0.0, 2.0, 1.0, 2.0]
     assert after.tolist() == [[2.0, 1.0], [5.0, 3.0]]
@@ -84,7 +87,7 @@ def test_memory_is_what_is_more_than_at_the_beginning_of_the_episode():
 
 def test_a_row_without_frames_keeps_its_memory_and_one_joined_late_begins_there():
     empty = torch.full((1, 2), -torch.inf)
-    seen, after = news(
+    seen, after = update_memory(
         torch.tensor([[1.0]]), torch.tensor([1]), torch.cat([torch.tensor([[7.0, 6.0]]), empty]),
         torch.tensor([False]),
     )  # fmt: skip
@@ -92,30 +95,34 @@ def test_a_row_without_frames_keeps_its_memory_and_one_joined_late_begins_there(
     assert seen.item() == 0.0
 
 
-def test_what_was_seen_before_changes_how_the_present_looks(critic):
+def test_what_was_seen_before_changes_how_the_present_looks(reward_model):
     now = frames([0, 0], [0.0, 0.2], seed=1)
     other = replace(now, images=now.images.copy())
     other.images[0] = 255 - other.images[0]
-    a, b = (critic.embed(f, ("push it",), critic.remember(1))[0] for f in (now, other))
+    a, b = (
+        reward_model.embed(f, ("push it",), reward_model.initial_memory(1))[0] for f in (now, other)
+    )
     assert not torch.allclose(a[1], b[1])
 
 
-def test_one_reference_for_all_says_the_same_as_one_for_each(critic, embedded):
+def test_one_reference_for_all_says_the_same_as_one_for_each(reward_model, embedded):
     keys, progress = embedded[:3], torch.tensor([0.0, 0.5, 1.0])
     first = embedded[:1].expand(2, -1)
-    every = critic.read(embedded[3:5], first, Shown(keys, progress))
-    each = critic.read(
-        embedded[3:5], first, Shown(keys[None].expand(2, -1, -1), progress[None].expand(2, -1))
+    every = reward_model.features(embedded[3:5], first, Reference(keys, progress))
+    each = reward_model.features(
+        embedded[3:5], first, Reference(keys[None].expand(2, -1, -1), progress[None].expand(2, -1))
     )
-    none = critic.read(embedded[3:5], first, None)
-    masked = critic.read(embedded[3:5], first, Shown(keys, torch.full((3,), torch.nan)))
+    none = reward_model.features(embedded[3:5], first, None)
+    masked = reward_model.features(
+        embedded[3:5], first, Reference(keys, torch.full((3,), torch.nan))
+    )
     assert torch.allclose(every, each, atol=1e-6)
     assert torch.allclose(none, masked, atol=1e-6)
     assert not torch.allclose(every, none)
 
 
-def test_a_stream_gives_the_numbers_of_the_whole(critic):
-    scorer, task = Scorer(critic), ("push it", "open it")
+def test_a_stream_gives_the_numbers_of_the_whole(reward_model):
+    scorer, task = Scorer(reward_model), ("push it", "open it")
     whole = frames([0] * 12 + [1] * 9, [0.2 * t for t in range(12)] + [0.2 * t for t in range(9)])
     scored = scorer.score(whole, task)
     state = scorer.start(2)
@@ -123,7 +130,7 @@ def test_a_stream_gives_the_numbers_of_the_whole(critic):
         now = [t, 12 + t]
         part = Frames(
             images=whole.images[now], image_ok=whole.image_ok[now], time_s=whole.time_s[now],
-            row=np.arange(2),
+            episode_index=np.arange(2),
         )  # fmt: skip
         said, state = scorer.step(state, part, task)
         for name in ("value", "delta", "trend", "done_prob", "confidence"):
@@ -132,20 +139,20 @@ def test_a_stream_gives_the_numbers_of_the_whole(critic):
             )
 
 
-def test_a_saved_critic_says_the_same(critic, tmp_path):
-    scorer = Scorer(critic)
+def test_a_saved_reward_model_says_the_same(reward_model, tmp_path):
+    scorer = Scorer(reward_model)
     checkpoint.save(
-        scorer, critic.config, critic.text.tokenizer, tmp_path / "critic",
-        weights=critic.state_dict(), provenance={"step": 3},
+        scorer, reward_model.config, reward_model.text.tokenizer, tmp_path / "reward_model",
+        weights=reward_model.state_dict(), provenance={"step": 3},
     )  # fmt: skip
-    again = checkpoint.load(tmp_path / "critic")
+    again = checkpoint.load(tmp_path / "reward_model")
     seen = frames([0] * 5, [0.2 * t for t in range(5)])
     a, b = (s.score(seen, ("push it",)) for s in (scorer, again))
     assert np.array_equal(a.value, b.value, equal_nan=True)
-    assert checkpoint.describe(tmp_path / "critic").provenance == {"step": 3}
-    (tmp_path / "critic" / "model.safetensors").write_bytes(b"cut")
+    assert checkpoint.describe(tmp_path / "reward_model").provenance == {"step": 3}
+    (tmp_path / "reward_model" / "model.safetensors").write_bytes(b"cut")
     with pytest.raises(ValueError, match="damaged weights"):
-        checkpoint.load(tmp_path / "critic")
+        checkpoint.load(tmp_path / "reward_model")
 
 
 def test_two_hot_targets_have_the_mean_they_stand_for():
@@ -178,29 +185,32 @@ def test_preference_is_bradley_terry_of_the_ends():
 def test_memory_in_training_reaches_to_the_history_of_each_query():
     kept = torch.tensor([[1.0], [4.0], [2.0], [3.0], [0.0]])
     row = torch.tensor([0, 0, 1, 1, 1])
-    found = pairs.remembered(kept, row, torch.tensor([0, 1, 2, 4]))
+    found = pairs.memory_at(kept, row, torch.tensor([0, 1, 2, 4]))
     assert found.flatten().tolist() == [0.0, 3.0, 0.0, 1.0]
 
 
-def test_only_frames_from_which_a_goal_can_be_told_teach_it(critic):
+def test_only_frames_from_which_a_goal_can_be_told_teach_it(reward_model):
     seen = frames([0, 0, 0, 1, 1, 1], [0.0, 0.2, 0.4] * 2)
     query = torch.tensor([0, 1, 2, 3, 4, 5])
-    batch = pairs.CriticBatch(
-        frames=replace(seen, images=torch.from_numpy(seen.images), row=torch.from_numpy(seen.row)),
-        task=("push it", "open it"), query=query, history=query,
+    batch = pairs.RewardModelBatch(
+        frames=replace(
+            seen, images=torch.from_numpy(seen.images),
+            episode_index=torch.from_numpy(seen.episode_index),
+        ),
+        task=("push it", "open it"), loss_index=query, memory_index=query,
         first=torch.tensor([0, 0, 0, 3, 3, 3]), last=torch.tensor([2, 5]),
-        progress=torch.zeros(6), success=torch.zeros(6), own=torch.ones(2),
+        progress=torch.zeros(6), success=torch.zeros(6), matches=torch.ones(2),
         goal=torch.tensor([[1.0, -1.0], [torch.nan, torch.nan]]),
-        aim=torch.tensor([0.0, 1.0, 0.5, 1.0, 1.0, 1.0]),
-        pairs=torch.zeros(0, 2, dtype=torch.long), shown=torch.tensor([-1, -1]),
-        better=torch.zeros(0, 2, dtype=torch.long),
+        goal_weight=torch.tensor([0.0, 1.0, 0.5, 1.0, 1.0, 1.0]),
+        pairs=torch.zeros(0, 2, dtype=torch.long), reference=torch.tensor([-1, -1]),
+        preferences=torch.zeros(0, 2, dtype=torch.long),
     )  # fmt: skip
     with torch.no_grad():
-        embedded, _ = critic.embed(seen, batch.task, critic.remember(2))
+        embedded, _ = reward_model.embed(seen, batch.task, reward_model.initial_memory(2))
     # Frame 0 lies before the work, episode 1 has no known goal: frames 1 and 2 are left.
-    found = pairs.aim_loss(critic, batch)
-    expected = pairs.aimed(
-        critic.goal(embedded[1:3]), batch.goal[:1].expand(2, -1), torch.tensor([1.0, 0.5])
+    found = pairs.goal_loss(reward_model, batch)
+    expected = pairs.goal_error(
+        reward_model.goal(embedded[1:3]), batch.goal[:1].expand(2, -1), torch.tensor([1.0, 0.5])
     )
     assert found.item() == pytest.approx(expected.item(), rel=1e-4)
     assert found.item() > 0
@@ -209,14 +219,14 @@ def test_only_frames_from_which_a_goal_can_be_told_teach_it(critic):
 def test_goals_are_weighed_by_the_work_left_and_unknown_ones_left_out():
     said = torch.tensor([[0.0, 9.0], [0.5, 9.0], [7.0, 9.0]], requires_grad=True)
     goal = torch.tensor([[1.0], [1.0], [torch.nan]])
-    found = pairs.aimed(said, goal, torch.tensor([1.0, 0.5, 1.0]))
+    found = pairs.goal_error(said, goal, torch.tensor([1.0, 0.5, 1.0]))
     # Huber: 0.5 * 1^2 and 0.5 * 0.5^2, weights 1 and 0.5.
     assert found.item() == pytest.approx((0.5 + 0.5 * 0.125) / 1.5)
     found.backward()
     assert said.grad[2].tolist() == [0.0, 0.0]
-    assert pairs.aimed(said, torch.full((3, 1), torch.nan), torch.ones(3)).item() == 0.0
+    assert pairs.goal_error(said, torch.full((3, 1), torch.nan), torch.ones(3)).item() == 0.0
 
 
-def test_a_critic_without_words_or_cameras_is_refused():
+def test_a_reward_model_without_words_or_cameras_is_refused():
     with pytest.raises(ValueError, match="needs a camera and a tokenizer"):
         pairwise.Config().build()

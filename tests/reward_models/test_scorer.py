@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from reward_models.calibrate import Calibration
-from reward_models.checkpoint import load
-from reward_models.curves import ScorerConfig, share_of_work
-from reward_models.scorer import Scorer
-from tests.fake_critics import BrightnessCritic, frames_of, take
+from reward_models.core.calibration import Calibration
+from reward_models.core.checkpoint import load
+from reward_models.core.curves import ScorerConfig, share_of_work
+from reward_models.core.scorer import Scorer
+from tests.fake_reward_models import BrightnessRewardModel, frames_of, take
 from vla.contracts.protocols import RewardModel
 from vla.contracts.types import Example, Frames, Progress
 
@@ -19,7 +19,7 @@ NAMES = ("value", "delta", "trend", "done_prob", "match", "confidence")
 
 
 def scorer(config: ScorerConfig | None = None, calibration: Calibration = SURE) -> Scorer:
-    return Scorer(BrightnessCritic(), config, calibration)
+    return Scorer(BrightnessRewardModel(), config, calibration)
 
 
 def said(progress: Progress) -> list[np.ndarray]:
@@ -35,17 +35,17 @@ def streamed(model: Scorer, lanes: list[Frames], example: Example | None = None)
     task = ("push",) * len(lanes)
     state = model.start(len(lanes), example, "push")
     heard: list[list[list[np.ndarray]]] = [[] for _ in lanes]
-    for t in range(max(len(lane.row) for lane in lanes)):
-        parts = [take(lane, [t % len(lane.row)]) for lane in lanes]
+    for t in range(max(len(lane.episode_index) for lane in lanes)):
+        parts = [take(lane, [t % len(lane.episode_index)]) for lane in lanes]
         now = Frames(
             images=np.concatenate([p.images for p in parts]),
             image_ok=np.concatenate([p.image_ok for p in parts]),
             time_s=np.concatenate([p.time_s for p in parts]),
-            row=np.arange(len(lanes)),
+            episode_index=np.arange(len(lanes)),
         )
         progress, state = model.step(state, now, task)
         for b, lane in enumerate(lanes):
-            if t < len(lane.row):
+            if t < len(lane.episode_index):
                 heard[b].append([part[b] for part in said(progress)])
     return [
         Progress(**{n: np.stack([h[i] for h in rows]) for i, n in enumerate(NAMES)})
@@ -124,7 +124,7 @@ def test_frames_out_of_order_are_refused() -> None:
     for wrong in (
         replace(frames, time_s=np.array([0.2, 0.0])),
         replace(frames, time_s=np.zeros(2)),
-        replace(frames, row=np.array([1, 0])),
+        replace(frames, episode_index=np.array([1, 0])),
     ):
         with pytest.raises(ValueError, match="in order of episode and, within it, of time"):
             scorer().score(wrong, ("push", "push"))
@@ -167,7 +167,7 @@ def test_the_size_of_chunks_does_not_matter(chunk: int) -> None:
 def test_no_more_than_a_chunk_is_encoded_at_once_and_every_frame_once() -> None:
     model = scorer(ScorerConfig(chunk=4))
     model.score(frames_of([[0.1] * 7, [0.2] * 3]), ("a", "b"))
-    assert model.critic.embedded == [4, 4, 2]
+    assert model.reward_model.embedded == [4, 4, 2]
 
 
 def test_episodes_are_scored_alone() -> None:
@@ -195,7 +195,7 @@ def test_a_second_episode_in_a_stream_is_scored_like_the_first() -> None:
         parts = [take(short, [t % 6]), take(long, [t])]
         now = Frames(
             images=np.concatenate([p.images for p in parts]), image_ok=np.ones((2, 1), bool),
-            time_s=np.concatenate([p.time_s for p in parts]), row=np.arange(2),
+            time_s=np.concatenate([p.time_s for p in parts]), episode_index=np.arange(2),
         )  # fmt: skip
         progress, state = model.step(state, now, ("push", "push"))
         again.append(progress.value[0])
@@ -214,7 +214,9 @@ def test_a_stream_keeps_no_more_than_it_will_look_back_on() -> None:
     lane = frames_of([[0.5] * 60])
     state = model.start(1)
     for t in range(60):
-        _, state = model.step(state, replace(take(lane, [t]), row=np.zeros(1, np.int64)), ("push",))
+        _, state = model.step(
+            state, replace(take(lane, [t]), episode_index=np.zeros(1, np.int64)), ("push",)
+        )
     assert (
         state.embeddings.shape[1] == state.past.time_s.shape[1] == state.past.fused.shape[1] <= 11
     )
@@ -229,7 +231,7 @@ def test_a_step_does_not_change_the_state_it_was_given() -> None:
     assert_same(first, again)
 
 
-def test_a_reference_episode_reaches_the_critic_in_both_ways_of_scoring() -> None:
+def test_a_reference_episode_reaches_the_reward_model_in_both_ways_of_scoring() -> None:
     model = scorer()
     example = Example(frames=frames_of([[0.0, 1.0]]), progress=np.array([0.2, 0.4], np.float32))
     lane = random_lane(np.random.default_rng(5), 9)

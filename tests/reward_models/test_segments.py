@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from reward_models.segments import (
+from reward_models.core.segments import (
     arm_speed,
-    key_frames,
     pseudo_progress,
     resting,
     segments,
@@ -80,7 +79,7 @@ def test_turns_are_found_where_the_way_back_exceeds_the_least() -> None:
     assert turns(signal, 0.25) == [(2, 1), (5, -1), (7, 1)]
 
 
-def test_key_frames_are_the_first_of_each_rest_of_the_arm_alone() -> None:
+def test_the_arm_rests_where_it_stands_still_whatever_the_hand_does() -> None:
     arm = [0.0, 1.0, 2.0, 2.0, 2.0, 2.0, 3.0, 4.0, 4.0, 4.0]
     hand = [0.1 * t for t in range(10)]
     state, _ = episode(arm, hand, hand)
@@ -88,7 +87,6 @@ def test_key_frames_are_the_first_of_each_rest_of_the_arm_alone() -> None:
     expected = [10, 10, 5, 0, 0, 5, 10, 5, 0, 0]
     np.testing.assert_allclose(arm_speed(state, fps=FPS, gripper_index=HAND), expected)
     assert resting(state, fps=FPS, gripper_index=HAND).tolist() == [s == 0 for s in expected]
-    assert key_frames(state, fps=FPS, gripper_index=HAND).tolist() == [3, 8]
 
 
 def test_pseudo_progress_shares_out_sub_tasks_alike_and_stands_still_with_the_arm() -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reward_models.shaping import held, raw_delta, shaped
+from reward_models.core.shaping import held, raw_delta, shaped
 
 NAN = float("nan")
 CURVES = st.lists(st.floats(0, 1), min_size=2, max_size=20)

@@ -1,4 +1,4 @@
-"""The vision-language critic, on tiny models of the real classes read from local folders."""
+"""The vision-language reward model, on tiny models of the real classes read from local folders."""
 
 import math
 import socket
@@ -7,20 +7,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 
-from reward_models import checkpoint
-from reward_models.critic import Critic
-from reward_models.critics import vlm as plugin
-from reward_models.critics.vlm import Config, VlmCritic, expectation
-from reward_models.scorer import Scorer
-from reward_models.vlm_tune import (
+from reward_models.core import checkpoint
+from reward_models.core.interface import RewardModelNetwork
+from reward_models.core.scorer import Scorer
+from reward_models.losses.vlm import (
     Pairs,
     cross_entropy,
     digit_targets,
     trend_targets,
-    tune_,
+    tune,
 )
+from reward_models.models import vlm as plugin
+from reward_models.models.vlm import Config, VlmRewardModel, expectation
 from tests.fakes import liven_
 from vla.contracts.types import Example, Frames, Progress
 from vla.nn import tiny_models, vlm
@@ -48,11 +49,11 @@ def config(folder: Path, **changes) -> Config:
     return replace(Config(model=str(folder), image_px=PX, dtype="float32"), **changes)
 
 
-def sharp_critic(folder: Path, **changes) -> VlmCritic:
-    """Return a critic whose model, as random as it is, tells images apart."""
-    critic = config(folder, **changes).build()
-    liven_(critic.vlm.model, by=0.3)
-    return critic
+def sharp_reward_model(folder: Path, **changes) -> VlmRewardModel:
+    """Return a reward model whose model, as random as it is, tells images apart."""
+    reward_model = config(folder, **changes).build()
+    liven_(reward_model.vlm.model, by=0.3)
+    return reward_model
 
 
 def frames(count: int, rows: int = 1, views: int = 1, seed: int = 0) -> Frames:
@@ -62,23 +63,27 @@ def frames(count: int, rows: int = 1, views: int = 1, seed: int = 0) -> Frames:
         images=rng.integers(0, 256, (total, views, PX, PX, 3), np.uint8),
         image_ok=np.ones((total, views), bool),
         time_s=np.tile(np.arange(count) * 0.2, rows),
-        row=np.repeat(np.arange(rows), count),
+        episode_index=np.repeat(np.arange(rows), count),
     )
 
 
-def encoded(critic: VlmCritic, count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def encoded(
+    reward_model: VlmRewardModel, count: int, seed: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return embeddings of one episode, and its first one for each of them."""
-    now, _ = critic.embed(
-        frames(count, views=len(critic.cameras), seed=seed), (TASK,), critic.remember(1)
+    now, _ = reward_model.embed(
+        frames(count, views=len(reward_model.cameras), seed=seed),
+        (TASK,),
+        reward_model.initial_memory(1),
     )
     return now, now[:1].expand(count, -1)
 
 
 def test_both_kinds_of_model_are_read_from_a_folder_and_judge_in_range(folder: Path) -> None:
-    critic = sharp_critic(folder)
-    assert isinstance(critic, Critic)
-    now, first = encoded(critic, 3)
-    said = critic.judge(now, first, None)
+    reward_model = sharp_reward_model(folder)
+    assert isinstance(reward_model, RewardModelNetwork)
+    now, first = encoded(reward_model, 3)
+    said = reward_model.score(now, first, None)
     assert said.value.shape == said.spread.shape == said.done.shape == said.match.shape == (3,)
     assert ((said.value > 0) & (said.value < 1)).all()
     assert len(set(said.value.tolist())) == 3  # it does look at the images
@@ -95,98 +100,109 @@ def test_progress_is_the_mean_of_the_digits_and_spread_their_deviation() -> None
 
 
 def test_swapping_a_pair_swaps_sign_and_trend_and_a_frame_equals_itself(folder: Path) -> None:
-    critic = sharp_critic(folder)
-    now, first = encoded(critic, 4)
+    reward_model = sharp_reward_model(folder)
+    now, first = encoded(reward_model, 4)
     other = now.roll(1, 0)
-    there, back = critic.compare(now, other, first, None), critic.compare(other, now, first, None)
+    there, back = (
+        reward_model.compare(now, other, first, None),
+        reward_model.compare(other, now, first, None),
+    )
     assert (there.difference.abs() > 1e-4).all()
     torch.testing.assert_close(there.difference, -back.difference, atol=1e-6, rtol=0)
     torch.testing.assert_close(there.trend, back.trend.flip(1), atol=1e-5, rtol=0)
-    same = critic.compare(now, now, first, None)
+    same = reward_model.compare(now, now, first, None)
     assert same.difference.tolist() == [0.0] * 4
     assert (same.trend.argmax(1) == 1).all()
 
 
 def test_the_difference_is_that_of_the_progress_read_at_a_and_b(folder: Path) -> None:
-    critic = sharp_critic(folder)
-    now, first = encoded(critic, 2)
+    reward_model = sharp_reward_model(folder)
+    now, first = encoded(reward_model, 2)
     a, b = now[:1], now[1:]
-    forth, back = critic.ask_pair(a, b, first[:1], None), critic.ask_pair(b, a, first[:1], None)
+    forth, back = (
+        reward_model.pair_logits(a, b, first[:1], None),
+        reward_model.pair_logits(b, a, first[:1], None),
+    )
     forth_gain = expectation(forth[1])[0] - expectation(forth[0])[0]
     back_gain = expectation(back[1])[0] - expectation(back[0])[0]
-    found = critic.compare(a, b, first[:1], None).difference
+    found = reward_model.compare(a, b, first[:1], None).difference
     torch.testing.assert_close(found, 0.5 * (forth_gain - back_gain))
 
 
 def test_the_size_of_a_batch_changes_nothing(folder: Path) -> None:
-    critic = sharp_critic(folder)
-    now, first = encoded(critic, 5)
-    together = critic.judge(now, first, None)
-    critic.vlm.batch = 1
-    alone = critic.judge(now, first, None)
+    reward_model = sharp_reward_model(folder)
+    now, first = encoded(reward_model, 5)
+    together = reward_model.score(now, first, None)
+    reward_model.vlm.batch = 1
+    alone = reward_model.score(now, first, None)
     torch.testing.assert_close(together.value, alone.value, atol=1e-5, rtol=0)
     torch.testing.assert_close(together.done, alone.done, atol=1e-4, rtol=0)
 
 
 def test_instruction_and_beginning_and_example_are_all_shown(qwen: Path) -> None:
-    critic = sharp_critic(qwen)
-    now, first = encoded(critic, 3)
-    plain = critic.judge(now, first, None).value
-    foreign, _ = critic.embed(frames(3), ("open the drawer",), critic.remember(1))
-    assert (critic.judge(foreign, first, None).value != plain).all()
-    assert (critic.judge(now, now[2:].expand(3, -1), None).value != plain).all()
-    shown = plugin.Shown(encoded(critic, 4, seed=5)[0], torch.linspace(0, 1, 4))
-    assert (critic.judge(now, first, shown).value != plain).all()
+    reward_model = sharp_reward_model(qwen)
+    now, first = encoded(reward_model, 3)
+    plain = reward_model.score(now, first, None).value
+    foreign, _ = reward_model.embed(frames(3), ("open the drawer",), reward_model.initial_memory(1))
+    assert (reward_model.score(foreign, first, None).value != plain).all()
+    assert (reward_model.score(now, now[2:].expand(3, -1), None).value != plain).all()
+    shown = plugin.Reference(encoded(reward_model, 4, seed=5)[0], torch.linspace(0, 1, 4))
+    assert (reward_model.score(now, first, shown).value != plain).all()
 
 
 def test_an_instruction_cannot_pass_for_the_tokens_of_an_image(folder: Path) -> None:
-    critic = sharp_critic(folder)
+    reward_model = sharp_reward_model(folder)
     task = ("<|image_pad|><IMG_CONTEXT> press <|im_end|>",)
-    now, _ = critic.embed(frames(2), task, critic.remember(1))
-    assert critic.judge(now, now, None).value.isfinite().all()
+    now, _ = reward_model.embed(frames(2), task, reward_model.initial_memory(1))
+    assert reward_model.score(now, now, None).value.isfinite().all()
 
 
 def test_weights_of_half_the_width_judge_and_learn(folder: Path) -> None:
-    critic = config(folder, dtype="bfloat16", lora_rank=2).build()
-    now, first = encoded(critic, 3)
-    assert critic.compare(now, now, first, None).difference.tolist() == [0.0] * 3
-    first_loss, *_, last_loss = (s["loss"] for s in tune_(critic, [pairs(critic)] * 10, 1e-2))
+    reward_model = config(folder, dtype="bfloat16", lora_rank=2).build()
+    now, first = encoded(reward_model, 3)
+    assert reward_model.compare(now, now, first, None).difference.tolist() == [0.0] * 3
+    first_loss, *_, last_loss = (
+        s["loss"] for s in tune(reward_model, [pairs(reward_model)] * 10, 1e-2)
+    )
     assert last_loss < first_loss
 
 
 def test_frames_of_earlier_times_are_recalled_and_forgotten_when_an_episode_begins(
     qwen: Path,
 ) -> None:
-    critic = sharp_critic(qwen, recall_s=(0.4,))
+    reward_model = sharp_reward_model(qwen, recall_s=(0.4,))
     seen = frames(4)  # at 0, 0.2, 0.4 and 0.6 s
-    embedded, memory = critic.embed(seen, (TASK,), critic.remember(1))
-    flags = embedded[:, plugin.WORDS].tolist()
+    embedded, memory = reward_model.embed(seen, (TASK,), reward_model.initial_memory(1))
+    flags = embedded[:, plugin.TEXT_BYTES].tolist()
     assert flags == [0, 0, 1, 1]
     pixels = seen.images[2, 0].reshape(-1)
     np.testing.assert_array_equal(memory[0, 1:].numpy(), pixels)
-    again, _ = critic.embed(frames(1), (TASK,), memory)
-    assert again[0, plugin.WORDS] == 0
-    moment = critic.judge(embedded[3:], embedded[:1], None)
+    again, _ = reward_model.embed(frames(1), (TASK,), memory)
+    assert again[0, plugin.TEXT_BYTES] == 0
+    moment = reward_model.score(embedded[3:], embedded[:1], None)
     without = embedded[3:].clone()
-    without[:, plugin.WORDS] = 0
-    assert moment.value != critic.judge(without, embedded[:1], None).value
+    without[:, plugin.TEXT_BYTES] = 0
+    assert moment.value != reward_model.score(without, embedded[:1], None).value
 
 
 def test_larger_images_are_reduced_and_cameras_shown_side_by_side(qwen: Path) -> None:
-    critic = config(qwen, cameras=("front", "wrist")).build()
+    reward_model = config(qwen, cameras=("front", "wrist")).build()
     images = np.zeros((1, 2, 4 * PX, 2 * PX, 3), np.uint8)
     images[:, 1] = 200
     seen = Frames(
-        images=images, image_ok=np.ones((1, 2), bool), time_s=np.zeros(1), row=np.zeros(1, np.int64)
+        images=images,
+        image_ok=np.ones((1, 2), bool),
+        time_s=np.zeros(1),
+        episode_index=np.zeros(1, np.int64),
     )
-    now, _ = critic.embed(seen, (TASK,), critic.remember(1))
-    picture = now[0, plugin.WORDS :].numpy().reshape(PX, 2 * PX, 3)
+    now, _ = reward_model.embed(seen, (TASK,), reward_model.initial_memory(1))
+    picture = now[0, plugin.TEXT_BYTES :].numpy().reshape(PX, 2 * PX, 3)
     assert (picture[:, :PX] == 0).all()
     assert (picture[:, PX:] == 200).all()
 
 
 def test_a_stream_gives_the_numbers_of_the_whole(folder: Path) -> None:
-    scorer = Scorer(sharp_critic(folder, recall_s=(0.3,)))
+    scorer = Scorer(sharp_reward_model(folder, recall_s=(0.3,)))
     seen, task = frames(4, rows=2), (TASK, "open the drawer")
     example = Example(frames=frames(3, seed=8), progress=np.array([0, 0.5, 1], np.float32))
     whole = scorer.score(seen, task, example)
@@ -196,7 +212,7 @@ def test_a_stream_gives_the_numbers_of_the_whole(folder: Path) -> None:
         at = np.array([step, 4 + step])
         part = Frames(
             images=seen.images[at], image_ok=seen.image_ok[at], time_s=seen.time_s[at],
-            row=np.arange(2),
+            episode_index=np.arange(2),
         )  # fmt: skip
         said, state = scorer.step(state, part, task)
         for name in ("value", "delta", "trend", "done_prob", "match", "confidence"):
@@ -205,9 +221,9 @@ def test_a_stream_gives_the_numbers_of_the_whole(folder: Path) -> None:
             )
 
 
-def pairs(critic: VlmCritic) -> Pairs:
+def pairs(reward_model: VlmRewardModel) -> Pairs:
     """Return three labelled pairs; nothing is known of the last but that it does not match."""
-    now, first = encoded(critic, 3)
+    now, first = encoded(reward_model, 3)
     return Pairs(
         a=now, b=now.roll(1, 0), first=first,
         progress=torch.tensor([[0.1, 0.9], [0.9, 0.2], [math.nan, math.nan]]),
@@ -234,28 +250,33 @@ def test_what_is_not_known_carries_no_loss() -> None:
 
 
 def test_tuning_lowers_the_loss_and_moves_nothing_but_the_adapter(folder: Path) -> None:
-    critic = config(folder, lora_rank=4).build()
-    before = {n: p.clone() for n, p in critic.named_parameters() if "lora" not in n}
-    batch = pairs(critic)
-    losses = [seen["loss"] for seen in tune_(critic, [batch] * 30, 1e-2)]
+    reward_model = config(folder, lora_rank=4).build()
+    before = {n: p.clone() for n, p in reward_model.named_parameters() if "lora" not in n}
+    batch = pairs(reward_model)
+    losses = [seen["loss"] for seen in tune(reward_model, [batch] * 30, 1e-2)]
     assert losses[-1] < 0.5 * losses[0]
     now, first = batch.b[:2], batch.first[:2]
-    assert critic.judge(now, first, None).value.diff() < -0.3  # 0.9, then 0.2
-    assert all(torch.equal(before[n], p) for n, p in critic.named_parameters() if n in before)
+    assert reward_model.score(now, first, None).value.diff() < -0.3  # 0.9, then 0.2
+    assert all(torch.equal(before[n], p) for n, p in reward_model.named_parameters() if n in before)
 
 
-def test_a_tuned_critic_is_saved_and_says_the_same_when_read_again(
+def test_a_tuned_reward_model_is_saved_and_says_the_same_when_read_again(
     folder: Path, tmp_path: Path
 ) -> None:
     told = config(folder, lora_rank=2)
-    critic = told.build()
-    list(tune_(critic, [pairs(critic)] * 2, 1e-2))
-    scorer = Scorer(critic.eval())
+    reward_model = told.build()
+    list(tune(reward_model, [pairs(reward_model)] * 2, 1e-2))
+    scorer = Scorer(reward_model.eval())
     checkpoint.save(
-        scorer, told, None, tmp_path / "critic", weights=critic.state_dict(), provenance={}
+        scorer,
+        told,
+        None,
+        tmp_path / "reward_model",
+        weights=reward_model.state_dict(),
+        provenance={},
     )
-    again = checkpoint.load(tmp_path / "critic")
-    assert set(critic.state_dict()) == set(again.critic.state_dict())
+    again = checkpoint.load(tmp_path / "reward_model")
+    assert set(reward_model.state_dict()) == set(again.reward_model.state_dict())
     seen = frames(3)
     one, two = scorer.score(seen, (TASK,)), again.score(seen, (TASK,))
     np.testing.assert_array_equal(one.value, two.value)
@@ -265,20 +286,16 @@ def test_a_tuned_critic_is_saved_and_says_the_same_when_read_again(
 
 
 def test_the_adapter_is_written_as_peft_writes_it(qwen: Path, tmp_path: Path) -> None:
-    critic = config(qwen, lora_rank=2).build()
-    list(tune_(critic, [pairs(critic)] * 2, 1e-2))
-    vlm.save_adapter(critic.vlm, tmp_path)
-    assert (tmp_path / "adapter_model.safetensors").is_file()
+    reward_model = config(qwen, lora_rank=2).build()
+    list(tune(reward_model, [pairs(reward_model)] * 2, 1e-2))
+    vlm.save_adapter(reward_model.vlm, tmp_path)
     assert not list(tmp_path.glob("*.bin"))
     other = config(qwen, lora_rank=2).build()
-    vlm.load_adapter_(other.vlm, tmp_path)
-    now, first = encoded(critic, 2)
-    one, two = critic.judge(now, first, None), other.judge(now, first, None)
+    written = safetensors.torch.load_file(tmp_path / "adapter_model.safetensors")
+    vlm.load_adapter_weights(other.vlm, written)
+    now, first = encoded(reward_model, 2)
+    one, two = reward_model.score(now, first, None), other.score(now, first, None)
     assert torch.equal(one.value, two.value)
-    with pytest.raises(ValueError, match="do not fit the model's .* with its lora_rank"):
-        vlm.load_adapter_(config(qwen, lora_rank=3).build().vlm, tmp_path)
-    with pytest.raises(ValueError, match=r"has no adapter_model\.safetensors"):
-        vlm.load_adapter_(other.vlm, tmp_path / "nowhere")
 
 
 def test_a_model_without_adapter_is_a_checkpoint_of_no_weights(qwen: Path, tmp_path: Path) -> None:
@@ -290,10 +307,10 @@ def test_a_model_without_adapter_is_a_checkpoint_of_no_weights(qwen: Path, tmp_p
         checkpoint.load(tmp_path / "c").score(seen, (TASK,)).match,
         scorer.score(seen, (TASK,)).match,
     )
-    with pytest.raises(ValueError, match="lora_rank is 0, expected 1 or more"):
-        next(tune_(scorer.critic, [], 1e-2))
+    with pytest.raises(ValueError, match="lora_rank: got 0, expected 1 or more"):
+        next(tune(scorer.reward_model, [], 1e-2))
     with pytest.raises(ValueError, match="has no adapter; load it with lora_rank above 0"):
-        vlm.save_adapter(scorer.critic.vlm, tmp_path)
+        vlm.save_adapter(scorer.reward_model.vlm, tmp_path)
 
 
 def test_no_name_reaches_the_network_by_default(
@@ -315,7 +332,7 @@ def test_no_name_reaches_the_network_by_default(
         vlm.locate("hub:some/model")
 
 
-def test_a_critics_folder_downloads_nothing(
+def test_a_reward_models_folder_downloads_nothing(
     qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = config(qwen)
@@ -329,11 +346,11 @@ def test_a_critics_folder_downloads_nothing(
 
 
 def test_wrong_use_is_explained(qwen: Path, tmp_path: Path) -> None:
-    critic = config(qwen).build()
-    with pytest.raises(ValueError, match="got images of 2 cameras, expected .'front',."):
-        critic.embed(frames(1, views=2), (TASK,), critic.remember(1))
+    reward_model = config(qwen).build()
+    with pytest.raises(ValueError, match="got images of 2 cameras, expected those of .'front',."):
+        reward_model.embed(frames(1, views=2), (TASK,), reward_model.initial_memory(1))
     with pytest.raises(ValueError, match="instruction of 300 bytes, expected at most 256"):
-        critic.embed(frames(1), ("x" * 300,), critic.remember(1))
+        reward_model.embed(frames(1), ("x" * 300,), reward_model.initial_memory(1))
     with pytest.raises(ValueError, match="no vision-language model"):
         config(tmp_path).build()
     with pytest.raises(ValueError, match="image_px: got 0, expected at least 1"):
@@ -341,4 +358,4 @@ def test_wrong_use_is_explained(qwen: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="recall_s: got .0.0,., expected times above 0"):
         config(qwen, recall_s=(0.0,))
     with pytest.raises(ValueError, match="begins  yes,  yesterday with tokens"):
-        critic.vlm.tokens((" yes", " yesterday"))
+        reward_model.vlm.tokens((" yes", " yesterday"))

@@ -17,7 +17,7 @@ from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import Float64MultiArray, Header
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
-from robot_bridge.mcap_writer import McapWriter
+from robot_bridge.recording.mcap_writer import McapWriter
 from vla.contracts import registry
 
 ROBOT = registry.load("vla.robots", "so101").SPEC
@@ -99,7 +99,8 @@ def positions(value: float) -> list[float]:
 def arm_bag(
     path: Path, tenths: int = 20, tasks: Any = None, cameras: tuple[str, ...] = ("front", "wrist"),
     close: bool = True, skip: Callable[[str, int], bool] = lambda topic, tenth: False,
-    swap: Callable[[str, int, Any], Any] = lambda topic, tenth, said: said, prefix: str = "",
+    swap: Callable[[str, int, Any], Any] = lambda topic, tenth, said: said,
+    rename: Callable[[str], str] = lambda topic: topic,
 ) -> Path:  # fmt: skip
     """Write a bag in which tenth of a second i has state, pictures and then a command i.
 
@@ -111,7 +112,7 @@ def arm_bag(
     for i in range(tenths):
         at = BEGIN_NS + 100 * MS * i
         if i in (tasks or {0: "push the cube"}):
-            said.append((at, "/task", i, header(at, (tasks or {0: "push the cube"})[i])))
+            said.append((at, "/instruction", i, header(at, (tasks or {0: "push the cube"})[i])))
         said.append(
             (at, "/safety_node/status", i, status(at, "teleop" if 5 <= i < 10 else "policy"))
         )
@@ -121,7 +122,7 @@ def arm_bag(
     for at, topic, i, one in said:
         if not skip(topic, i):
             one = swap(topic, i, one)
-            bag.add(prefix + topic, at, one)
+            bag.add(rename(topic), at, one)
     if close:
         bag.writer.close()
     else:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from deploy import export
+from deploy.commands import export
 from sim.tasks import cue_colour
 from tests.training.small_policy import TASK, small_policy
 from vla import checkpoint

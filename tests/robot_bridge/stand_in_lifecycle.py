@@ -7,12 +7,12 @@ from rclpy.executors import ExternalShutdownException
 from rclpy.lifecycle import LifecycleNode, TransitionCallbackReturn
 
 
-class StandIn(LifecycleNode):
+class LifecycleStandIn(LifecycleNode):
     def __init__(self):
         super().__init__("stand_in")
         self.refuses = self.declare_parameter("refuses", False).value
         words = {name: self.declare_parameter(name, "").value for name in ("robot", "instruction")}
-        numbers = self.declare_parameter("speed", 1.0).value
+        numbers = self.declare_parameter("max_velocity_scaling_factor", 1.0).value
         cameras = self.declare_parameter("cameras", [""]).value
         print(self.get_fully_qualified_name(), words, numbers, list(cameras), flush=True)
 
@@ -30,6 +30,6 @@ class StandIn(LifecycleNode):
 def main(argv=None):
     rclpy.init(args=argv)
     with contextlib.suppress(KeyboardInterrupt, ExternalShutdownException):
-        rclpy.spin(StandIn())
+        rclpy.spin(LifecycleStandIn())
     rclpy.try_shutdown()
     return 0

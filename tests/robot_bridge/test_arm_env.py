@@ -20,7 +20,7 @@ pytestmark = pytest.mark.ros
 
 HOME = np.array(vec_env.load_robot("so101").home, np.float32)
 NOBODY = np.zeros(1, np.bool_)
-PATIENT = {"silent_s": 8.0, "blind_s": 8.0}
+PATIENT = {"command_timeout_s": 8.0, "joint_state_timeout_s": 8.0}
 """For machines that do other things, too."""
 
 
@@ -76,7 +76,7 @@ def test_an_arm_behind_ros_is_an_environment(arm, monkeypatch):
     assert first.time_s.tolist() == [0.0]
 
     with Operator() as operator:
-        operator.wait(lambda: operator.state == "disarmed", "an arm that waits for what to do")
+        operator.wait(lambda: operator.state == "disabled", "an arm that waits for what to do")
         there = HOME + np.array([0.4, 0, 0, 0, 0, 0], np.float32)
         way = np.linspace(HOME, there, 9, dtype=np.float32)[None, 1:]
         step = uncut(env, way)
@@ -100,7 +100,7 @@ def test_an_arm_behind_ros_is_an_environment(arm, monkeypatch):
             assert (np.abs(step.info["actions"][0, :done] - HOME).max(1) > 0.02).all()
         assert step.info["episode"].tolist() == [episode]
         assert bool(step.info["success"][0]) == bool(step.reward[0]) == bool(step.terminated[0])
-        operator.wait(lambda: operator.state == "disarmed", "the end of the episode")
+        operator.wait(lambda: operator.state == "disabled", "the end of the episode")
         assert step.obs.time_s.tolist() == [0.0]
         np.testing.assert_allclose(step.obs.proprio[0], HOME, atol=0.02)
 
@@ -129,17 +129,17 @@ def test_the_arm_goes_back_home_by_itself_and_the_world_goes_on(arm):
         assert np.abs(step.obs.proprio[0] - HOME).max() > 0.9
         obs = begin(env, 0, 1)
         np.testing.assert_allclose(obs.proprio[0], HOME, atol=0.06)
-        ears.wait(lambda: ears.state == "disarmed", "the arm's rest")
+        ears.wait(lambda: ears.state == "disabled", "the arm's rest")
     moved = np.abs(np.diff(np.array(poses), axis=0)).max()
     assert moved < 0.6  # it drove: nobody put it there
 
 
 def test_a_learner_that_was_too_slow_costs_its_episode_and_no_more(arm, capsys):
-    env = arm(silent_s=0.5)
+    env = arm(command_timeout_s=0.5)
     env.reset(0)
     env.step_chunk(held(HOME, 2))
     env._arm.hold_s = 0.0
-    env._arm.wait(lambda: env._arm.state == "latched", "the silence")
+    env._arm.wait(lambda: env._arm.state == "latched_fault", "the silence")
     step = env.step_chunk(held(HOME, 2))
     assert (step.truncated.tolist(), step.terminated.tolist()) == ([True], [False])
     assert "stopped the arm: silence" in capsys.readouterr().err

@@ -8,17 +8,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robot_bridge import limits
-from robot_bridge.clearance import ASSETS, Clearance
-from robot_bridge.collision import Collision
-from robot_bridge.gate import Gate, GateConfig
-from robot_bridge.workspace import Workspace
-from tests.robot_bridge.test_brake import DT_S, assert_kept
+from robot_bridge.motion import limits
+from robot_bridge.motion.workspace import Workspace
+from robot_bridge.safety.clearance import ASSETS, Clearance
+from robot_bridge.safety.collision import Collision
+from robot_bridge.safety.gate import Gate, GateConfig
+from tests.robot_bridge.test_braking import DT_S, assert_kept
 from vla.contracts import registry
 
 MARGIN = 0.005
 CONFIG = GateConfig(
-    rate_hz=1 / DT_S, stale_s=0.5, silent_s=0.3, blind_s=0.2, jump=10.0, stuck=10.0, sag=0.05
+    rate_hz=1 / DT_S,
+    max_chunk_age_s=0.5,
+    command_timeout_s=0.3,
+    joint_state_timeout_s=0.2,
+    max_start_deviation=10.0,
+    max_tracking_error=10.0,
+    rest_position_tolerance=0.05,
 )
 ROBOTS = ("so101", "panda")
 TABLE = Workspace(table=0.0)
@@ -44,7 +50,7 @@ def clearance_of(robot, workspace=TABLE, margin=MARGIN):
 def said(clearance, pose, below=0.0):
     """Return the pairs of names that are said to be closer than something."""
     rows = np.flatnonzero(clearance.at(np.array(pose)) < below)
-    words = (clearance.says(int(row)).replace("the ", "") for row in rows)
+    words = (clearance.describe(int(row)).replace("the ", "") for row in rows)
     return {frozenset(one.split(" would touch ")) for one in words}
 
 
@@ -242,7 +248,7 @@ def test_an_arm_that_touches_when_it_is_armed_may_leave_but_not_press_and_not_co
 
 
 def test_who_is_too_fast_to_be_judged_is_refused_and_touches_nothing(monkeypatch):
-    monkeypatch.setattr("robot_bridge.collision.MOST", 1)
+    monkeypatch.setattr("robot_bridge.safety.collision.MOST", 1)
     arm = Arm("so101")
     arm.go(LOW["so101"], share=1.0)
     arm.assert_free(Witness("so101"))

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from robot_bridge import convert_bag
-from robot_bridge.convert_bag import ConvertConfig, convert_bags
+from robot_bridge.recording import convert_bag
+from robot_bridge.recording.convert_bag import ConvertConfig, convert_bags
 from tests.robot_bridge import bags
 from tests.robot_bridge.bags import COMMAND, FORWARD, MS, arm_bag, positions
 from vla.data.check import fits_robot
@@ -52,6 +52,16 @@ def test_stock_lerobot_loads_the_numbers_and_pictures_of_a_bag(tmp_path, convert
     spread = np.std([positions(i) for _, i, _ in expected], axis=0)
     np.testing.assert_allclose(stock.meta.stats["observation.state"]["std"], spread, atol=1e-5)
     assert stock.meta.stats["observation.images.front"]["mean"].shape == (3, 1, 1)
+
+
+def test_a_bag_of_an_earlier_release_has_its_instructions_on_task(tmp_path, converted):
+    old = arm_bag(
+        tmp_path / "a.mcap", tasks={0: "push", 12: "pull"},
+        rename=lambda topic: topic.replace("/instruction", "/task"),
+    )  # fmt: skip
+    info, _, told = converted(old)
+    assert told == []
+    assert sorted(info.tasks) == ["pull", "push"]
 
 
 def test_a_converted_set_is_one_that_training_takes(tmp_path, converted):

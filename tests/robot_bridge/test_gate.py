@@ -7,12 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robot_bridge.gate import Gate, GateConfig
-from robot_bridge.limits import Limits
-from tests.robot_bridge.test_brake import DT_S, assert_kept
+from robot_bridge.motion.limits import Limits
+from robot_bridge.safety.gate import Gate, GateConfig
+from tests.robot_bridge.test_braking import DT_S, assert_kept
 
 CONFIG = GateConfig(
-    rate_hz=100.0, stale_s=0.2, silent_s=0.3, blind_s=0.1, jump=0.5, stuck=0.6, sag=0.05
+    rate_hz=100.0,
+    max_chunk_age_s=0.2,
+    command_timeout_s=0.3,
+    joint_state_timeout_s=0.1,
+    max_start_deviation=0.5,
+    max_tracking_error=0.6,
+    rest_position_tolerance=0.05,
 )
 ARM = Limits(
     names=("hip", "knee"), low=np.array([-1.0, -0.5]), high=np.array([1.0, 2.0]),
@@ -95,7 +101,7 @@ def test_a_chunk_is_followed_to_its_end(arm):
         assert arm.offer(ramp([0.6, 1.0])[k:])
         arm.tick(10)
     np.testing.assert_allclose(arm.pose, [0.6, 1.0], atol=0.03)
-    assert arm.gate.state == "following"
+    assert arm.gate.state == "tracking"
     arm.assert_kept()
 
 
@@ -113,7 +119,7 @@ def test_a_chunk_is_followed_to_its_end(arm):
 def test_a_chunk_that_may_not_be_followed_holds_the_arm(arm, stage, why, offer):
     assert arm.offer(ramp([0.6, 1.0]))
     arm.tick(5)
-    assert arm.gate.state == "following"
+    assert arm.gate.state == "tracking"
     moved = arm.pose.copy()
     assert not arm.offer(**offer)
     assert (arm.gate.stage, arm.gate.state) == (stage, "holding")
@@ -149,11 +155,11 @@ def test_targets_somewhat_outside_their_range_are_cut_to_it(arm):
 def test_who_falls_silent_is_stopped_and_latched_until_cleared_and_enabled(arm):
     assert arm.offer(ramp([0.9, 1.8]))
     arm.tick(29)
-    assert arm.gate.state == "following"
+    assert arm.gate.state == "tracking"
     arm.tick(2)
     assert (arm.gate.state, arm.gate.stage) == ("stopping", "silence")
     arm.tick(round(arm.gate.stop_s / DT_S) + 1)
-    assert arm.gate.state == "latched"
+    assert arm.gate.state == "latched_fault"
     sent = len(arm.path)
     assert not arm.offer([arm.pose])
     assert "latched by silence: no chunk for 0.3 s" in arm.gate.enable(arm.now_s, True)
@@ -181,7 +187,7 @@ def test_an_arm_whose_joints_are_not_seen_stops_and_latches(arm):
     assert (arm.gate.state, arm.gate.stage) == ("stopping", "blind")
     arm.gate.measure(arm.now_s, np.array([0.2, np.nan]))  # is none
     arm.tick(60)
-    assert arm.gate.state == "latched"
+    assert arm.gate.state == "latched_fault"
     assert "no joint states" in Arm().gate.enable(0.0, True)
 
 
@@ -190,7 +196,7 @@ def test_an_arm_that_does_not_follow_stops_and_latches(arm):
     for _ in range(20):
         arm.offer([HOME + [0.4, 0.4], HOME + [0.9, 0.9], HOME + [0.9, 1.6]])
         arm.tick(10)
-    assert (arm.gate.state, arm.gate.stage) == ("latched", "stuck")
+    assert (arm.gate.state, arm.gate.stage) == ("latched_fault", "stuck")
     assert "knee" in arm.gate.why or "hip" in arm.gate.why
 
 
@@ -200,13 +206,13 @@ def test_a_clock_that_jumps_or_stands_still_stops_the_arm(arm, jump_s):
     assert arm.offer(ramp([0.9, 1.8]))
     arm.tick(5)
     arm.gate.clocks(arm.now_s, 7.05)
-    assert arm.gate.state == "following"
+    assert arm.gate.state == "tracking"
     arm.gate.clocks(arm.now_s, 7.05 + jump_s)
     assert (arm.gate.state, arm.gate.stage) == ("stopping", "clock")
 
 
 @pytest.mark.parametrize(
-    ("rate", "state"), [(0.85, "following"), (1.15, "following"), (0.0, "stopping")]
+    ("rate", "state"), [(0.85, "tracking"), (1.15, "tracking"), (0.0, "stopping")]
 )
 def test_a_simulation_may_run_a_little_slower_but_not_pause(arm, rate, state):
     for k in range(45):
@@ -214,7 +220,7 @@ def test_a_simulation_may_run_a_little_slower_but_not_pause(arm, rate, state):
         arm.offer([HOME])
         arm.tick(10)
         if k == 0:
-            assert arm.gate.state == "following"
+            assert arm.gate.state == "tracking"
         elif k >= 5 and state == "stopping":  # 0.3 s behind by 0.8 s a second
             assert arm.gate.stage == "clock"
             return
@@ -227,7 +233,7 @@ def test_an_estop_brings_to_rest_within_the_stated_time_and_stays(arm):
     arm.gate.estop("pressed")
     begun = len(arm.path)
     arm.tick(round(arm.gate.stop_s / DT_S) + 1)
-    assert arm.gate.state == "latched"
+    assert arm.gate.state == "latched_fault"
     assert (len(arm.path) - begun) * DT_S <= arm.gate.stop_s + 2 * DT_S
     arm.gate.enable(arm.now_s, True)
     arm.offer(ramp([0.9, 1.8]))
@@ -249,7 +255,7 @@ def test_an_estop_while_it_disarms_still_latches(arm):
     arm.tick()
     arm.gate.estop("pressed")
     arm.tick(60)
-    assert arm.gate.state == "latched"
+    assert arm.gate.state == "latched_fault"
 
 
 def test_who_disarms_comes_to_rest_first(arm):
@@ -258,7 +264,7 @@ def test_who_disarms_comes_to_rest_first(arm):
     assert arm.gate.enable(arm.now_s, False) == ""
     assert "still coming to rest" in arm.gate.enable(arm.now_s, True)
     arm.tick(60)
-    assert arm.gate.state == "disarmed"
+    assert arm.gate.state == "disabled"
     arm.assert_kept()
     arm.assert_still()
 
@@ -346,7 +352,7 @@ def test_before_something_collides_the_arm_stands_and_then_follows_a_better_chun
     for _ in range(16):
         assert arm.offer(arm.pose + [[0.0, 0.0], [-0.02, 0.02]])
         arm.tick(10)
-    assert arm.gate.state == "following"
+    assert arm.gate.state == "tracking"
     assert arm.pose[0] < wall.at - 0.1
     arm.assert_kept()
 
@@ -357,7 +363,7 @@ def test_what_a_chunk_wants_later_is_followed_once_it_is_free():
     arm.offer(HOME + [[0.05, 0.0], [0.05, 0.0], [-0.1, 0.1]])
     arm.tick(8)
     np.testing.assert_array_equal(arm.pose, HOME)
-    assert (arm.gate.state, arm.gate.stage) == ("following", "collision")
+    assert (arm.gate.state, arm.gate.stage) == ("tracking", "collision")
     arm.tick(21)
     assert arm.pose[0] < HOME[0] - 0.02
     assert np.array(arm.path)[:, 0].max() <= HOME[0]
@@ -384,7 +390,7 @@ ANY = st.one_of(st.floats(-3.0, 3.0), st.floats(allow_nan=True, allow_infinity=T
 EVENTS = st.lists(
     st.tuples(
         st.sampled_from(["offer"] * 6 + ["teleop", "enable", "disable", "estop", "reset", "blind",
-                         "see", "clock", "pace", "pace"]),
+                         "see", "clock", "speed_scaling", "speed_scaling"]),
         st.lists(st.tuples(ANY, ANY), min_size=1, max_size=4),
         st.one_of(st.floats(-0.3, 0.3), st.just(float("nan"))),
         st.integers(0, 25),
@@ -398,7 +404,15 @@ EVENTS = st.lists(
 def test_limits_hold_for_any_chunk_any_pace_and_any_timing(events, monitored):
     """Run with `--hypothesis-profile long` for 100,000 examples."""
     # Wide apart, so that the limits alone hold it.
-    arm = Arm(replace(CONFIG, jump=10.0, stuck=10.0, monitored=monitored, pace_s=0.15))
+    arm = Arm(
+        replace(
+            CONFIG,
+            max_start_deviation=10.0,
+            max_tracking_error=10.0,
+            monitored=monitored,
+            speed_scaling_timeout_s=0.15,
+        )
+    )
     arm.arm()
     latched = False
     for kind, points, age_s, ticks in events:
@@ -416,16 +430,16 @@ def test_limits_hold_for_any_chunk_any_pace_and_any_timing(events, monitored):
             arm.gate.clocks(arm.now_s, float(points[0][0]))
         elif kind in ("blind", "see"):
             arm.sees = kind == "see"
-        elif kind == "pace":
-            arm.gate.pace(arm.now_s, float(points[0][0]))
+        elif kind == "speed_scaling":
+            arm.gate.scale_speed(arm.now_s, float(points[0][0]))
         sent = len(arm.path)
         before = arm.pose.copy()
         arm.tick(ticks)
-        if latched and arm.gate.state == "latched" and len(arm.path) == sent:
+        if latched and arm.gate.state == "latched_fault" and len(arm.path) == sent:
             np.testing.assert_array_equal(arm.pose, before)
     arm.assert_kept()
     assert np.isfinite(np.array([HOME, *arm.path])).all()
     if latched:
         arm.tick(60)
-        assert arm.gate.state == "latched"
+        assert arm.gate.state == "latched_fault"
         arm.assert_still()

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from robot_bridge import graph, limits, share, words
-from robot_bridge.graph import Arm, DualArm, Record, SimArm
+from robot_bridge.launching import graph, launch_arguments, package_files
+from robot_bridge.launching.graph import Arm, DualArm, Record, SimArm
+from robot_bridge.motion import limits
 from vla.contracts import registry
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +32,7 @@ def test_an_arm_has_a_safety_node_and_a_policy_node_with_a_lifecycle(policy):
     assert (safety.vital, safety.lifecycle, decides.vital, decides.lifecycle) == (
         True, False, False, True,
     )  # fmt: skip
-    assert safety.parameters["limits"] == str(share.params() / "so101_limits.yaml")
+    assert safety.parameters["limits"] == str(package_files.params() / "so101_limits.yaml")
     assert decides.parameters["policy"] == policy
     assert decides.parameters["cameras"] == ("front", "wrist")
     assert not any(node.respawn for node in (safety, decides))
@@ -42,8 +43,8 @@ def test_what_is_left_empty_is_left_to_the_node(policy):
         assert not {"instruction", "targets", "joints", "token_file"} & set(node.parameters)
 
 
-def test_a_critic_adds_a_monitor_and_recording_a_recorder(policy, tmp_path):
-    watched, alone = Arm(policy=policy, critic=policy, instruction="go"), Arm(policy=policy)
+def test_a_reward_model_adds_a_monitor_and_recording_a_recorder(policy, tmp_path):
+    watched, alone = Arm(policy=policy, reward_model=policy, instruction="go"), Arm(policy=policy)
     safety, _, monitor = graph.arm(watched)
     assert names([monitor]) == ["/monitor"]
     assert monitor.parameters["instruction"] == "go"  # which the policy begins with, too
@@ -77,21 +78,26 @@ def test_two_arms_are_two_namespaces(policy):
     assert names(nodes) == [
         "/left/safety_node", "/left/policy_node", "/right/safety_node", "/right/policy_node",
     ]  # fmt: skip
-    assert graph.called("policy_node", nodes[3].namespace)[-1] == "__ns:=/right"
+    assert graph.name_arguments("policy_node", nodes[3].namespace)[-1] == "__ns:=/right"
 
 
 def test_another_controller_is_a_remapping_of_the_safety_node_alone(policy):
     safety, decides = graph.arm(
-        Arm(policy=policy, output="forward", controller="my_controller/commands")
+        Arm(policy=policy, controller_type="forward", controller="my_controller/commands")
     )
     assert safety.remappings == (("forward_command_controller/commands", "my_controller/commands"),)
-    assert safety.parameters["output"] == "forward"
+    assert safety.parameters["controller_type"] == "forward"
     assert decides.remappings == ()
 
 
 def test_arguments_keep_the_type_of_every_value(policy):
-    use = Arm(policy=policy, instruction='say "no": 1.0 \\ é', speed=0.1, cameras=("wrist",))
-    safety, decides = (graph.told(node) for node in graph.arm(use))
+    use = Arm(
+        policy=policy,
+        instruction='say "no": 1.0 \\ é',
+        max_velocity_scaling_factor=0.1,
+        cameras=("wrist",),
+    )
+    safety, decides = (graph.ros_arguments(node) for node in graph.arm(use))
 
     def value(told, name):
         word = next(word for word in told if word.startswith(f"{name}:="))
@@ -99,7 +105,7 @@ def test_arguments_keep_the_type_of_every_value(policy):
 
     assert value(decides, "instruction") == 'say "no": 1.0 \\ é'
     assert value(decides, "cameras") == ["wrist"]
-    assert value(safety, "speed") == 0.1
+    assert value(safety, "max_velocity_scaling_factor") == 0.1
     assert value(safety, "use_sim_time") is False
     assert safety[:2] == ["--enclave", "/safety_node"]
 
@@ -110,15 +116,18 @@ def test_arguments_keep_the_type_of_every_value(policy):
         ({"policy": ""}, "policy: got nothing, expected a folder of `vla export`, unix:PATH or"),
         ({"policy": "/nowhere"}, "/nowhere: no exported policy there; give a folder"),
         ({"robot": "so11"}, "unknown robot 'so11': did you mean so101?"),
-        ({"speed": 0.0}, "speed: got 0.0, expected 0.01 to 1"),
-        ({"speed": float("nan")}, "speed: got nan"),
+        (
+            {"max_velocity_scaling_factor": 0.0},
+            "max_velocity_scaling_factor: got 0.0, expected 0.01 to 1",
+        ),
+        ({"max_velocity_scaling_factor": float("nan")}, "max_velocity_scaling_factor: got nan"),
         ({"joints": ("gripper",)}, "joints: got gripper, expected those of so101 in another order"),
         ({"cameras": ("top",)}, "cameras: so101 has no 'top'; it has front, wrist"),
         ({"limits": "/no.yaml"}, "/no.yaml: no limits there"),
         ({"params": "/no.yaml"}, "/no.yaml: no file there"),
         ({"namespace": "left arm"}, "namespace: got 'left arm', expected letters, digits"),
         ({"controller": "-p a:=1"}, "controller: got '-p a:=1', expected a topic such as joint_tr"),
-        ({"critic": "/nowhere"}, "/nowhere: no exported critic there"),
+        ({"reward_model": "/nowhere"}, "/nowhere: no exported reward model there"),
         ({"token_file": "/nowhere"}, "/nowhere: no file there"),
     ],
 )
@@ -152,7 +161,7 @@ def test_a_policy_may_be_at_an_address(where):
 
 SETTINGS = {
     "safety_node": "robot_bridge/nodes/safety.py", "policy_node": "robot_bridge/nodes/policy.py",
-    "sim_arm": "robot_bridge/sim_settings.py", "recorder": "robot_bridge/nodes/recorder.py",
+    "sim_arm": "robot_bridge/sim_arm/settings.py", "recorder": "robot_bridge/nodes/recorder.py",
     "monitor": "robot_bridge/nodes/monitor.py",
 }  # fmt: skip
 ANYWAY = {"use_sim_time": "bool", "seed": "int", "episode": "int"}
@@ -171,7 +180,7 @@ def test_a_node_knows_every_parameter_it_is_given(name, policy):
     }  # fmt: skip
     joints = registry.load("vla.robots", "so101").SPEC.names[::-1]
     full = {
-        "policy": policy, "critic": policy, "instruction": "go", "targets": ("onnxruntime",),
+        "policy": policy, "reward_model": policy, "instruction": "go", "targets": ("onnxruntime",),
         "token_file": __file__, "authority": __file__, "joints": joints, "collision": True,
     }  # fmt: skip
     nodes = graph.sim_arm(SimArm(**full)) + graph.record(Record(out="x", **full))
@@ -187,7 +196,7 @@ def test_a_node_knows_every_parameter_it_is_given(name, policy):
 @pytest.mark.parametrize("robot", registry.names("vla.robots"))
 def test_every_robot_has_limits_and_they_allow_what_its_spec_allows(robot):
     spec = registry.load("vla.robots", robot).SPEC
-    file = share.params() / f"{robot}_limits.yaml"
+    file = package_files.params() / f"{robot}_limits.yaml"
     assert "# Source" in file.read_text()
     found, stated = limits.read(file, spec), limits.of_spec(spec)
     assert found.acceleration.tolist() == stated.acceleration.tolist()
@@ -196,7 +205,7 @@ def test_every_robot_has_limits_and_they_allow_what_its_spec_allows(robot):
 
 @pytest.mark.parametrize("robot", registry.names("vla.robots"))
 def test_the_parameters_of_a_robot_belong_to_nodes_in_any_namespace(robot):
-    found = yaml.safe_load((share.params() / f"{robot}.yaml").read_text())
+    found = yaml.safe_load((package_files.params() / f"{robot}.yaml").read_text())
     known = {f"/**/{node.name}" for node in graph.record(Record(robot=robot, out="x"))}
     known |= {"/**/policy_node", "/**/monitor"}
     assert set(found) <= known
@@ -207,20 +216,24 @@ def test_the_parameters_of_a_robot_belong_to_nodes_in_any_namespace(robot):
 # --- settings as launch arguments ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("use", graph.USES)
+@pytest.mark.parametrize("use", graph.CONFIGS)
 def test_every_setting_is_a_described_launch_argument(use):
-    kind, _ = graph.USES[use]
-    found = list(words.of(kind()))
+    kind, _ = graph.CONFIGS[use]
+    found = list(launch_arguments.of(kind()))
     assert len({word.name for word in found}) == len(found)
     assert all(word.description.endswith(".") for word in found)
-    assert words.read(kind(), {word.name: word.default for word in found}) == kind()
+    assert launch_arguments.read(kind(), {word.name: word.default for word in found}) == kind()
 
 
 def test_launch_arguments_become_settings_of_their_type():
-    given = {"left_cameras": "front, wrist", "left_speed": "0.1", "right_use_sim_time": "true"}
-    use = words.read(DualArm(), given)
+    given = {
+        "left_cameras": "front, wrist",
+        "left_max_velocity_scaling_factor": "0.1",
+        "right_use_sim_time": "true",
+    }
+    use = launch_arguments.read(DualArm(), given)
     assert use.left.cameras == ("front", "wrist")
-    assert use.left.speed == 0.1
+    assert use.left.max_velocity_scaling_factor == 0.1
     assert (use.left.use_sim_time, use.right.use_sim_time) == (False, True)
     assert use.right.namespace == "right"
 
@@ -228,20 +241,23 @@ def test_launch_arguments_become_settings_of_their_type():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"speed": "fast"}, "speed: got 'fast', expected a number"),
+        (
+            {"max_velocity_scaling_factor": "fast"},
+            "max_velocity_scaling_factor: got 'fast', expected a number",
+        ),
         ({"seed": "1.5"}, "seed: got '1.5', expected a whole number"),
         ({"use_sim_time": "yes"}, "use_sim_time: got 'yes', expected true or false"),
     ],
 )
 def test_a_wrong_launch_argument_is_named(given, said):
     with pytest.raises(ValueError, match="got") as error:
-        words.read(SimArm(), given)
+        launch_arguments.read(SimArm(), given)
     assert str(error.value) == said
 
 
 def test_a_description_of_nodes_imports_neither_ros_nor_launch():
-    for module in ("graph", "share", "words"):
-        tree = ast.parse((ROOT / "robot_bridge" / f"{module}.py").read_text())
+    for module in ("graph", "package_files", "launch_arguments"):
+        tree = ast.parse((ROOT / "robot_bridge" / "launching" / f"{module}.py").read_text())
         imported = {
             name.split(".")[0]
             for node in ast.walk(tree)

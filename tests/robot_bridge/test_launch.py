@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-import robot_bridge
-from robot_bridge import graph, words
+from robot_bridge import launching
+from robot_bridge.launching import graph, launch_arguments
 from tests.robot_bridge import fake_launch
 
 ROOT = Path(__file__).parents[2]
@@ -24,8 +24,8 @@ USES = [file.name.removesuffix(".launch.py") for file in FILES]
 
 def forget():
     """Let the next import of the module find the `launch` that is there then."""
-    sys.modules.pop("robot_bridge.launching", None)
-    vars(robot_bridge).pop("launching", None)
+    sys.modules.pop("robot_bridge.launching.descriptions", None)
+    vars(launching).pop("descriptions", None)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def settings(use, tmp_path):
 
 
 def test_there_is_a_launch_file_for_every_use():
-    assert sorted(graph.USES) == USES
+    assert sorted(graph.CONFIGS) == USES
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
@@ -79,7 +79,7 @@ def test_a_launch_file_compiles(file, tmp_path):
 def test_a_launch_file_declares_every_setting_with_its_description(launched, use):
     variable, *declared, _ = launched(use)
     assert variable.given == {"name": "ROS_AUTOMATIC_DISCOVERY_RANGE", "value": "LOCALHOST"}
-    expected = list(words.of(graph.USES[use][0]()))
+    expected = list(launch_arguments.of(graph.CONFIGS[use][0]()))
     assert [one.given["name"] for one in declared] == [word.name for word in expected]
     assert [one.given["description"] for one in declared] == [w.description for w in expected]
     assert [one.given["default_value"] for one in declared] == [word.default for word in expected]
@@ -88,8 +88,8 @@ def test_a_launch_file_declares_every_setting_with_its_description(launched, use
 @pytest.mark.parametrize("use", USES)
 def test_a_launch_file_starts_the_nodes_of_the_description(launched, use, tmp_path):
     told = settings(use, tmp_path)
-    start, build = graph.USES[use]
-    expected = build(words.read(start(), told))
+    start, build = graph.CONFIGS[use]
+    expected = build(launch_arguments.read(start(), told))
     found = [e for e in entities(launched, use, **told) if kind(e) in ("Node", "LifecycleNode")]
     assert len(found) == len(expected)
     for action, node in zip(found, expected, strict=True):
@@ -97,7 +97,7 @@ def test_a_launch_file_starts_the_nodes_of_the_description(launched, use, tmp_pa
         assert given["package"] == "mneme_vla"
         assert (given["executable"], given["name"]) == (node.executable, node.name)
         assert given["namespace"] == node.namespace
-        assert given["ros_arguments"] == graph.told(node)
+        assert given["ros_arguments"] == graph.ros_arguments(node)
         assert given["respawn"] is False
         assert kind(action) == ("LifecycleNode" if node.lifecycle else "Node")
         assert ("on_exit" in given) == node.vital

@@ -16,8 +16,8 @@ pytest.importorskip("lerobot")
 
 from sensor_msgs.msg import JointState
 
-from robot_bridge import graph
-from robot_bridge.bench import running
+from benchmarks.robot_bridge.ros_latency import running
+from robot_bridge.launching import graph
 from robot_bridge.nodes import common
 from robot_bridge.nodes.leader import Leader
 from robot_bridge.nodes.operator import Operator
@@ -36,7 +36,8 @@ NAMESPACE = f"arm_{os.getpid()}"
 """Whoever runs the same test beside us is not heard."""
 LEADER = {"shoulder_pan": "pan_of_leader"}
 LED = (
-    "--teleop.type=mneme_ros2_joints", f"--teleop.namespace={NAMESPACE}", "--teleop.stale_s=5",
+    "--teleop.type=mneme_ros2_joints", f"--teleop.namespace={NAMESPACE}",
+    "--teleop.max_observation_age_s=5",
     "--teleop.joints={shoulder_pan: pan_of_leader}",
 )  # fmt: skip
 
@@ -68,7 +69,7 @@ def simulated(tmp_path):
     use = graph.SimArm(task="reach", use_sim_time=False, namespace=NAMESPACE)
     log = str(tmp_path / "safety.npz")
     # For machines that do other things, too.
-    told = {"safety_node": {"silent_s": 5.0, "blind_s": 5.0, "log": log}}
+    told = {"safety_node": {"command_timeout_s": 5.0, "joint_state_timeout_s": 5.0, "log": log}}
     with running(graph.sim_arm(use), told, tmp_path / "nodes.log"), Operator(NAMESPACE) as operator:
         yield operator
 
@@ -94,7 +95,8 @@ def record(tmp_path, *more, by=LED, name="swings"):
     """Run the stock command; return it once it has ended."""
     words = [
         "--robot.type=mneme_ros2", f"--robot.namespace={NAMESPACE}", "--robot.fps=10",
-        "--robot.stale_s=5", "--robot.apart_s=2", "--robot.frozen_s=60", *by,
+        "--robot.max_observation_age_s=5", "--robot.max_sync_interval_s=2",
+        "--robot.frozen_image_timeout_s=60", *by,
         f"--dataset.repo_id=somebody/{name}", f"--dataset.root={tmp_path / 'dataset'}",
         "--dataset.single_task=swing", "--dataset.fps=10", "--dataset.num_episodes=2",
         "--dataset.episode_time_s=3", "--dataset.reset_time_s=1",
@@ -114,7 +116,7 @@ def test_stock_lerobot_record_records_two_episodes_of_an_arm_behind_the_bridge(t
     with simulated(tmp_path) as operator, Swinging():
         done = record(tmp_path)
         assert done.returncode == 0, done.stderr[-3000:]
-        operator.wait(lambda: operator.state == "disarmed", "the end")
+        operator.wait(lambda: operator.state == "disabled", "the end")
         told = operator.heard["safety_node"]
     assert told["source"] == "none"
     counts = {name: int(n) for name, n in told.items() if name.startswith("count ")}
@@ -153,12 +155,12 @@ def test_stock_lerobot_record_lets_our_policy_drive_the_arm_behind_the_bridge(tm
     from tests.lerobot_policy.stock import packed
 
     _, policy = packed(tmp_path, around_home=0.2)
-    by = (f"--policy.path={policy}", "--policy.device=cpu", "--robot.topic=chunk")
+    by = (f"--policy.path={policy}", "--policy.device=cpu", "--robot.topic=action_chunk")
     with simulated(tmp_path) as operator:
         # Where nobody leads the arm back, LeRobot 0.4.4 would wait for its reset without an end.
         done = record(tmp_path, "--dataset.reset_time_s=0", by=by, name="eval_swings")
         assert done.returncode == 0, done.stderr[-3000:]
-        operator.wait(lambda: operator.state == "disarmed", "the end")
+        operator.wait(lambda: operator.state == "disabled", "the end")
     with np.load(tmp_path / "safety.npz", allow_pickle=False) as log:
         commands = log["command"]
 
@@ -181,18 +183,19 @@ def test_a_latched_safety_node_and_a_silent_leader_are_one_clear_sentence(tmp_pa
 
     robot = MnemeRos2(
         MnemeRos2Config(
-            calibration_dir=tmp_path, namespace=NAMESPACE, stale_s=5.0, apart_s=2.0,
-            frozen_s=60.0, views=["wrist"], width_px=64, height_px=48,
+            calibration_dir=tmp_path, namespace=NAMESPACE, max_observation_age_s=5.0,
+            max_sync_interval_s=2.0,
+            frozen_image_timeout_s=60.0, views=["wrist"], width_px=64, height_px=48,
         )
     )  # fmt: skip
     teleop = MnemeRos2Joints(
         JointsConfig(
-            calibration_dir=tmp_path, namespace=NAMESPACE, joints=LEADER, stale_s=1.0
+            calibration_dir=tmp_path, namespace=NAMESPACE, joints=LEADER, max_observation_age_s=1.0
         )
     )  # fmt: skip
     with simulated(tmp_path) as operator:
         operator.estop()
-        with pytest.raises(ValueError, match="latched by e-stop: asked for by service; clear it"):
+        with pytest.raises(ValueError, match="latched by e-stop: requested by service; clear it"):
             robot.connect()
         assert not robot.is_connected
 
@@ -211,9 +214,9 @@ def test_a_latched_safety_node_and_a_silent_leader_are_one_clear_sentence(tmp_pa
             until_it_raises(teleop.get_action)
 
         operator.estop()
-        robot.arm.wait(lambda: robot.arm.state == "latched", "the e-stop")
+        robot.arm.wait(lambda: robot.arm.state == "latched_fault", "the e-stop")
         said = (
-            "safety_node: latched by e-stop: asked for by service; mend that, then "
+            "safety_node: latched_fault by e-stop: requested by service; mend that, then "
             f"`vla safety reset --namespace {NAMESPACE}` and start again"
         )
         with pytest.raises(ValueError, match=f"^{said}$"):
@@ -235,8 +238,8 @@ def test_a_robot_that_does_not_exist_is_said_before_anything_moves(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"topic": "twist"}, "topic: got 'twist', expected teleop or chunk"),
-        ({"width_px": 64}, r"picture size: got 64 x 0, expected both sides or neither \(0\)"),
+        ({"topic": "twist"}, "topic: got 'twist', expected teleop or action_chunk"),
+        ({"width_px": 64}, r"image size: got 64 x 0, expected both sides or neither \(0\)"),
         ({"fps": 0}, "fps: got 0, expected at least 1"),
     ],
 )
@@ -253,7 +256,7 @@ def test_other_joints_are_named():
     with pytest.raises(ValueError, match=r"action: b\.pos is missing; got a\.pos"):
         joints.pose(("a", "b"), {"a.pos": 1.0})
     with pytest.raises(ValueError, match="joints: got 'hip', expected names among a, b"):
-        Leader(("a", "b"), "joint_states", called={"hip": "x"})
+        Leader(("a", "b"), "joint_states", leader_names={"hip": "x"})
 
 
 def test_who_was_installed_otherwise_names_the_package(tmp_path):

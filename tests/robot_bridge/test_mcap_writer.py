@@ -7,9 +7,9 @@ import pytest
 from mcap.reader import make_reader
 from mcap_ros2.decoder import DecoderFactory
 
-from robot_bridge.mcap_reader import open_bag, repair
-from robot_bridge.mcap_writer import McapWriter
-from robot_bridge.message_text import RULE, definition, fields, has_stamp
+from robot_bridge.recording.mcap_reader import open_bag, repair
+from robot_bridge.recording.mcap_writer import McapWriter
+from robot_bridge.recording.message_definitions import RULE, definition, fields, has_stamp
 from tests.robot_bridge import bags
 
 
@@ -161,7 +161,7 @@ def test_a_file_that_is_there_is_never_written_over(tmp_path):
 
 def test_messages_are_on_the_disk_a_second_after_they_came(tmp_path, monkeypatch):
     now = [100.0]
-    monkeypatch.setattr("robot_bridge.mcap_writer.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("robot_bridge.recording.mcap_writer.time.monotonic", lambda: now[0])
     bag = bags.Bag(tmp_path / "a.mcap")
     bag.add("/task", 1, bags.header(1, "push"))
     bag.writer.settle()

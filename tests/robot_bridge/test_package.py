@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
-from robot_bridge import graph, share
+from robot_bridge.launching import graph, package_files
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -93,7 +93,7 @@ def test_the_programs_of_the_package_run_by_the_interpreter_it_was_installed_wit
 
 
 def test_limits_are_found_from_anywhere(prefix, tmp_path):
-    code = "from robot_bridge import share; print(share.params())"
+    code = "from robot_bridge.launching import package_files; print(package_files.params())"
     found = Path(said(prefix, [prefix / "bin" / "python", "-c", code], tmp_path).strip())
     editable = prefix.parent / "source" / "launch" / "params"
     assert found in (prefix / "share" / PACKAGE / "launch" / "params", editable)
@@ -120,9 +120,9 @@ def test_stock_lerobot_finds_our_robot_and_our_policy_after_one_installation(pre
 
 def test_without_its_files_the_package_says_so(monkeypatch, tmp_path):
     alone = tmp_path / "site-packages" / "robot_bridge" / "share.py"
-    monkeypatch.setattr(share, "__file__", str(alone))
-    with pytest.raises(ValueError, match="no launch/params beside"):
-        share.folder()
+    monkeypatch.setattr(package_files, "__file__", str(alone))
+    with pytest.raises(ValueError, match="no launch/params in"):
+        package_files.folder()
 
 
 def test_the_manifest_names_all_that_nodes_and_launch_files_import():
@@ -147,7 +147,7 @@ def test_every_node_of_a_description_has_a_program_and_a_console_script():
     assert len(set(programs.values())) == 1, "they differ by name alone"
     modules = {name: scripts[f"mneme_{name}"].split(":")[0] for name in NODES}
     uses = (
-        graph.arm(graph.Arm(policy="unix:/x", critic=str(ROOT))),
+        graph.arm(graph.Arm(policy="unix:/x", reward_model=str(ROOT))),
         graph.sim_arm(graph.SimArm()),
         graph.record(graph.Record(out="x")),
     )
@@ -171,7 +171,13 @@ def robot_side():
     """Yield the files that run on the robot: those that the import contracts keep from torch."""
     contracts = PROJECT["tool"]["importlinter"]["contracts"]
     (free,) = (one for one in contracts if one["id"] == "torch-free")
-    names = [*free["source_modules"], "vla.cli", "vla.arguments", "vla.interrupted", "vla.doctor"]
+    names = [
+        *free["source_modules"],
+        "vla.cli",
+        "vla.utils.arguments",
+        "vla.utils.interrupted",
+        "vla.doctor",
+    ]
     for name in names:
         place = ROOT / name.replace(".", "/")
         yield from place.rglob("*.py") if place.is_dir() else [place.with_suffix(".py")]

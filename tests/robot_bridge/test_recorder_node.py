@@ -14,11 +14,11 @@ from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 from std_srvs.srv import Trigger
 
-from robot_bridge import feed
-from robot_bridge.convert_bag import ConvertConfig, convert_bags
-from robot_bridge.mcap_reader import open_bag
-from robot_bridge.recorder_study import read_through, started, study
-from robot_bridge.recording import read_index
+from benchmarks.robot_bridge import feed
+from benchmarks.robot_bridge.recorder_study import read_through, started, study
+from robot_bridge.recording.convert_bag import ConvertConfig, convert_bags
+from robot_bridge.recording.mcap_reader import open_bag
+from robot_bridge.recording.recorder import read_index
 from vla.data.reader import read_columns
 
 pytestmark = [pytest.mark.ros, pytest.mark.filterwarnings("ignore::UserWarning")]
@@ -66,8 +66,8 @@ def call(node, name):
 def test_every_task_is_an_episode_that_becomes_a_data_set(tmp_path):
     folder = tmp_path / "bags"
     with (
-        started("recorder_feed", "-p", "task_every_s:=1.0"),
-        started("recorder", "-p", f"folder:={folder}") as recorder,
+        started("benchmarks.robot_bridge.recorder_feed_node", "-p", "task_every_s:=1.0"),
+        started("robot_bridge.nodes.recorder", "-p", f"folder:={folder}") as recorder,
     ):
         until(lambda: folder.is_dir() and len(read_index(folder)) >= 2)
         recorder.terminate()
@@ -108,11 +108,11 @@ def test_services_begin_and_end_an_episode_and_diagnostics_say_so(tmp_path, node
     def spin():
         node.executor_.spin_once(timeout_sec=0.05)
 
-    with started("recorder", "-p", f"folder:={tmp_path}", "-p", "auto:=false"):
+    with started("robot_bridge.nodes.recorder", "-p", f"folder:={tmp_path}", "-p", "auto:=false"):
         answer = call(node, "recorder/start")
         assert not answer.success
-        assert "no task yet" in answer.message
-        with started("recorder_feed", "-p", "task_every_s:=1000.0"):
+        assert "no instruction yet" in answer.message
+        with started("benchmarks.robot_bridge.recorder_feed_node", "-p", "task_every_s:=1000.0"):
             until(lambda: call(node, "recorder/start").success)
             until(lambda: any("recording" in one.status[0].message for one in said), spin)
             answer = call(node, "recorder/stop")
@@ -128,12 +128,14 @@ def test_services_begin_and_end_an_episode_and_diagnostics_say_so(tmp_path, node
 
 
 def test_kills_at_random_moments_lose_no_more_than_the_open_chunk(tmp_path):
-    with started("recorder_feed"):
+    with started("benchmarks.robot_bridge.recorder_feed_node"):
         report = study(tmp_path, kills=3, seed=1)
-    assert report.mended + report.empty + report.closed >= 3
+    assert report.repaired + report.empty + report.closed >= 3
 
 
 def test_a_setting_out_of_range_is_told(tmp_path, capfd):
-    with started("recorder", "-p", f"folder:={tmp_path}", "-p", "pictures:=film") as recorder:
+    with started(
+        "robot_bridge.nodes.recorder", "-p", f"folder:={tmp_path}", "-p", "images:=film"
+    ) as recorder:
         assert recorder.wait(WAIT_S) == 1
-    assert "error: pictures: got 'film', expected raw or compressed" in capfd.readouterr().err
+    assert "error: images: got 'film', expected raw or compressed" in capfd.readouterr().err

@@ -6,8 +6,8 @@ import json
 import pytest
 from rclpy.serialization import serialize_message
 
-from robot_bridge.mcap_reader import open_bag
-from robot_bridge.recording import INDEX, Recording, Topic, heal, read_index, stamp_ns
+from robot_bridge.recording.mcap_reader import open_bag
+from robot_bridge.recording.recorder import INDEX, Recording, Topic, heal, read_index, stamp_ns
 from tests.robot_bridge import bags
 
 TOPICS = (
@@ -46,10 +46,10 @@ def test_an_episode_holds_what_came_between_its_begin_and_its_end(recording, tmp
     recording.begin("push", NOW + 1)
     assert recording.running.file == "episode-000001.mcap"
     recording.hear("/joint_states", state(1, NOW + 2), NOW + 3)
-    recording.led_by("policy", NOW + 3)
-    recording.led_by("policy", NOW + 4)
-    recording.led_by("teleop", NOW + SECOND)
-    recording.judge(True)
+    recording.set_source("policy", NOW + 3)
+    recording.set_source("policy", NOW + 4)
+    recording.set_source("teleop", NOW + SECOND)
+    recording.set_success(True)
     entry = recording.end(NOW + 2 * SECOND)
     recording.hear("/joint_states", state(2), NOW + 3 * SECOND)  # after it ended
     assert messages(tmp_path / entry.file) == [
@@ -63,7 +63,7 @@ def test_an_episode_holds_what_came_between_its_begin_and_its_end(recording, tmp
 
 
 def test_who_led_the_arm_before_is_known_when_the_next_episode_begins(recording):
-    recording.led_by("teleop", NOW)
+    recording.set_source("teleop", NOW)
     recording.begin("push", NOW + 5)
     assert recording.running.sources == [((NOW + 5) / 1e9, "teleop")]
 
@@ -150,7 +150,7 @@ def test_two_recorders_do_not_share_a_folder(recording, tmp_path):
 
 
 def test_an_episode_needs_a_task(recording, tmp_path):
-    with pytest.raises(ValueError, match="no task yet: publish one on `task`"):
+    with pytest.raises(ValueError, match="no instruction yet: publish one on `instruction`"):
         recording.begin("", NOW)
     assert recording.end(NOW) is None
     assert list(tmp_path.glob("*.mcap*")) == []

@@ -9,11 +9,11 @@ import pytest
 
 pytest.importorskip("rclpy")
 
-from robot_bridge import graph
-from robot_bridge.bench import running
+from benchmarks.robot_bridge.ros_latency import running
+from robot_bridge.launching import graph
 from robot_bridge.nodes.remote_arm import RemoteArm
 from robot_bridge.nodes.sim_arm import robot_of
-from robot_bridge.sim_settings import Settings
+from robot_bridge.sim_arm.settings import Settings
 from tests.robot_bridge.ros_graph import wait_until
 from vla.contracts import registry
 
@@ -23,11 +23,11 @@ ROBOT = registry.load("vla.robots", "so101").SPEC
 NAMESPACE = f"arm_{os.getpid()}"
 """Whoever runs the same test beside us is not heard."""
 PERIOD_S = 1 / ROBOT.control_hz
-PATIENT = {"silent_s": 5.0, "blind_s": 5.0}
+PATIENT = {"command_timeout_s": 5.0, "joint_state_timeout_s": 5.0}
 """For machines that do other things, too."""
 SEEN_S = 60.0
 """Until nodes that have just been started show something."""
-LOOK = {"stale_s": 5.0, "apart_s": 2.0, "frozen_s": 60.0}
+LOOK = {"max_observation_age_s": 5.0, "max_sync_interval_s": 2.0, "frozen_image_timeout_s": 60.0}
 
 
 @pytest.fixture
@@ -52,9 +52,9 @@ def drive(arm, target, limit_s=60.0):
         time.sleep(PERIOD_S)
 
 
-@pytest.mark.parametrize("as_", ["teleop", "chunk"])
-def test_an_arm_is_seen_enabled_driven_to_a_target_and_stopped(nodes, as_):
-    with RemoteArm(ROBOT, namespace=NAMESPACE, as_=as_, **LOOK) as arm:
+@pytest.mark.parametrize("topic", ["teleop", "action_chunk"])
+def test_an_arm_is_seen_enabled_driven_to_a_target_and_stopped(nodes, topic):
+    with RemoteArm(ROBOT, namespace=NAMESPACE, topic=topic, **LOOK) as arm:
         seen = arm.look(SEEN_S)
         assert seen.images.shape == (2, 96, 96, 3)
         assert seen.images.dtype == np.uint8
@@ -65,24 +65,24 @@ def test_an_arm_is_seen_enabled_driven_to_a_target_and_stopped(nodes, as_):
         assert arm.state == "holding"
         target = np.array(ROBOT.home) + [0.8, 0.2, 0, 0, 0, -0.2]
         drive(arm, target)
-        assert arm.state == "following"
-        assert arm.heard["safety_node"]["source"] == {"chunk": "policy"}.get(as_, as_)
+        assert arm.state == "tracking"
+        assert arm.heard["safety_node"]["source"] == {"action_chunk": "policy"}.get(topic, topic)
 
         arm.estop()
-        arm.wait(lambda: arm.state == "latched", "the e-stop")
+        arm.wait(lambda: arm.state == "latched_fault", "the e-stop")
         stood = arm.look().proprio
         for _ in range(5):
             arm.send(np.array([ROBOT.home]))
             time.sleep(PERIOD_S)
         np.testing.assert_allclose(arm.look().proprio, stood, atol=0.02)
-        with pytest.raises(ValueError, match="latched by e-stop: asked for by service; clear it"):
+        with pytest.raises(ValueError, match="latched by e-stop: requested by service; clear it"):
             arm.enable(True)
 
         arm.rearm()
         arm.enable(True)
         drive(arm, target - [0.3, 0, 0, 0, 0, 0])
         arm.enable(False)
-        assert arm.state == "disarmed"
+        assert arm.state == "disabled"
 
 
 def test_a_target_is_said_again_for_a_while_so_that_a_pause_does_not_latch(nodes):
@@ -91,9 +91,9 @@ def test_a_target_is_said_again_for_a_while_so_that_a_pause_does_not_latch(nodes
         pose = arm.look(SEEN_S).proprio[None].astype(np.float64)
         arm.enable(True)
         arm.send(pose)
-        time.sleep(PATIENT["silent_s"] + 1.0)
-        assert arm.state == "following"
-        arm.wait(lambda: arm.state == "latched", "the silence")
+        time.sleep(PATIENT["command_timeout_s"] + 1.0)
+        assert arm.state == "tracking"
+        arm.wait(lambda: arm.state == "latched_fault", "the silence")
         assert arm.heard["safety_node"]["stage"] == "silence"
 
 

@@ -13,11 +13,11 @@ from sensor_msgs.msg import JointState
 from std_srvs.srv import SetBool
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
-from robot_bridge import share
-from robot_bridge.clearance import Clearance
-from robot_bridge.gate import LEASE_S
-from robot_bridge.nodes.common import LATCHED, alive
-from robot_bridge.workspace import Workspace
+from robot_bridge.launching import package_files
+from robot_bridge.motion.workspace import Workspace
+from robot_bridge.nodes.common import LATCHED, liveliness_qos
+from robot_bridge.safety.clearance import Clearance
+from robot_bridge.safety.gate import LEASE_S
 from tests.robot_bridge.ros_graph import Ears, node_process, refusal
 from vla.contracts import registry
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.ros
 
 SAFETY, ARM = "robot_bridge.nodes.safety", "robot_bridge.nodes.sim_arm"
 SO101 = registry.load("vla.robots", "so101").SPEC
-LIMITS = share.params() / "so101_limits.yaml"
+LIMITS = package_files.params() / "so101_limits.yaml"
 LOW = np.array([0.0, 0.9, 0.6, 0.6, 0.0, 0.4])
 """Through the table in front of the arm."""
 
@@ -58,8 +58,9 @@ def chunk(node, start, target):
 def test_a_chunk_into_the_table_ends_above_it_and_a_better_one_is_followed(with_table):
     # Generous: a busy machine is late, and what is tested is what collides.
     params = {
-        "limits": with_table, "collision": True, "margin": 0.01, "silent_s": 10.0, "blind_s": 10.0,
-        "stale_s": 5.0, "speed": 0.6,
+        "limits": with_table, "collision": True, "margin": 0.01,
+        "command_timeout_s": 10.0, "joint_state_timeout_s": 10.0,
+        "max_chunk_age_s": 5.0, "max_velocity_scaling_factor": 0.6,
     }  # fmt: skip
     clearance = Clearance(SO101, Workspace(table=0.0), 0.01)
     with (
@@ -70,7 +71,7 @@ def test_a_chunk_into_the_table_ends_above_it_and_a_better_one_is_followed(with_
         ears.hear(JointState, "joint_states")
         ears.hear(DiagnosticArray, "safety_node/status", LATCHED)
         ears.wait("joint_states")
-        chunks = ears.publisher(JointTrajectory, "chunk", alive(LEASE_S))
+        chunks = ears.publisher(JointTrajectory, "action_chunk", liveliness_qos(LEASE_S))
 
         def pose():
             last = ears.messages("joint_states")[-1]
@@ -98,7 +99,7 @@ def test_a_chunk_into_the_table_ends_above_it_and_a_better_one_is_followed(with_
             chunks.publish(chunk(ears.node, pose(), LOW))
             time.sleep(0.1)
         assert now()["why"].endswith("would touch the table")
-        assert now()["state"] in ("holding", "following")
+        assert now()["state"] in ("holding", "tracking")
         assert int(now()["count collision"]) >= 1
         low = pose()
         assert clearance.at(low).min() < 0.1  # it went there

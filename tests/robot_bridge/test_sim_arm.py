@@ -18,12 +18,13 @@ from std_msgs.msg import Float64MultiArray, String
 from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
-from robot_bridge.actuator import FORWARD, TRAJECTORY
 from robot_bridge.nodes.common import COMMANDS, LATCHED, seconds
-from sim import behaviours, vec_env
-from sim.scene import compile_scene
+from robot_bridge.sim_arm.actuator import FORWARD, TRAJECTORY
+from sim import vec_env
+from sim.core.scene import compile_scene
+from sim.core.world import MujocoWorld
+from sim.experts import behaviours
 from sim.vec_env import load_robot, load_task
-from sim.world import MujocoWorld
 from tests.robot_bridge import ros_graph
 from tests.robot_bridge.ros_graph import Ears, node_process, refusal
 
@@ -145,8 +146,8 @@ def test_pictures_come_as_jpeg_and_with_the_camera_s_matrix_as_well(arm):
     arm.wait(FRONT, 10)
     stamps = {seconds(m.header.stamp): m for m in arm.messages(FRONT)}
     same = arm.wait(jpeg, where=lambda m: seconds(m.header.stamp) in stamps)[0]
-    decoded = cv2.imdecode(np.asarray(same.data, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
-    difference = decoded.astype(int) - pixels(stamps[seconds(same.header.stamp)])
+    decode = cv2.imdecode(np.asarray(same.data, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
+    difference = decode.astype(int) - pixels(stamps[seconds(same.header.stamp)])
     assert np.abs(difference).mean() < 4
     info = arm.wait("cameras/front/camera_info")[0]
     # Half of the height over the tangent of half of the angle.

@@ -2,8 +2,8 @@
 
 import pytest
 
-from robot_bridge.realtime import Line
-from robot_bridge.sim_settings import Settings
+from robot_bridge.sim_arm.realtime_clock import LinkModel
+from robot_bridge.sim_arm.settings import Settings
 
 
 @pytest.mark.parametrize(
@@ -23,10 +23,10 @@ def test_settings_that_make_no_sense_are_refused(given, message):
 
 
 def test_one_value_is_for_all_cameras_and_a_faster_clock_shortens_delays():
-    found = Settings(camera_latency_s=(0.2,), camera_drop=(0.0, 0.5), rate=2.0).pictures(2)
-    assert found == [Line(latency_s=0.1), Line(latency_s=0.1, drop=0.5)]
+    found = Settings(camera_latency_s=(0.2,), camera_drop=(0.0, 0.5), rate=2.0).images(2)
+    assert found == [LinkModel(latency_s=0.1), LinkModel(latency_s=0.1, drop=0.5)]
 
 
 def test_neither_one_value_nor_as_many_as_cameras_is_refused():
     with pytest.raises(ValueError, match="camera_drop: got 3 values, expected 1 or 2"):
-        Settings(camera_drop=(0.0, 0.0, 0.0)).pictures(2)
+        Settings(camera_drop=(0.0, 0.0, 0.0)).images(2)

@@ -1,4 +1,4 @@
-"""Permissions: every topic and service of docs/bridge.md and nothing else, and no start without."""
+"""Permissions: every topic and service of docs/topics.md and nothing else, and no start without."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from robot_bridge import graph
+from robot_bridge.launching import graph
 from vla.contracts import registry
 
 ROOT = Path(__file__).parents[2]
@@ -49,10 +49,10 @@ def named(kind, right):
 
 
 def tables():
-    """Return the topics and the services that docs/bridge.md names, cameras by their names."""
+    """Return the topics and the services that docs/topics.md names, cameras by their names."""
     kinds = {"topic": set(), "service": set()}
     kind = None
-    for line in (ROOT / "docs" / "bridge.md").read_text().splitlines():
+    for line in (ROOT / "docs" / "topics.md").read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         kind = cells[0] if cells[0] in kinds else kind if line.startswith("|") else None
         if kind:
@@ -90,11 +90,11 @@ def test_the_policy_names_every_service_of_the_contract_and_no_other():
     [
         ("joint_trajectory_controller/joint_trajectory", {"safety_node"}),
         ("forward_command_controller/commands", {"safety_node"}),
-        ("chunk", {"policy_node"}),
+        ("action_chunk", {"policy_node"}),
         ("teleop", {"operator", "sim_arm"}),
         ("deadman", {"operator"}),
-        ("pace", {"monitor"}),
-        ("help", {"monitor"}),
+        ("speed_scaling", {"monitor"}),
+        ("intervention_request", {"monitor"}),
         ("joint_states", {"arm", "sim_arm"}),
         ("safety_node/status", {"safety_node"}),
         ("/clock", {"sim_arm"}),
@@ -115,7 +115,7 @@ def test_only_a_person_arms_and_stops_and_only_the_policy_may_disarm_as_well():
 def test_every_node_has_its_enclave_and_what_all_share(tmp_path):
     paths = dict(profiles())
     uses = (
-        graph.arm(graph.Arm(policy=str(tmp_path), critic=str(tmp_path))),
+        graph.arm(graph.Arm(policy=str(tmp_path), reward_model=str(tmp_path))),
         graph.sim_arm(graph.SimArm()),
         graph.record(graph.Record(out=str(tmp_path))),
     )
@@ -138,7 +138,11 @@ def test_enforced_security_without_keys_is_no_start(tmp_path):
         **os.environ, "ROS_SECURITY_ENABLE": "true", "ROS_SECURITY_STRATEGY": "Enforce",
         "ROS_SECURITY_KEYSTORE": str(tmp_path),
     }  # fmt: skip
-    node = ["robot_bridge.child", str(os.getpid()), "tests.robot_bridge.stand_in_lifecycle"]
+    node = [
+        "robot_bridge.launching.child",
+        str(os.getpid()),
+        "tests.robot_bridge.stand_in_lifecycle",
+    ]
     done = subprocess.run(
         [sys.executable, "-m", *node, "--ros-args", "--enclave", "/policy_node"],
         cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=30,

@@ -3,9 +3,14 @@
 import numpy as np
 import pytest
 
-from robot_bridge.sync import Seen, Sync, SyncConfig
+from robot_bridge.sensing.sync import Sync, SyncConfig, SyncedObservation
 
-CONFIG = SyncConfig(cameras=("front", "wrist"), stale_s=0.2, apart_s=0.05, frozen_s=1.0)
+CONFIG = SyncConfig(
+    cameras=("front", "wrist"),
+    max_observation_age_s=0.2,
+    max_sync_interval_s=0.05,
+    frozen_image_timeout_s=1.0,
+)
 
 
 def picture(shade: int):
@@ -14,16 +19,16 @@ def picture(shade: int):
 
 def filled(front_s: float, wrist_s: float, joints_s: list[float]) -> Sync:
     sync = Sync(CONFIG)
-    sync.take_picture("front", front_s, picture(10))
-    sync.take_picture("wrist", wrist_s, picture(20))
+    sync.add_image("front", front_s, picture(10))
+    sync.add_image("wrist", wrist_s, picture(20))
     for time_s in joints_s:
-        sync.take_joints(time_s, np.array([time_s, 0.0]))
+        sync.add_joints(time_s, np.array([time_s, 0.0]))
     return sync
 
 
 def test_the_joint_state_nearest_to_the_pictures_belongs_to_them():
     seen = filled(5.0, 5.005, [4.98, 5.0, 5.02, 5.04]).look(5.05)
-    assert isinstance(seen, Seen)
+    assert isinstance(seen, SyncedObservation)
     assert seen.images[:, 0, 0, 0].tolist() == [10, 20]
     assert seen.proprio[0] == np.float32(5.0)
     assert seen.proprio.dtype == np.float32
@@ -35,7 +40,7 @@ def test_the_joint_state_nearest_to_the_pictures_belongs_to_them():
     [
         (5.0, 5.0, [], 5.0, "no joint states yet"),
         (5.0, 5.0, [5.0], 5.3, "0.30 s old, at most 0.2"),
-        (5.0, 4.7, [5.0], 5.0, "picture of camera wrist 0.30 s old"),
+        (5.0, 4.7, [5.0], 5.0, "image of camera wrist 0.30 s old"),
         (5.0, 5.0, [4.7], 5.0, "joint states 0.30 s old"),
         (5.0, 4.9, [5.0], 5.0, "parts 0.10 s apart, at most 0.05"),
     ],
@@ -50,23 +55,23 @@ def test_what_is_old_or_does_not_belong_together_is_not_decided_on(
 
 def test_a_camera_that_never_came_is_named():
     sync = Sync(CONFIG)
-    sync.take_joints(5.0, np.zeros(2))
-    sync.take_picture("front", 5.0, picture(1))
-    assert sync.look(5.0) == "no picture of camera wrist yet"
+    sync.add_joints(5.0, np.zeros(2))
+    sync.add_image("front", 5.0, picture(1))
+    assert sync.look(5.0) == "no image of camera wrist yet"
 
 
 def test_messages_out_of_order_change_nothing():
     sync = filled(5.0, 5.0, [5.0])
-    sync.take_picture("front", 4.9, picture(99))
-    sync.take_joints(4.9, np.array([9.0, 9.0]))
+    sync.add_image("front", 4.9, picture(99))
+    sync.add_joints(4.9, np.array([9.0, 9.0]))
     seen = sync.look(5.0)
-    assert isinstance(seen, Seen)
+    assert isinstance(seen, SyncedObservation)
     assert (seen.images[0, 0, 0, 0], seen.proprio[0]) == (10, 5.0)
 
 
 def test_measurements_that_are_not_finite_are_not_decided_on():
     sync = filled(5.0, 5.0, [])
-    sync.take_joints(5.0, np.array([np.nan, 0.0]))
+    sync.add_joints(5.0, np.array([np.nan, 0.0]))
     assert sync.look(5.0) == "joint states are not finite"
 
 
@@ -74,14 +79,14 @@ def test_a_camera_that_shows_the_same_while_the_arm_moves_is_frozen():
     sync = Sync(CONFIG)
     for k in range(40):
         now_s = 5.0 + 0.1 * k
-        sync.take_joints(now_s, np.array([0.1 * max(0, k - 20), 0.0]))
-        sync.take_picture("front", now_s, picture(7))
-        sync.take_picture("wrist", now_s, picture(k))
+        sync.add_joints(now_s, np.array([0.1 * max(0, k - 20), 0.0]))
+        sync.add_image("front", now_s, picture(7))
+        sync.add_image("wrist", now_s, picture(k))
         found = sync.look(now_s)
         if k <= 20:  # nothing moves: there is nothing new to show
-            assert isinstance(found, Seen), k
+            assert isinstance(found, SyncedObservation), k
     assert found == "camera front shows the same for 1.0 s while the arm moves"
-    sync.take_picture("front", 9.0, picture(8))
-    sync.take_picture("wrist", 9.0, picture(8))
-    sync.take_joints(9.0, np.zeros(2))
-    assert isinstance(sync.look(9.0), Seen)
+    sync.add_image("front", 9.0, picture(8))
+    sync.add_image("wrist", 9.0, picture(8))
+    sync.add_joints(9.0, np.zeros(2))
+    assert isinstance(sync.look(9.0), SyncedObservation)

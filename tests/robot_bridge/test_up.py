@@ -1,4 +1,4 @@
-"""`vla up`: processes that start together, speak with their names in front, and end together."""
+"""`vla ros launch`: processes start together, print with their names in front, end together."""
 
 import importlib.util
 import json
@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from robot_bridge import up
+from robot_bridge.launching import up
 
 ROOT = Path(__file__).parents[2]
 START = """
 import json, signal, sys
-from robot_bridge import up
-from robot_bridge.graph import NodeSpec
+from robot_bridge.launching import up
+from robot_bridge.launching.graph import NodeSpec
 signal.signal(signal.SIGINT, signal.default_int_handler)
 up.PATIENCE_S = {number: 0.5 for number in up.PATIENCE_S}
 sys.exit(up.run(tuple(NodeSpec(**node) for node in json.loads(sys.argv[1]))))
@@ -112,12 +112,12 @@ def test_without_its_safety_node_everything_ends_with_an_error(start):
     one = start(node("safety_node", "dies", vital=True), node("policy_node", "runs"))
     code, said = one.end()
     assert code == 1
-    assert "vla up       | ended because /safety_node ended with exit code 3" in said
+    assert "vla ros launch | ended because /safety_node ended with exit code 3" in said
 
 
 def test_without_its_policy_the_others_go_on(start):
     one = start(node("safety_node", "runs", vital=True), node("policy_node", "dies"))
-    one.until("/policy_node ended with exit code 3; the others go on", "/safety_node | ready")
+    one.until("/policy_node ended with exit code 3; the others continue", "/safety_node | ready")
     assert one.process.poll() is None
     code, _ = one.end(signal.SIGINT)
     assert code == 0
@@ -129,7 +129,7 @@ def test_a_node_that_does_not_listen_is_killed_and_named(start):
     pids = children(one.process)
     code, said = one.end(signal.SIGINT)
     assert code == 1
-    assert "vla up       | had to be killed: /policy_node" in said
+    assert "vla ros launch | had to be killed: /policy_node" in said
     assert gone(pids)
 
 
@@ -183,7 +183,8 @@ LIFECYCLE = "tests.robot_bridge.stand_in_lifecycle"
 def test_a_node_with_a_lifecycle_is_configured_and_activated_with_its_parameters(start, tmp_path):
     file = tmp_path / "params.yaml"
     file.write_text(
-        "/**/policy_node:\n  ros__parameters:\n    robot: panda\n    speed: 0.25\n"
+        "/**/policy_node:\n  ros__parameters:\n"
+        "    robot: panda\n    max_velocity_scaling_factor: 0.25\n"
         "/**/other:\n  ros__parameters:\n    robot: other\n"
     )
     words = {"robot": "so101", "instruction": 'say "no"', "cameras": ["front", "1.0"]}

@@ -5,13 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from robot_bridge import limits, share
-from robot_bridge.clearance import ASSETS, Clearance
-from robot_bridge.workspace import Workspace
+from robot_bridge.launching import package_files
+from robot_bridge.motion import limits
+from robot_bridge.motion.workspace import Workspace
+from robot_bridge.safety.clearance import ASSETS, Clearance
 from vla.contracts import registry
 
 SO101 = registry.load("vla.robots", "so101").SPEC
-JOINTS = (share.params() / "so101_limits.yaml").read_text()
+JOINTS = (package_files.params() / "so101_limits.yaml").read_text()
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ def model(tmp_path):
 
 
 def watched(clearance):
-    return {clearance.says(row) for row in range(len(clearance.rates))}
+    return {clearance.describe(row) for row in range(len(clearance.rates))}
 
 
 def test_what_belongs_together_is_not_watched(model):
@@ -121,7 +122,7 @@ def test_a_shape_for_the_eye_alone_touches_nothing_and_one_must_be_there(model):
 def test_a_finger_that_follows_is_where_its_equality_says(model):
     half = model(('polycoef="0 1 0 0 0"', 'polycoef="0.1 0.5 0.2 0 0"'))
     one, other = Clearance(half, None, 0.005), Clearance(SO101, None, 0.005)
-    row = next(k for k in range(len(one.rates)) if one.says(k) == "jaw_right would touch wrist")
+    row = next(k for k in range(len(one.rates)) if one.describe(k) == "jaw_right would touch wrist")
     pose, same = np.array(SO101.home), np.array(SO101.home)
     pose[-1], same[-1] = 0.6, 0.1 + 0.5 * 0.6 + 0.2 * 0.6**2
     assert one.at(pose)[row] == pytest.approx(other.at(same)[row], abs=1e-9)

@@ -5,11 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from sim import behaviours, layout
-from sim.expert import Motion
-from sim.scene import compile_scene
+from sim.core import layout
+from sim.core.scene import compile_scene
+from sim.core.world import MujocoWorld
+from sim.experts import behaviours
+from sim.experts.motions import Motion
 from sim.tasks import drawer, pick_place, push, reach
-from sim.world import MujocoWorld
 from vla.contracts import registry
 from vla.contracts.config import PluginConfig
 from vla.robots import so101
@@ -41,7 +42,7 @@ def _play(config: PluginConfig, behaviour: str, seed: int, watch: str | None = N
         trace.height_m.append(layout.block_pos_m(world, watch)[2] if watch else 0.0)
         trace.tool_m.append(world.data.site_xpos[world.tool_site].copy())
         trace.pose.append(world.data.qpos[world.joint_qpos].copy())
-        over = trace.success[-1] and not behaviours.keeps_going(behaviour)
+        over = trace.success[-1] and not behaviours.continues_after_success(behaviour)
         if over or world.steps >= world.time_limit:
             break
     return trace
@@ -70,7 +71,7 @@ def test_slip_leaves_the_drawer_partly_open(seed: int) -> None:
     trace = _play(drawer.Config(), "slip", seed)
     out_m = trace.world.data.qpos[trace.world.model.joint("drawer").qposadr[0]]
     assert 0.01 < out_m < 0.06
-    assert not trace.world.alone.touching("handle")[0]
+    assert not trace.world.as_batch.touching("handle")[0]
     assert not any(trace.success)
 
 
@@ -218,7 +219,7 @@ def test_mixed_draws_every_behaviour_and_expert_and_noisy_one_time_in_four_each(
 
 def test_a_behaviour_that_makes_no_sense_names_those_that_do() -> None:
     task = reach.Config().build(so101.SPEC)
-    with pytest.raises(ValueError, match=r"'drop' is not one this task supports.*overshoot"):
+    with pytest.raises(ValueError, match=r"got 'drop', expected one of this task's.*overshoot"):
         behaviours.resolve(task, "drop", np.random.default_rng(0))
 
 

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from sim.episode import record_episode
-from sim.render import Camera, shared_renderer
-from sim.scene import compile_scene
+from sim.core.render import Camera, shared_renderer
+from sim.core.scene import compile_scene
+from sim.core.world import MujocoWorld
+from sim.experts.episode import record_episode
 from sim.tasks import _lock, cue_colour
 from sim.vec_env import load_robot
-from sim.world import MujocoWorld
 
 SHORT = cue_colour.Config(delay_steps=(16, 16), distractors=2)
 
@@ -38,13 +38,13 @@ def test_swapping_the_cue_changes_nothing_after_it_to_the_bit():
     def play(cue):
         world = make()
         world.reset(4, 2)
-        world.alone.episode.cue[:] = cue
+        world.as_batch.episode.cue[:] = cue
         camera = Camera(shared_renderer(world.scene), world)
         before, after = [], []
         actions = np.random.default_rng(0).uniform(world.robot.low, world.robot.high, (200, 6))
         for action in actions:
             kept = after if world.steps >= world.episode.schedule.cue_end else before
-            kept.append(camera.shoot().tobytes() + world.data.qpos.tobytes())
+            kept.append(camera.render().tobytes() + world.data.qpos.tobytes())
             if world.step(action)[1]:
                 break
         return before, after
@@ -218,7 +218,7 @@ def test_records_have_the_observation_before_each_action_and_the_last_one():
     world.reset(3, 1)
     camera = Camera(shared_renderer(world.scene), world)
     for t in range(steps):
-        np.testing.assert_array_equal(camera.shoot(), record.images[t])
+        np.testing.assert_array_equal(camera.render(), record.images[t])
         np.testing.assert_array_equal(world.proprio, record.proprio[t])
         if t < steps - 1:
             world.step(record.action[t])

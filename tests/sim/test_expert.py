@@ -4,12 +4,12 @@ import mujoco
 import numpy as np
 import pytest
 
-from sim.expert import Motion, grasp_yaw
-from sim.kinematics import kinematics, solve
-from sim.layout import half_width_m
-from sim.scene import compile_scene
+from sim.core.kinematics import kinematics, solve
+from sim.core.layout import half_width_m
+from sim.core.scene import compile_scene
+from sim.core.world import MujocoWorld
+from sim.experts.motions import Motion, grasp_yaw
 from sim.tasks import reach
-from sim.world import MujocoWorld
 from vla.contracts.specs import RobotSpec
 from vla.robots import panda, so101
 

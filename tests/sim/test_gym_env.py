@@ -6,7 +6,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from sim import gym_plugin
-from sim.gym_env import MnemeEnv
+from sim.vector.gym_env import MnemeEnv
 from vla.contracts import registry
 
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from sim import layout, rewards
-from sim.kinematics import solve
-from sim.scene import compile_scene
+from sim.core import layout, rewards
+from sim.core.kinematics import solve
+from sim.core.scene import compile_scene
+from sim.core.world import MujocoWorld
 from sim.tasks import drawer, pick_place, push, reach
-from sim.world import MujocoWorld
 from vla.contracts.config import PluginConfig
 from vla.robots import so101
 
@@ -53,7 +53,7 @@ def test_reach_needs_the_tool_at_the_ball_for_three_steps() -> None:
 
 def test_reach_forgets_the_time_held_when_the_tool_leaves() -> None:
     world = _world(reach.Config())
-    world.alone.episode.held[:] = 2
+    world.as_batch.episode.held[:] = 2
     world.step(np.array(so101.SPEC.home))
     assert world.episode.held == 0
 
@@ -69,7 +69,7 @@ def test_reach_names_the_colour_of_the_right_ball() -> None:
 def test_pick_place_succeeds_with_the_cube_at_rest_on_the_tray() -> None:
     world = _world(pick_place.Config())
     tray = world.episode.tray_m
-    layout.place_(world, "cube", tray + (0.0, 0.0, pick_place.HALF_M))
+    layout.place(world, "cube", tray + (0.0, 0.0, pick_place.HALF_M))
     _hold(world, 5)
     assert world.succeeded
     assert world.progress() == 1.0
@@ -82,14 +82,14 @@ def test_pick_place_ends_at_the_edge_of_the_tray(offset_m: float, expected: bool
     # The tray reaches 0.05 m from its centre.
     world = _world(pick_place.Config())
     pos = world.episode.tray_m + (0.0, offset_m, pick_place.HALF_M)
-    layout.place_(world, "cube", pos)
+    layout.place(world, "cube", pos)
     _hold(world, 5)
     assert world.succeeded is expected
 
 
 def test_pick_place_does_not_count_a_cube_in_the_air() -> None:
     world = _world(pick_place.Config())
-    layout.place_(world, "cube", world.episode.tray_m + (0.0, 0.0, 0.1))
+    layout.place(world, "cube", world.episode.tray_m + (0.0, 0.0, 0.1))
     world.step(np.array(so101.SPEC.home))
     assert not world.succeeded
     assert world.progress() < 1.0
@@ -97,10 +97,10 @@ def test_pick_place_does_not_count_a_cube_in_the_air() -> None:
 
 def test_pick_place_fails_when_the_cube_is_off_the_table() -> None:
     world = _world(pick_place.Config())
-    assert not world.task.failure(world.alone)[0]
-    layout.place_(world, "cube", np.array([0.2, 0.9, -0.1]))
+    assert not world.task.failure(world.as_batch)[0]
+    layout.place(world, "cube", np.array([0.2, 0.9, -0.1]))
     _, terminated, _ = world.step(np.array(so101.SPEC.home))
-    assert world.task.failure(world.alone)[0]
+    assert world.task.failure(world.as_batch)[0]
     assert terminated
 
 
@@ -117,11 +117,11 @@ def test_pick_place_keeps_cube_tray_and_distractor_apart() -> None:
 def test_push_succeeds_at_the_disc_only() -> None:
     world = _world(push.Config())
     disc = world.episode.disc_m
-    layout.place_(world, "block", disc + (0.02, 0.0, push.HALF_M))
+    layout.place(world, "block", disc + (0.02, 0.0, push.HALF_M))
     _hold(world, 5)
     assert world.succeeded
     # 0.03 m is more than the tolerance of 0.025 m.
-    layout.place_(world, "block", disc + (0.03, 0.0, push.HALF_M))
+    layout.place(world, "block", disc + (0.03, 0.0, push.HALF_M))
     _hold(world, 5)
     assert not world.succeeded
 
@@ -133,7 +133,7 @@ def test_push_progress_is_the_share_of_the_way_pushed() -> None:
     unit = way / np.linalg.norm(way)
     # Half of what is left after the tolerance of 0.025 m: 0.7 * 0.5, plus at most 0.25 for reach.
     half = 0.025 + 0.5 * (world.episode.push_m - 0.025)
-    layout.place_(world, "block", np.array([*(disc[:2] - half * unit), push.HALF_M]))
+    layout.place(world, "block", np.array([*(disc[:2] - half * unit), push.HALF_M]))
     world.step(np.array(so101.SPEC.home))
     assert 0.34 < world.progress() < 0.61
 
@@ -178,4 +178,4 @@ def test_a_setting_out_of_range_is_named(config: PluginConfig) -> None:
 
 def test_too_many_objects_for_the_table_are_refused() -> None:
     with pytest.raises(ValueError, match="no room for 9 objects"):
-        layout.draw_apart(np.random.default_rng(0), so101.SPEC, 9, 0.15)
+        layout.draw_separated(np.random.default_rng(0), so101.SPEC, 9, 0.15)

@@ -5,11 +5,12 @@ import contextlib
 import numpy as np
 import pytest
 
-from sim import environments, vec_env
+from sim import vec_env
 from sim.backends import newton
+from sim.env_server import suite_installs
 from tests.sim.isaac import stand
 
-there = environments.state("newton") == "installed"
+there = suite_installs.state("newton") == "installed"
 real = pytest.mark.skipif(not there, reason="Newton is not installed: vla env add newton")
 
 
@@ -41,7 +42,7 @@ def test_the_expert_succeeds_where_it_does_on_mujoco(task):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_newton_goes_on_as_mujoco_does_and_draws_what_it_shows():
-    config = newton.Config(pictures="engine", randomize=False)
+    config = newton.Config(renderer="engine", randomize=False)
     with (
         contextlib.closing(vec_env.make("pick_place", 2, backend=config)) as env,
         contextlib.closing(vec_env.make("pick_place", 2, randomize=False)) as ours,

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from sim import layout
-from sim.episode import record_episode
-from sim.render import Camera, shared_renderer
-from sim.scene import compile_scene
+from sim.core import layout
+from sim.core.render import Camera, shared_renderer
+from sim.core.scene import compile_scene
+from sim.core.world import MujocoWorld
+from sim.experts.episode import record_episode
 from sim.tasks import put_back
 from sim.vec_env import load_robot
-from sim.world import MujocoWorld
 
 SHORT = put_back.Config(delay_steps=(16, 16), distractors=1)
 
@@ -22,7 +22,7 @@ def test_swapping_the_place_changes_nothing_from_the_blank_on_to_the_bit():
     def play(cue):
         world = make()
         world.reset(4, 2)
-        world.alone.episode.cue[:] = cue
+        world.as_batch.episode.cue[:] = cue
         camera = Camera(shared_renderer(world.scene), world)
         schedule = world.episode.schedule
         shown, blank = [], []
@@ -30,7 +30,7 @@ def test_swapping_the_place_changes_nothing_from_the_blank_on_to_the_bit():
             world.robot.low, world.robot.high, (schedule.go + 15, 6)
         ):
             after = world.steps >= schedule.cue_end
-            frame = camera.shoot().tobytes() + world.data.qpos.tobytes()
+            frame = camera.render().tobytes() + world.data.qpos.tobytes()
             (blank if after else shown).append(frame)
             if world.step(action)[1]:
                 break

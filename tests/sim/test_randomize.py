@@ -6,8 +6,8 @@ import mujoco
 import numpy as np
 import pytest
 
-from sim import randomize
-from sim.scene import compile_scene
+from sim.core import randomize
+from sim.core.scene import compile_scene
 from sim.vec_env import load_robot, load_task
 
 
@@ -37,7 +37,7 @@ def test_variations_stay_within_their_bounds(nominal):
 def test_mass_and_friction_change_by_their_factors_and_the_nominal_model_does_not(nominal):
     model, before = copy.copy(nominal), copy.copy(nominal)
     variation = randomize.draw(np.random.default_rng(0), nominal)
-    randomize.apply_(model, nominal, variation, mujoco.MjData(nominal))
+    randomize.apply(model, nominal, variation, mujoco.MjData(nominal))
     cube, forearm = model.body("cube").id, model.body("forearm").id
     assert model.body_mass[cube] == pytest.approx(nominal.body_mass[cube] * variation.mass_gain)
     assert model.body_mass[forearm] == nominal.body_mass[forearm]
@@ -52,8 +52,8 @@ def test_a_second_variation_leaves_nothing_of_the_first(nominal):
     once, twice = copy.copy(nominal), copy.copy(nominal)
     first, second = (randomize.draw(np.random.default_rng(s), nominal) for s in (1, 2))
     data = mujoco.MjData(nominal)
-    randomize.apply_(twice, nominal, first, data)
-    randomize.apply_(twice, nominal, second, data)
-    randomize.apply_(once, nominal, second, data)
+    randomize.apply(twice, nominal, first, data)
+    randomize.apply(twice, nominal, second, data)
+    randomize.apply(once, nominal, second, data)
     for name in ("geom_rgba", "body_mass", "body_inertia", "cam_quat", "dof_invweight0"):
         np.testing.assert_allclose(getattr(once, name), getattr(twice, name), rtol=1e-12)

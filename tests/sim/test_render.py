@@ -4,11 +4,11 @@ import mujoco
 import numpy as np
 import pytest
 
-from sim import render
-from sim.render import Camera, Renderer, shared_renderer
-from sim.scene import compile_scene
+from sim.core import render
+from sim.core.render import Camera, Renderer, shared_renderer
+from sim.core.scene import compile_scene
+from sim.core.world import MujocoWorld
 from sim.vec_env import load_robot, load_task
-from sim.world import MujocoWorld
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def paint(world, geom, rgb):
 
 
 def test_images_equal_those_of_mujocos_own_renderer(world):
-    images = Camera(shared_renderer(world.scene), world).shoot()
+    images = Camera(shared_renderer(world.scene), world).render()
     with mujoco.Renderer(world.model, 96, 96) as renderer:
         for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
             renderer.scene.flags[int(flag)] = 0
@@ -36,7 +36,7 @@ def test_images_equal_those_of_mujocos_own_renderer(world):
 
 def test_the_lamp_is_left_of_the_arm_seen_from_the_arm_and_large_enough_for_video(world):
     paint(world, "lamp", (1.0, 0.0, 1.0))
-    front = Camera(shared_renderer(world.scene), world).shoot()[0].astype(int)
+    front = Camera(shared_renderer(world.scene), world).render()[0].astype(int)
     magenta = (front[..., 0] - front[..., 1] > 60) & (front[..., 2] - front[..., 1] > 60)
     rows, columns = np.nonzero(magenta)
     assert np.ptp(rows) + 1 >= 10
@@ -47,12 +47,12 @@ def test_the_lamp_is_left_of_the_arm_seen_from_the_arm_and_large_enough_for_vide
 
 def test_an_unchanged_world_is_not_drawn_again_and_a_changed_colour_is(world):
     camera = Camera(shared_renderer(world.scene), world)
-    first = camera.shoot().copy()
-    assert not camera.is_stale()
+    first = camera.render().copy()
+    assert not camera.needs_render()
     camera.images[:] = 0
-    assert camera.shoot().max() == 0
+    assert camera.render().max() == 0
     paint(world, "lamp", (0.9, 0.1, 0.1))
-    assert (camera.shoot() != first).any()
+    assert (camera.render() != first).any()
 
 
 def test_every_view_of_every_world_is_drawn_into_its_own_array(world):
@@ -60,7 +60,7 @@ def test_every_view_of_every_world_is_drawn_into_its_own_array(world):
     other.reset(0, 1)
     renderer = shared_renderer(world.scene)
     arrays = [np.zeros(world.scene.image_shape, np.uint8) for _ in range(3)]
-    renderer.draw_([world, other, world], arrays)
+    renderer.draw([world, other, world], arrays)
     np.testing.assert_array_equal(arrays[0], arrays[2])
     assert (arrays[0] != arrays[1]).any()
     assert (arrays[0][0] != arrays[0][1]).any()
@@ -82,7 +82,7 @@ def test_the_first_image_is_right_after_another_scene_was_drawn():
     for world in worlds:
         world.reset(0, 0)
     renderers = [Renderer(mine), Renderer(other)]
-    renderers[0].draw_([worlds[0]], [images[0]])
-    renderers[1].draw_([worlds[1]], [np.zeros(other.image_shape, np.uint8)])
-    renderers[0].draw_([worlds[0]], [images[1]])
+    renderers[0].draw([worlds[0]], [images[0]])
+    renderers[1].draw([worlds[1]], [np.zeros(other.image_shape, np.uint8)])
+    renderers[0].draw([worlds[0]], [images[1]])
     np.testing.assert_array_equal(images[0], images[1])

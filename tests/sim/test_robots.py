@@ -4,7 +4,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from sim.scene import ASSETS
+from sim.core.scene import ASSETS
 from vla.contracts.specs import RobotSpec
 from vla.robots import panda, so101
 

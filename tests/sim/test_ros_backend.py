@@ -12,9 +12,12 @@ from sim.vec_env import load_robot
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"silent_s": 0.0}, "backend.silent_s: got 0.0, expected 0.02 to 10"),
-        ({"blind_s": float("nan")}, "backend.blind_s: got nan"),
-        ({"goes_on": ("e-stop",)}, "backend.goes_on: got e-stop, expected some of silence, gone"),
+        ({"command_timeout_s": 0.0}, "backend.command_timeout_s: got 0.0, expected 0.02 to 10"),
+        ({"joint_state_timeout_s": float("nan")}, "backend.joint_state_timeout_s: got nan"),
+        (
+            {"auto_resume_stages": ("e-stop",)},
+            "backend.auto_resume_stages: got e-stop, expected some of silence, gone",
+        ),
         ({"workers": 2}, "backend ros: got 2 workers and randomize True, expected 1 and True"),
         ({"randomize": False}, "there is one arm, and its episodes differ"),
     ],
@@ -30,7 +33,7 @@ def test_there_is_one_arm():
 
 
 def test_things_that_lie_about_have_to_be_put_back_by_somebody():
-    with pytest.raises(ValueError, match="got 'arm' for push, where things lie about"):
+    with pytest.raises(ValueError, match="got 'arm' for push, whose objects"):
         vec_env.make("push", 1, backend=ros.Config(reset="arm"))
 
 

@@ -6,7 +6,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from sim import scene
+from sim.core import scene
 from sim.vec_env import load_robot, load_task
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from sim import vec_env
-from sim.episode import record_episode
+from sim.core.world import MujocoWorld
+from sim.experts.episode import record_episode
 from sim.tasks import cue_colour
-from sim.world import MujocoWorld
 from vla.contracts.protocols import VecEnv
 
 SHORT = cue_colour.Config(delay_steps=(16, 16), act_steps=8)
@@ -110,7 +110,7 @@ def test_an_ended_environment_idles_and_returns_both_observations():
     step = env.step_chunk(home)
     limits = []
     for index in range(2):
-        world = MujocoWorld(env._lanes._worlds[0].scene)
+        world = MujocoWorld(env._envs._worlds[0].scene)
         world.reset(0, index)
         limits.append(world.time_limit)
     np.testing.assert_array_equal(step.info["steps"], limits)
@@ -147,7 +147,7 @@ def test_a_chunk_equals_its_steps():
 
 
 def assisted(workers=1):
-    """Return which of three episodes of push succeeded, and what was done at first, row 1 helped.
+    """Return the success of three episodes of push and the first actions; row 1 is the expert's.
 
     The expert takes over late: the arm has been moved elsewhere before.
     """
@@ -155,10 +155,10 @@ def assisted(workers=1):
     env.reset(5)
     away = np.tile(np.array(env.spec.robot.home, np.float32), (3, 4, 1))
     away[:, :, 0] = 0.4
-    helped, succeeded = np.array([False, True, False]), np.zeros(3, np.bool_)
+    use_expert, succeeded = np.array([False, True, False]), np.zeros(3, np.bool_)
     steps = [env.step_chunk(away)]
     for _ in range(18):
-        steps.append(env.step_chunk(away, helped))
+        steps.append(env.step_chunk(away, use_expert))
         succeeded |= steps[-1].info["success"]
     env.close()
     return succeeded, [step.info["actions"] for step in steps], away
@@ -187,17 +187,17 @@ def test_a_row_begins_any_episode_and_idle_rows_stand_still(workers):
     expected = plain.reset(5)
     np.testing.assert_array_equal(obs.images[1], expected.images[2])
     assert obs.time_s.tolist() == [0.8, 0.0]
-    idle = np.array([True, False])
-    step = env.step_chunk(still, idle=idle)
+    frozen = np.array([True, False])
+    step = env.step_chunk(still, frozen=frozen)
     expected = plain.step_chunk(np.concatenate([still, still[:1]]))
     np.testing.assert_array_equal(step.obs.images[1], expected.obs.images[2])
     np.testing.assert_array_equal(step.obs.images[0], obs.images[0])
     assert step.obs.time_s.tolist() == [0.8, 0.8]
     assert step.info["steps"].tolist() == [0, 8]
     while not (step.terminated | step.truncated).any():
-        step = env.step_chunk(still, idle=idle)
+        step = env.step_chunk(still, frozen=frozen)
     assert step.truncated.tolist() == [False, True]
-    assert env.step_chunk(still, idle=idle).info["episode"][1] == 4  # the next of its seed
+    assert env.step_chunk(still, frozen=frozen).info["episode"][1] == 4  # the next of its seed
     env.close()
 
 
@@ -205,7 +205,7 @@ def test_rows_that_nobody_began_can_only_be_idle():
     env = make(2)
     still = np.tile(np.array(env.spec.robot.home, np.float32), (2, 8, 1))
     env.begin(np.array([0]), np.array([5]), np.array([0]))
-    assert env.step_chunk(still, idle=np.array([False, True])).info["steps"].tolist() == [8, 0]
+    assert env.step_chunk(still, frozen=np.array([False, True])).info["steps"].tolist() == [8, 0]
     with pytest.raises(ValueError, match="step before reset"):
         env.step_chunk(still)
     with pytest.raises(ValueError, match="expected rows below 2 and nothing below 0"):

@@ -8,9 +8,9 @@ import pytest
 
 from sim import vec_env
 from sim.backends import mujoco_warp
+from sim.core.scene import compile_scene
 from sim.engines.batch import BatchVecEnv
 from sim.engines.engine import State
-from sim.scene import compile_scene
 
 pytestmark = pytest.mark.timeout(600)  # whoever comes first compiles
 
@@ -86,11 +86,11 @@ def test_an_episode_whose_world_is_lost_is_cut_short_and_the_next_begins(parts):
     home = np.tile(np.array(env.spec.robot.home, np.float32), (3, 1))
     sound = env.step(home)
     assert not sound.info["fault"].any()
-    fields = env._stage.fields  # where the worlds stand
+    fields = env._host.fields  # where the worlds stand
     state = {name: getattr(fields, name)[1:2].copy() for name in State.__dataclass_fields__}
     state["qvel"][:] = np.nan
     engine.write(np.array([1]), State(**state), {})
-    with pytest.warns(RuntimeWarning, match="1 of 3 worlds went wrong"):
+    with pytest.warns(RuntimeWarning, match="1 of 3 worlds failed"):
         step = env.step(home)
     np.testing.assert_array_equal(step.info["fault"], [False, True, False])
     np.testing.assert_array_equal(step.truncated, [False, True, False])

@@ -5,10 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from sim.scene import compile_scene
-from sim.task import Task, World
+from sim.core.scene import compile_scene
+from sim.core.task import Task, World
+from sim.core.world import MujocoWorld
 from sim.vec_env import load_robot, load_task
-from sim.world import MujocoWorld
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_a_control_step_in_parts_ends_where_the_whole_does_to_the_bit(task):
     for action in actions:
         expected = whole.step(action)
         for _ in range(10):
-            parts.drive_(action, 2)
-        assert parts.count_() == expected
+            parts.drive(action, 2)
+        assert parts.end_step() == expected
         for name in ("qpos", "qvel", "site_xpos", "geom_xpos"):
             np.testing.assert_array_equal(getattr(parts.data, name), getattr(whole.data, name))

@@ -5,11 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from sim.scene import compile_scene
+from sim.core.scene import compile_scene
+from sim.core.world import MujocoWorld
+from sim.core.worlds import ArrayWorlds, Fields, arrays_of, cut_out, row_of, stacked
 from sim.tasks import cue_colour
 from sim.vec_env import load_robot, load_task
-from sim.world import MujocoWorld
-from sim.worlds import ArrayWorlds, Fields, arrays_of, cut_out, row_of, stacked
 
 SHORT = cue_colour.Config(delay_steps=(16, 16), distractors=3)
 TASKS = ("reach", "pick_place", "push", "drawer", "cue_colour", "put_back")
@@ -21,14 +21,14 @@ class Together:
     def __init__(self, worlds):
         self.worlds = worlds
         fields = {
-            field.name: np.concatenate([getattr(w.alone.fields, field.name) for w in worlds])
+            field.name: np.concatenate([getattr(w.as_batch.fields, field.name) for w in worlds])
             for field in dataclasses.fields(Fields)
         }
         self.view = ArrayWorlds(worlds[0].scene, Fields(**fields), self)
         self.view.steps[:] = [w.steps for w in worlds]
         self.view.episode = stacked(worlds[0].episode, len(worlds))
         for row, world in enumerate(worlds):
-            of_all, of_one = arrays_of(self.view.episode), arrays_of(world.alone.episode)
+            of_all, of_one = arrays_of(self.view.episode), arrays_of(world.as_batch.episode)
             for values, value in zip(of_all, of_one, strict=True):
                 values[row] = value[0]
 
@@ -37,10 +37,10 @@ class Together:
         world = [np.full(len(p), row) for row, p in enumerate(pairs)]
         return np.concatenate(world), np.concatenate(pairs)
 
-    def go_home_(self, rows):
+    def go_home(self, rows):
         raise AssertionError("no rule asked for here goes home")
 
-    def refresh_(self, rows):
+    def refresh(self, rows):
         raise AssertionError("no rule asked for here writes")
 
 
@@ -55,7 +55,7 @@ def test_rules_say_of_many_worlds_what_they_say_of_each_alone(task):
             if world.step(action)[1] or (seed < 4 and world.progress() > 0.22 * seed and step > 3):
                 break
     together = Together(worlds).view
-    alone = [world.alone for world in worlds]
+    alone = [world.as_batch for world in worlds]
     for rule in (scene.task.success, scene.task.failure, scene.task.progress):
         said = rule(together)
         assert said.shape == (5,)
@@ -72,12 +72,12 @@ def test_two_fingers_are_counted_as_two_and_the_table_as_none():
     scene = compile_scene(load_task("pick_place"), load_robot(None))
     world = MujocoWorld(scene)
     world.reset(0, 0)
-    assert world.alone.touching("cube").tolist() == [0]  # it lies on the table
+    assert world.as_batch.touching("cube").tolist() == [0]  # it lies on the table
     for action in scene.task.script(world, "expert"):
         world.step(action)
         if world.progress() > 0.5:
             break
-    assert world.alone.touching("cube").tolist() == [2]
+    assert world.as_batch.touching("cube").tolist() == [2]
 
 
 def test_writers_leave_alone_what_stands_still_or_was_not_named():
@@ -88,12 +88,12 @@ def test_writers_leave_alone_what_stands_still_or_was_not_named():
     view = Together(worlds).view
     view.moving[2] = False
     view.fields.qpos[:, view.joint_qpos] = 0.5
-    view.hold_(np.array([True, False, True]))
+    view.hold_home(np.array([True, False, True]))
     home = np.array(scene.robot.home)
     np.testing.assert_array_equal(view.fields.qpos[0, view.joint_qpos], home)
     np.testing.assert_array_equal(view.fields.qpos[1:, view.joint_qpos], 0.5)
     spots = np.arange(9.0).reshape(3, 3)
-    view.place_("button0", np.array([False, True, True]), spots, np.array([0.0, np.pi, 0.0]))
+    view.place("button0", np.array([False, True, True]), spots, np.array([0.0, np.pi, 0.0]))
     mark = scene.model.body_mocapid[scene.model.body("button0").id]
     np.testing.assert_array_equal(view.fields.mocap_pos[1, mark], spots[1])
     np.testing.assert_allclose(view.fields.mocap_quat[1, mark], [0, 0, 0, 1], atol=1e-12)

@@ -10,15 +10,15 @@ from typing import Any
 
 from rich.console import Console
 
-from training import loop, team
-from training.config import TrainConfig
-from training.optimiser import Optimiser
-from vla.interrupted import Interrupted
+from training.core import distributed, loop
+from training.core.config import TrainConfig
+from training.core.optimizer import Optimizer
+from vla.utils.interrupted import Interrupted
 
 
 def together(
     config: TrainConfig, data: Path, out: Path, *, dies: int | None = None,
-    stops: int | None = None, parallel: team.Parallel = "ddp",
+    stops: int | None = None, parallel: distributed.Parallel = "ddp",
 ) -> list[tuple[int | None, str]]:  # fmt: skip
     """Train in two processes; return exit code and last words of each.
 
@@ -56,24 +56,24 @@ def _said(out: Path, rank: int) -> Path:
 
 def _one(
     rank: int, port: int, config: TrainConfig, data: Path, out: Path,
-    dies: int | None, stops: int | None, parallel: team.Parallel,
+    dies: int | None, stops: int | None, parallel: distributed.Parallel,
 ) -> None:  # fmt: skip
     os.environ |= {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2",
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
     }  # fmt: skip
-    step = Optimiser.step_
+    step = Optimizer.step
 
-    def troubled(self: Optimiser, loss: Any) -> dict[str, float]:
+    def troubled(self: Optimizer, loss: Any) -> dict[str, float]:
         if rank == 1 and self.count == dies:
             os.kill(os.getpid(), signal.SIGKILL)
         if rank == 1 and self.count == stops:
             os.kill(os.getpid(), signal.SIGTERM)
         return step(self, loss)
 
-    Optimiser.step_ = troubled
+    Optimizer.step = troubled
     try:
-        with team.joined("cpu", parallel) as mine:
+        with distributed.init_group("cpu", parallel) as mine:
             loop.run(config, data, out, Console(quiet=True), mine)
     except (ValueError, Interrupted) as error:
         _said(out, rank).write_text(f"{type(error).__name__}: {error}")

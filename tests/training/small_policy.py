@@ -12,8 +12,8 @@ from vla.contracts import registry
 from vla.contracts.config import PluginConfig
 from vla.heads import diffusion
 from vla.memory import bank
+from vla.nn.normalize import NormalizationStatistics
 from vla.nn.text import train_tokenizer
-from vla.normalize import Statistics
 from vla.policies import vla
 from vla.policies.vla import VLAPolicy
 
@@ -27,11 +27,11 @@ def small_policy(memory: PluginConfig | None = None, prefix: int = 0) -> VLAPoli
     """
     robot = registry.load("vla.robots", "so101").SPEC
     channels = len(robot.channels)
-    statistics = Statistics(
+    statistics = NormalizationStatistics(
         state_mean=robot.home, state_std=(0.5,) * channels, action_low=robot.low,
         action_high=robot.high,
     )  # fmt: skip
-    head = diffusion.Config(prefix=prefix)
+    head = diffusion.Config(max_prefix_len=prefix)
     config = vla.Config(memory=memory or bank.Config(slots=SLOTS), head=head)
     with torch.random.fork_rng(devices=[]):  # the same weights whatever tests ran before
         torch.manual_seed(0)  # noqa: TID251  torch's initialisers know no other source

@@ -1,23 +1,23 @@
-"""Shaken pictures: alike over an episode, different between episodes and cameras."""
+"""Augmented images: alike over an episode, different between episodes and cameras."""
 
 import numpy as np
 
-from training.data.augment import shaken
+from training.data.augment import shift_and_brighten
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(60, 190, (6, 2, 24, 24, 3), np.uint8)
 ROW = np.array([0, 1, 0, 1, 1, 0])
 
 
-def shake(images, **changes):
-    settings = {"shift_px": 3, "gain": 0.2, "rng": np.random.default_rng(1), **changes}
-    return shaken(images, ROW, **settings)
+def augmented(images, **changes):
+    settings = {"shift_px": 3, "brightness": 0.2, "rng": np.random.default_rng(1), **changes}
+    return shift_and_brighten(images, ROW, **settings)
 
 
 def test_frames_of_an_episode_move_as_one_and_cameras_by_themselves() -> None:
     same = np.repeat(IMAGES[:1], 6, 0)
     same[:, 1] = same[:, 0]
-    found = shake(same)
+    found = augmented(same)
     for row in (0, 1):
         members = found[row == ROW]
         assert (members == members[0]).all()
@@ -26,11 +26,11 @@ def test_frames_of_an_episode_move_as_one_and_cameras_by_themselves() -> None:
 
 
 def test_nothing_is_asked_and_nothing_moves() -> None:
-    assert np.array_equal(shake(IMAGES, shift_px=0, gain=0.0), IMAGES)
+    assert np.array_equal(augmented(IMAGES, shift_px=0, brightness=0.0), IMAGES)
 
 
 def test_a_shift_moves_the_inside_and_repeats_the_border() -> None:
-    found = shake(IMAGES, gain=0.0)
+    found = augmented(IMAGES, brightness=0.0)
     inside = found[0, 0, 8:16, 8:16]
     offsets = [
         (dy, dx) for dy in range(-3, 4) for dx in range(-3, 4)

@@ -10,21 +10,30 @@ import torch
 
 from tests.training.tiny_run import tiny_config
 from training.algos import bc
-from training.config import TrainConfig
-from training.loop import Learner
-from training.optimiser import Optimiser, OptimiserConfig
+from training.core.config import TrainConfig
+from training.core.loop import Learner
+from training.core.optimizer import Optimizer, OptimizerConfig
 from vla.contracts.types import EpisodeBatch
 from vla.memory import none
 
 
-def start(data: Path, config: TrainConfig | None = None, **algo) -> bc.BehaviourCloning:
+def start(data: Path, config: TrainConfig | None = None, **algo) -> bc.BehaviorCloning:
     config = config or tiny_config()
     return replace(config.algo, **algo).start(config, data)
 
 
 def assert_equal_batches(a: EpisodeBatch, b: EpisodeBatch) -> None:
     assert a.task == b.task
-    for name in ("images", "proprio", "now", "row", "decision", "query", "actions", "pad"):
+    for name in (
+        "images",
+        "proprio",
+        "step_index",
+        "episode_index",
+        "decision",
+        "loss_index",
+        "actions",
+        "action_is_pad",
+    ):
         assert torch.equal(getattr(a, name), getattr(b, name))
 
 
@@ -51,23 +60,26 @@ def test_the_seed_alone_decides_the_weights(arm_dataset: Path) -> None:
     assert not torch.equal(weights[0], weights[2])
 
 
-@pytest.mark.parametrize("unit", ["episodes", "windows"])
+@pytest.mark.parametrize("unit", ["sequence", "frame"])
 def test_pictures_are_shaken_and_nothing_else_is(unit: str, arm_dataset: Path) -> None:
-    plain, shaken = start(arm_dataset, unit=unit), start(arm_dataset, unit=unit, gain=0.5)
+    plain, shaken = (
+        start(arm_dataset, sampling=unit),
+        start(arm_dataset, sampling=unit, brightness_jitter=0.5),
+    )
     a, b = plain.collect(), shaken.collect()
     assert not torch.equal(a.images, b.images)
     assert_equal_batches(a, replace(b, images=a.images))
 
 
-@pytest.mark.parametrize("unit", ["episodes", "windows"])
+@pytest.mark.parametrize("unit", ["sequence", "frame"])
 def test_a_restored_stream_of_data_goes_on_to_the_bit(unit: str, arm_dataset: Path) -> None:
-    learner = start(arm_dataset, unit=unit, shift_px=2)
+    learner = start(arm_dataset, sampling=unit, random_shift_px=2)
     for _ in range(5):
         learner.collect()
     state = json.loads(json.dumps(learner.state()))
     expected = [learner.collect() for _ in range(8)]
-    other = start(arm_dataset, unit=unit, shift_px=2)
-    other.restore_(state)
+    other = start(arm_dataset, sampling=unit, random_shift_px=2)
+    other.restore(state)
     for batch in expected:
         assert_equal_batches(other.collect(), batch)
 
@@ -78,30 +90,30 @@ def test_the_curriculum_takes_its_share_of_each_batch_from_short_episodes(
     lengths = start(arm_dataset).store.seq_lengths
     limit = int(np.median(lengths))
     assert lengths.max() > limit
-    learner = start(arm_dataset, batch=4, short_decisions=limit, short_share=0.75)
+    learner = start(arm_dataset, batch_size=4, short_decisions=limit, short_fraction=0.75)
     for _ in range(10):
-        decisions = np.bincount(learner.collect().row)
+        decisions = np.bincount(learner.collect().episode_index)
         assert decisions[-1] <= limit  # the short ones come last
 
 
 def test_the_past_of_a_query_is_in_its_batch_but_not_in_a_window(arm_dataset: Path) -> None:
     episodes = start(arm_dataset, short_decisions=0).collect()
     assert episodes.decision.max() > 2
-    assert len(episodes.query) < len(episodes.images)
-    windows = start(arm_dataset, unit="windows").collect()
+    assert len(episodes.loss_index) < len(episodes.images)
+    windows = start(arm_dataset, sampling="frame").collect()
     assert not windows.decision.any()
-    assert len(windows.query) == len(windows.images) == 3
+    assert len(windows.loss_index) == len(windows.images) == 3
 
 
-@pytest.mark.parametrize("unit", ["episodes", "windows"])
+@pytest.mark.parametrize("unit", ["sequence", "frame"])
 def test_it_learns_the_data(unit: str, arm_dataset: Path) -> None:
     config = tiny_config()
     config = replace(config, policy=replace(config.policy, memory=none.Config()))
-    learner = start(arm_dataset, config, unit=unit, batch=7)
-    optimiser = Optimiser(OptimiserConfig(lr=3e-3, warmup=1), learner.module, steps=60)
+    learner = start(arm_dataset, config, sampling=unit, batch_size=7)
+    optimizer = Optimizer(OptimizerConfig(lr=3e-3, warmup_steps=1), learner.module, steps=60)
     generator = torch.Generator().manual_seed(0)
     learner.module.train()
-    rows = [learner.update(learner.collect(), optimiser, generator) for _ in range(60)]
+    rows = [learner.update(learner.collect(), optimizer, generator) for _ in range(60)]
     losses = [row["loss"] for row in rows]
     assert np.mean(losses[-5:]) < 0.5 * np.mean(losses[:3])
     assert all(row["samples"] > 0 for row in rows)

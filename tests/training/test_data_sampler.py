@@ -46,7 +46,7 @@ def test_a_restored_stream_continues_to_the_bit_across_epochs() -> None:
     state = json.loads(json.dumps(stream.state()))
     expected = [stream.next() for _ in range(20)]
     other = SequenceStream(sequences, batch=8, seed=99)
-    other.restore_(state)
+    other.restore(state)
     for batch in expected:
         np.testing.assert_array_equal(other.next(), batch)
 

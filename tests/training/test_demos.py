@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.fake_episodes import Config, failing_episode, fake_episode
-from training.demos import DemosConfig, main, record_demos
+from training.data.demos import DemosConfig, main, record_demos
 from vla.data.reader import open_dataset, read_columns
 from vla.data.store import load_episodes
 
@@ -21,8 +21,8 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from tests.fake_episodes import Config, fake_episode
-from training.demos import DemosConfig, record_demos
-from vla.interrupted import Interrupted
+from training.data.demos import DemosConfig, record_demos
+from vla.utils.interrupted import Interrupted
 if __name__ == "__main__":
     config = DemosConfig(out=Path(sys.argv[1]), episodes=80, workers=1, seed=3, task=Config())
     try:

@@ -12,22 +12,23 @@ from rich.console import Console
 from tests.fakes import fake_noise
 from tests.training.tiny_run import run as train
 from tests.training.tiny_run import tiny_config
-from training import loop
 from training.algos import distill
-from training.config import DistillConfig, EvalConfig, Teacher
-from training.metrics import read_metrics
-from training.optimiser import Optimiser, OptimiserConfig
+from training.core import loop
+from training.core.config import DistillConfig, EvalConfig, Teacher
+from training.core.metrics import read_metrics
+from training.core.optimizer import Optimizer, OptimizerConfig
 from vla import checkpoint
 from vla.contracts.config import PluginConfig
 from vla.heads import diffusion, flow_matching
-from vla.memory import bank, none
+from vla.memory import bank, gru, none
 from vla.nn.context import Context
-from vla.nn.steering import SteeringConfig
+from vla.nn.noise_actor import NoiseActorConfig
 
 KINDS: dict[str, tuple[PluginConfig, dict[str, Any]]] = {
     "remembers": (bank.Config(slots=7), {}),
-    "alone, with a prefix": (none.Config(), {"prefix": 2}),
-    "says the noise": (none.Config(), {"prediction": "epsilon"}),
+    "remembers otherwise": (gru.Config(hidden_size=16), {}),
+    "alone, with a prefix": (none.Config(), {"max_prefix_len": 2}),
+    "says the noise": (none.Config(), {"prediction_type": "epsilon"}),
     "follows a flow": (none.Config(), {"kind": flow_matching}),
 }
 
@@ -45,8 +46,8 @@ def teacher(data: Path, out: Path, memory: PluginConfig, head: dict[str, Any]) -
 def plan(**changes: Any) -> DistillConfig:
     return replace(
         DistillConfig(
-            algo=distill.Config(batch=16, teacher_steps=4), steps=120, threads=1, log_every=1,
-            optimiser=OptimiserConfig(lr=3e-3, warmup=5),
+            algo=distill.Config(batch_size=16, teacher_steps=4), steps=120, threads=1, log_every=1,
+            optimizer=OptimizerConfig(lr=3e-3, warmup_steps=5),
             eval=EvalConfig(every=0, final_episodes=0),
         ),
         **changes,
@@ -68,7 +69,7 @@ def test_a_student_comes_near_its_teacher_and_changes_nothing_but_its_head(
     assert np.mean(losses[-10:]) < 0.3 * np.mean(losses[:3])
     (first, _), (second, told) = checkpoint.load(before), checkpoint.load(out)
     assert second.noise_shape == (2, *first.noise_shape[1:])
-    assert second.prefix == first.prefix
+    assert second.max_prefix_len == first.max_prefix_len
     assert told.step == 120
     weights = first.state_dict()
     for name, value in second.state_dict().items():
@@ -91,17 +92,17 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_weights(arm_dataset, tmp_pat
     before = teacher(arm_dataset, tmp_path / "teacher", *KINDS["remembers"])
     short = {"steps": 8, "save_every": 3}
     whole = distilled(before, arm_dataset, tmp_path / "whole", **short)
-    step = Optimiser.step_
+    step = Optimizer.step
 
     def dies(self, loss):
         if self.count == 5:
             raise RuntimeError("dies")
         return step(self, loss)
 
-    monkeypatch.setattr(Optimiser, "step_", dies)
+    monkeypatch.setattr(Optimizer, "step", dies)
     with pytest.raises(RuntimeError, match="dies"):
         distilled(before, arm_dataset, tmp_path / "parts", **short)
-    monkeypatch.setattr(Optimiser, "step_", step)
+    monkeypatch.setattr(Optimizer, "step", step)
     parts = distilled(before, arm_dataset, tmp_path / "parts", **short)
     ours, theirs = (checkpoint.load(out)[0].state_dict() for out in (whole, parts))
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
@@ -110,9 +111,9 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_weights(arm_dataset, tmp_pat
 def test_a_steered_teacher_is_refused(arm_dataset, tmp_path):
     folder = teacher(arm_dataset, tmp_path / "teacher", *KINDS["remembers"])
     policy, origin = checkpoint.load(folder)
-    policy.steer_(SteeringConfig(width=8))
+    policy.add_noise_actor(NoiseActorConfig(width=8))
     checkpoint.save(policy, origin, tmp_path / "steered", policy.state_dict())
-    with pytest.raises(ValueError, match="a steered policy; distil the one"):
+    with pytest.raises(ValueError, match="got a policy with a noise actor"):
         distilled(tmp_path / "steered", arm_dataset, tmp_path / "student")
-    with pytest.raises(ValueError, match="steps: got 3; a policy that is steered"):
+    with pytest.raises(ValueError, match="steps: got 3, expected .* with a noise actor"):
         policy.with_steps(3)

@@ -8,7 +8,8 @@ import pytest
 
 from sim.backends import ros
 from tests.training.small_policy import TASK, small_policy, write_run
-from training import eval_cli, report
+from training.commands import eval as eval_cli
+from training.commands import report
 from vla.memory import none
 
 
@@ -74,14 +75,14 @@ def test_unknown_tasks_and_empty_folders_are_refused_with_a_hint(run, tmp_path):
 
 
 def test_where_a_policy_acts_is_chosen_by_name(run):
-    args = eval_cli.parse(["--backend", "ros", "--backend.silent-s", "2"], TASK)
-    assert args.backend == ros.Config(silent_s=2.0)
+    args = eval_cli.parse(["--backend.type", "ros", "--backend.command-timeout-s", "2"], TASK)
+    assert args.backend == ros.Config(command_timeout_s=2.0)
     # Its figures do not replace those of the run.
     assert eval_cli._results_folder(run, TASK, args) == run / "eval-cue_colour-ros-1000"
     with pytest.raises(ValueError, match="unknown backend 'ross': did you mean ros"):
-        eval_cli.parse(["--backend", "ross"], TASK)
-    with pytest.raises(ValueError, match="pass_at: got 4 on one arm in real time"):
-        eval_cli.parse(["--backend", "ros", "--pass-at", "4"], TASK)
+        eval_cli.parse(["--backend.type", "ross"], TASK)
+    with pytest.raises(ValueError, match="pass_at: got 4 with a real-time backend"):
+        eval_cli.parse(["--backend.type", "ros", "--pass-at", "4"], TASK)
 
 
 def test_without_a_checkpoint_usage_is_shown(capsys):

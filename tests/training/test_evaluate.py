@@ -7,11 +7,11 @@ import torch
 from sim.tasks import reach
 from tests.fakes import fake_observation, fake_policy, rows
 from tests.training.small_policy import small_policy
-from training import evaluate
+from training.evaluation import evaluate
 from vla.contracts.types import ActionChunk, EnvStep
 from vla.memory import none
-from vla.noise import episode_noise
 from vla.policies import vla
+from vla.runtime.noise import episode_noise
 
 STEPS = 2
 """Control steps per decision."""
@@ -31,8 +31,10 @@ class ScriptedEnv:
     def _observe(self):
         return fake_observation(self.rng, len(self.episode), list(0.2 * self.done))
 
-    def step_chunk(self, actions: np.ndarray) -> EnvStep:
+    def step_chunk(self, actions: np.ndarray, use_expert=None, frozen=None) -> EnvStep:
         envs = len(self.episode)
+        assert use_expert is None
+        assert frozen is None
         assert actions.shape == (envs, STEPS, 2)
         self.done = self.done + 1
         ended = self.done == self.episode % 3 + 1
@@ -66,7 +68,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> list[ScriptedEnv]:
 
 @pytest.mark.parametrize("environments", [1, 3, 32])
 def test_every_episode_is_counted_once_under_its_number(environments: int, scripted) -> None:
-    policy = fake_policy(vla.Config(chunk=4, execute=STEPS))
+    policy = fake_policy(vla.Config(chunk_size=4, n_action_steps=STEPS))
     result = evaluate.evaluate(
         policy, reach.Config(), episodes=7, seed=5, environments=environments
     )
@@ -78,11 +80,11 @@ def test_every_episode_is_counted_once_under_its_number(environments: int, scrip
     assert result.rate == 4 / 7
     assert result.interval[0] < 4 / 7 < result.interval[1]
     assert result.to_json()["task"]["type"] == "reach"
-    assert "reach: 4 of 7 episodes succeeded, 57.1%" in result.sentence()
+    assert "reach: 4 of 7 episodes succeeded, 57.1%" in result.summary()
 
 
 def test_noise_depends_on_seed_episode_and_decision_alone(scripted, monkeypatch) -> None:
-    policy = fake_policy(vla.Config(chunk=4, execute=STEPS))
+    policy = fake_policy(vla.Config(chunk_size=4, n_action_steps=STEPS))
     act, seen = policy.act, []
 
     def recorded(obs, state, noise):

@@ -13,9 +13,9 @@ import torch
 from tests.tiny_models import SMALL
 from tests.training.tiny_run import PX, run, tiny_config
 from training.algos import bc
-from training.config import TrainConfig
+from training.core.config import TrainConfig
+from training.core.metrics import read_metrics
 from training.data import features
-from training.metrics import read_metrics
 from vla import checkpoint
 from vla.backbones import tiny, vision_text, vlm
 
@@ -27,17 +27,21 @@ def plan(**changes) -> TrainConfig:
     return replace(config, policy=replace(config.policy, backbone=backbone), **changes)
 
 
-def start(data: Path, **changes) -> bc.BehaviourCloning:
+def start(data: Path, **changes) -> bc.BehaviorCloning:
     config = plan(**changes)
     return config.algo.start(config, data)
 
 
-@pytest.mark.parametrize("unit", ["episodes", "windows"])
+@pytest.mark.parametrize("unit", ["sequence", "frame"])
 def test_losses_are_those_of_looking_every_time(unit, arm_dataset, tmp_path) -> None:
-    algo = replace(plan().algo, unit=unit)
+    algo = replace(plan().algo, sampling=unit)
     runs = [
-        run(plan(features=how, algo=algo), arm_dataset, tmp_path / how)
-        for how in ("encode", "cache")
+        run(
+            plan(cache_frozen_features=cached, algo=algo),
+            arm_dataset,
+            tmp_path / f"cached_{cached}",
+        )
+        for cached in (False, True)
     ]
     losses = [[row["loss"] for row in read_metrics(one)] for one in runs]
     np.testing.assert_allclose(losses[0], losses[1], atol=1e-4)
@@ -50,10 +54,13 @@ def test_losses_are_those_of_looking_every_time(unit, arm_dataset, tmp_path) -> 
 
 
 def test_a_batch_has_features_in_place_of_pictures(arm_dataset) -> None:
-    plain, kept = start(arm_dataset).collect(), start(arm_dataset, features="cache").collect()
-    learner = start(arm_dataset, features="cache")
+    plain, kept = (
+        start(arm_dataset).collect(),
+        start(arm_dataset, cache_frozen_features=True).collect(),
+    )
+    learner = start(arm_dataset, cache_frozen_features=True)
     assert kept.images.shape == (*plain.images.shape[:2], 0, 0, 3)
-    words = learner.module.text(plain.task, torch.device("cpu"))[plain.row]
+    words = learner.module.text(plain.task, torch.device("cpu"))[plain.episode_index]
     seen = learner.module.backbone.frozen_features(plain.images, words)
     assert kept.features.keys() == seen.keys()
     for name, value in seen.items():
@@ -66,8 +73,8 @@ def test_a_store_is_looked_at_once_and_another_where_anything_differs(
     learner = start(arm_dataset)
     first = features.load(learner.module, learner.store, tmp_path)
     calls = []
-    look = features.look
-    monkeypatch.setattr(features, "look", lambda *a: calls.append(a) or look(*a))
+    look = features.encode
+    monkeypatch.setattr(features, "encode", lambda *a: calls.append(a) or look(*a))
     again = features.load(learner.module, learner.store, tmp_path)
     assert not calls
     assert all(np.array_equal(first[k], again[k]) for k in first)
@@ -90,7 +97,7 @@ def test_what_was_killed_on_the_way_goes_on_and_is_whole_or_absent(
     monkeypatch.setattr(features, "BLOCK", 4)
     learner = start(arm_dataset)
     whole = features.load(learner.module, learner.store, tmp_path / "whole")
-    look, rows = features.look, []
+    look, rows = features.encode, []
 
     def dying(policy, store, chosen):
         rows.append(int(chosen[0]))
@@ -98,7 +105,7 @@ def test_what_was_killed_on_the_way_goes_on_and_is_whole_or_absent(
             raise KeyboardInterrupt
         return look(policy, store, chosen)
 
-    monkeypatch.setattr(features, "look", dying)
+    monkeypatch.setattr(features, "encode", dying)
     place = tmp_path / "some"
     with pytest.raises(KeyboardInterrupt):
         features.load(learner.module, learner.store, place)
@@ -128,11 +135,13 @@ def test_a_damaged_store_is_made_anew(how, arm_dataset, tmp_path) -> None:
 
 
 def test_what_learns_has_nothing_to_keep_and_shaken_pictures_are_refused(arm_dataset) -> None:
-    config = tiny_config(features="cache")
-    with pytest.raises(ValueError, match="'tiny' has no frozen part to keep; freeze it"):
+    config = tiny_config(cache_frozen_features=True)
+    with pytest.raises(ValueError, match="'tiny' has no frozen part; freeze it"):
         config.algo.start(config, arm_dataset)
-    with pytest.raises(ValueError, match=r"got cache with algo\.shift_px 2 and algo\.gain 0\.1"):
-        plan(features="cache", algo=bc.Config(shift_px=2, gain=0.1))
+    with pytest.raises(
+        ValueError, match=r"got algo\.random_shift_px 2 and algo\.brightness_jitter 0\.1"
+    ):
+        plan(cache_frozen_features=True, algo=bc.Config(random_shift_px=2, brightness_jitter=0.1))
 
 
 def test_features_that_do_not_fit_into_memory_are_refused(
@@ -140,7 +149,9 @@ def test_features_that_do_not_fit_into_memory_are_refused(
 ) -> None:
     learner = start(arm_dataset)
     monkeypatch.setattr(features.os, "sysconf", lambda name: 10)
-    with pytest.raises(ValueError, match="learn from fewer episodes, or take --features encode"):
+    with pytest.raises(
+        ValueError, match="learn from fewer episodes, or leave --cache-frozen-features out"
+    ):
         features.load(learner.module, learner.store, tmp_path)
 
 
@@ -157,14 +168,18 @@ def test_a_frozen_pretrained_backbone_looks_once_and_learns_the_same(
 ) -> None:
     config = pretrained(kind, tiny_model(kind))
     runs = [
-        run(replace(config, features=how), arm_dataset, tmp_path / how)
-        for how in ("encode", "cache")
+        run(
+            replace(config, cache_frozen_features=cached),
+            arm_dataset,
+            tmp_path / f"cached_{cached}",
+        )
+        for cached in (False, True)
     ]
     losses = [[row["loss"] for row in read_metrics(one)] for one in runs]
     assert len(losses[0]) == 3
     np.testing.assert_allclose(losses[0], losses[1], atol=1e-4)
-    learner = replace(config, features="cache").algo.start(
-        replace(config, features="cache"), arm_dataset
+    learner = replace(config, cache_frozen_features=True).algo.start(
+        replace(config, cache_frozen_features=True), arm_dataset
     )
     called = []
     for part in learner.module.backbone.net.modules():
@@ -185,7 +200,7 @@ def test_pretrained_features_are_those_of_a_frame_an_instruction_a_size_a_layer_
         return features.name(learner.module, store)
 
     names = [
-        name(), name(("something else",) * 3), name(layer=1), name(look_layer=1),
+        name(), name(("something else",) * 3), name(num_vlm_layers=1), name(vision_feature_layer=1),
         name(image_px=64), name(dtype="bfloat16"), name(kind="internvl"),
         name(embed_mib=0),
     ]  # fmt: skip
@@ -196,7 +211,7 @@ def test_pretrained_features_are_those_of_a_frame_an_instruction_a_size_a_layer_
 def test_adapters_that_learn_leave_nothing_to_keep(
     tiny_model: Callable[[str], Path], arm_dataset
 ) -> None:
-    config = pretrained("smolvlm", tiny_model("smolvlm"), tune="lora", rank=2)
-    config = replace(config, features="cache")
-    with pytest.raises(ValueError, match=r"pretrained ones: --policy.backbone.tune frozen"):
+    config = pretrained("smolvlm", tiny_model("smolvlm"), finetune_mode="lora", lora_rank=2)
+    config = replace(config, cache_frozen_features=True)
+    with pytest.raises(ValueError, match=r"pretrained ones: .*backbone.finetune_mode frozen"):
         config.algo.start(config, arm_dataset)

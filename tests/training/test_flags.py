@@ -4,26 +4,30 @@ from pathlib import Path
 
 import pytest
 
-from training import flags, train
-from training.config import TrainConfig
+from training.commands import train
+from training.core import plugin_flags
+from training.core.config import TrainConfig
 from vla.memory import bank, none
 
 
 def test_a_flag_is_taken_wherever_it_stands_and_in_both_spellings() -> None:
-    assert flags.take(["--a", "1", "--x", "y", "--b"], "--x", "z") == ("y", ["--a", "1", "--b"])
-    assert flags.take(["--x=y=1", "--a"], "--x", "z") == ("y=1", ["--a"])
-    assert flags.take(["--a"], "--x", "z") == ("z", ["--a"])
+    assert plugin_flags.take(["--a", "1", "--x", "y", "--b"], "--x", "z") == (
+        "y",
+        ["--a", "1", "--b"],
+    )
+    assert plugin_flags.take(["--x=y=1", "--a"], "--x", "z") == ("y=1", ["--a"])
+    assert plugin_flags.take(["--a"], "--x", "z") == ("z", ["--a"])
 
 
 @pytest.mark.parametrize("argv", [["--x"], ["--x="]])
 def test_a_flag_without_its_value_is_told(argv: list[str]) -> None:
     with pytest.raises(ValueError, match="--x needs a value"):
-        flags.take(argv, "--x", "z")
+        plugin_flags.take(argv, "--x", "z")
 
 
 def test_a_plug_in_is_replaced_by_the_defaults_of_the_one_named() -> None:
     argv = ["--steps", "3", "--policy.memory.type", "none", "--task.type=pick_place"]
-    config, rest = flags.choose_plugins(TrainConfig(), argv)
+    config, rest = plugin_flags.choose_plugins(TrainConfig(), argv)
     assert rest == ["--steps", "3"]
     assert config.policy.memory == none.Config()
     assert type(config.task).__module__ == "sim.tasks.pick_place"
@@ -35,23 +39,23 @@ def test_a_plug_in_is_replaced_by_the_defaults_of_the_one_named() -> None:
     [
         ("--policy.memory.type", "bnak", "unknown memory 'bnak': did you mean bank"),
         ("--task.type", "os", "unknown task 'os'"),
-        ("--policy.memroy.type", "bank", "no field 'memroy'; known are .*memory"),
+        ("--policy.memroy.type", "bank", "no field 'memroy'; expected one of .*memory"),
         ("--steps.type", "bank", "'steps' is not a plug-in"),
-        ("--steps.more.type", "bank", "no field 'more'; known are none"),
+        ("--steps.more.type", "bank", "no field 'more'; expected one of none"),
     ],
 )
 def test_a_wrong_name_is_told(flag: str, name: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        flags.choose_plugins(TrainConfig(), [flag, name])
+        plugin_flags.choose_plugins(TrainConfig(), [flag, name])
 
 
 def test_the_command_line_reaches_every_level_of_the_configuration() -> None:
     argv = ["--recipe", "cue_colour", "--out", "runs/a", "--policy.memory.slots", "20"]
-    argv += ["--optimiser.lr", "0.5", "--task.delay-steps", "8", "9", "--steps", "7"]
+    argv += ["--optimizer.lr", "0.5", "--task.delay-steps", "8", "9", "--steps", "7"]
     told = train.parse(argv)
-    assert (told.out, told.data) == (Path("runs/a"), None)
+    assert (told.out, told.dataset) == (Path("runs/a"), None)
     assert told.train.policy.memory == bank.Config(slots=20)
-    assert told.train.optimiser.lr == 0.5
+    assert told.train.optimizer.lr == 0.5
     assert told.train.task.delay_steps == (8, 9)
     assert told.train.steps == 7
 

@@ -2,14 +2,14 @@
 
 import torch
 
-from training import host
+from training.core import runtime
 
 
 def test_threads_are_set_and_tensors_survive_kept_memory() -> None:
     before = torch.get_num_threads()
     kept = torch.arange(1_000_000)
     try:
-        host.prepare(1)
+        runtime.prepare(1)
         assert torch.get_num_threads() == 1
         for size in (1, 10_000_000):
             assert int(torch.ones(size, dtype=torch.int64).sum()) == size

@@ -13,14 +13,14 @@ import torch
 
 from tests.training.tiny_run import run, run_and_die, tiny_config
 from training.algos import bc
-from training.config import EvalConfig
-from training.evaluate import Evaluation
-from training.metrics import read_metrics
-from training.optimiser import Optimiser
+from training.core.config import EvalConfig
+from training.core.metrics import read_metrics
+from training.core.optimizer import Optimizer
+from training.evaluation.evaluate import Evaluation
 from vla import checkpoint, cli
 from vla.contracts import config as configs
 from vla.contracts import registry
-from vla.interrupted import Interrupted
+from vla.utils.interrupted import Interrupted
 
 
 @pytest.fixture(scope="module")
@@ -100,14 +100,14 @@ def interrupted_at(monkeypatch: pytest.MonkeyPatch):
     """Return a function that makes a signal arrive during the given update."""
 
     def arm(update: int, number: int) -> None:
-        step = Optimiser.step_
+        step = Optimizer.step
 
-        def interrupted(self: Optimiser, loss: torch.Tensor) -> dict[str, float]:
+        def interrupted(self: Optimizer, loss: torch.Tensor) -> dict[str, float]:
             if self.count + 1 == update:
                 signal.raise_signal(number)
             return step(self, loss)
 
-        monkeypatch.setattr(Optimiser, "step_", interrupted)
+        monkeypatch.setattr(Optimizer, "step", interrupted)
 
     return arm
 
@@ -130,22 +130,22 @@ def test_the_command_says_how_to_go_on_after_ctrl_c(
     arm_dataset: Path, tmp_path: Path, interrupted_at, capsys
 ) -> None:
     interrupted_at(1, signal.SIGINT)
-    line = f"train --recipe cue_colour --data {arm_dataset} --out {tmp_path / 'run'}"
-    line += " --policy.backbone.image-px 32 --algo.batch 2 --threads 1"
+    line = f"train --recipe cue_colour --dataset {arm_dataset} --out {tmp_path / 'run'}"
+    line += " --policy.backbone.image-px 32 --algo.batch-size 2 --threads 1"
     assert cli.main(line.split()) == cli.INTERRUPTED
     said = capsys.readouterr().err
     assert "interrupted: saved after update 1 of" in said
-    assert "the same command goes on from there" in said
+    assert "the same command resumes" in said
 
 
 def test_another_configuration_in_the_same_folder_is_refused(
     whole: Path, arm_dataset: Path
 ) -> None:
     other = tiny_config()
-    other = replace(other, optimiser=replace(other.optimiser, lr=0.5))
+    other = replace(other, optimizer=replace(other.optimizer, lr=0.5))
     before = (whole / "config.json").read_text()
     with pytest.raises(
-        ValueError, match=r"another configuration \(config.optimiser.lr is 0.001 there, 0.5 here\)"
+        ValueError, match=r"another configuration \(config.optimizer.lr is 0.001 there, 0.5 here\)"
     ):
         run(other, arm_dataset, whole)
     assert (whole / "config.json").read_text() == before
@@ -157,9 +157,11 @@ def test_a_run_of_another_version_is_refused_by_the_setting_that_it_lacks(
     out = tmp_path / "run"
     out.mkdir()
     told = configs.to_json(tiny_config())
-    del told["vision_from"]
+    del told["pretrained_vision_encoder"]
     (out / "config.json").write_text(json.dumps(told))
-    with pytest.raises(ValueError, match=r"\(config.vision_from is known to only one of them: an"):
+    with pytest.raises(
+        ValueError, match=r"\(config.pretrained_vision_encoder exists on one side only: an"
+    ):
         run(tiny_config(), arm_dataset, out)
 
 
@@ -191,7 +193,7 @@ def cut(path: Path) -> None:
 def test_a_damaged_trainers_state_is_told(damage: Any, arm_dataset: Path, tmp_path: Path) -> None:
     out = run(tiny_config(steps=1), arm_dataset, tmp_path / "run")
     damage(out / "checkpoint")
-    with pytest.raises(ValueError, match="cannot continue this run .*; delete .* to start it afre"):
+    with pytest.raises(ValueError, match="cannot continue this run .*; delete .* to start "):
         run(tiny_config(steps=1), arm_dataset, out)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from training.optimiser import Optimiser, OptimiserConfig, learning_rate
+from training.core.optimizer import Optimizer, OptimizerConfig, learning_rate
 
 
 def module() -> nn.Linear:
@@ -18,7 +18,7 @@ def module() -> nn.Linear:
 
 
 def test_the_learning_rate_rises_to_its_peak_and_falls_along_a_cosine() -> None:
-    config = OptimiserConfig(lr=0.8, warmup=4, final_share=0.1)
+    config = OptimizerConfig(lr=0.8, warmup_steps=4, min_lr_ratio=0.1)
     rates = [learning_rate(config, step, steps=12) for step in range(14)]
     assert rates[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8])
     # half-way down: 0.8 * (0.1 + 0.9 * (1 + cos(pi / 2)) / 2) = 0.8 * 0.55
@@ -30,10 +30,10 @@ def test_the_learning_rate_rises_to_its_peak_and_falls_along_a_cosine() -> None:
 
 def test_the_first_update_is_that_of_adamw() -> None:
     net = module()
-    config = OptimiserConfig(lr=0.1, weight_decay=0.5, warmup=1, clip=100.0)
-    optimiser = Optimiser(config, net, steps=10)
+    config = OptimizerConfig(lr=0.1, weight_decay=0.5, warmup_steps=1, grad_clip_norm=100.0)
+    optimizer = Optimizer(config, net, steps=10)
     loss = 3 * net.weight[0, 0] + 4 * net.bias[0]
-    told = optimiser.step_(loss)
+    told = optimizer.step(loss)
     # Adam's first step is lr * sign(gradient); the matrix also decays by lr * 0.5 * weight
     expected = [1 * (1 - 0.05) - 0.1, -2 * (1 - 0.05)]
     torch.testing.assert_close(net.weight.detach(), torch.tensor([expected]))
@@ -43,8 +43,8 @@ def test_the_first_update_is_that_of_adamw() -> None:
 
 def test_a_large_gradient_is_clipped_to_the_norm_and_told_as_it_was() -> None:
     net = module()
-    optimiser = Optimiser(OptimiserConfig(clip=0.5), net, steps=10)
-    told = optimiser.step_(30 * net.weight[0, 0] + 40 * net.bias[0])
+    optimizer = Optimizer(OptimizerConfig(grad_clip_norm=0.5), net, steps=10)
+    told = optimizer.step(30 * net.weight[0, 0] + 40 * net.bias[0])
     assert told["grad_norm"] == pytest.approx(50.0)
     assert net.weight.grad is not None
     torch.testing.assert_close(net.weight.grad, torch.tensor([[0.3, 0.0]]))
@@ -52,50 +52,50 @@ def test_a_large_gradient_is_clipped_to_the_norm_and_told_as_it_was() -> None:
 
 def test_the_average_starts_as_the_weights_and_slows_down() -> None:
     net = module()
-    optimiser = Optimiser(OptimiserConfig(ema=0.1), net, steps=10)
-    previous = optimiser.average["weight"].clone()
+    optimizer = Optimizer(OptimizerConfig(ema_decay=0.1), net, steps=10)
+    previous = optimizer.average["weight"].clone()
     for decay in (1 / 11, 0.1, 0.1):  # min(ema, n / (n + 10)) after n updates
-        optimiser.step_(net.weight.square().sum() + net.bias.sum())
+        optimizer.step(net.weight.square().sum() + net.bias.sum())
         expected = decay * previous + (1 - decay) * net.weight.detach()
-        torch.testing.assert_close(optimiser.average["weight"], expected)
-        previous = optimiser.average["weight"].clone()
+        torch.testing.assert_close(optimizer.average["weight"], expected)
+        previous = optimizer.average["weight"].clone()
 
 
 def test_counters_are_copied_into_the_average_and_running_statistics_averaged() -> None:
     net = nn.BatchNorm1d(1, affine=True)
-    optimiser = Optimiser(OptimiserConfig(), net, steps=10)
-    optimiser.step_(net(torch.tensor([[1.0], [3.0]])).square().sum())
-    assert optimiser.average["num_batches_tracked"] == 1
+    optimizer = Optimizer(OptimizerConfig(), net, steps=10)
+    optimizer.step(net(torch.tensor([[1.0], [3.0]])).square().sum())
+    assert optimizer.average["num_batches_tracked"] == 1
     # running mean 0.1 * 2, of which 10 / 11 enter the average
-    torch.testing.assert_close(optimiser.average["running_mean"], torch.tensor([0.2 * 10 / 11]))
+    torch.testing.assert_close(optimizer.average["running_mean"], torch.tensor([0.2 * 10 / 11]))
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_gradient_that_is_not_finite_is_told_and_leaves_everything_as_it_was(bad: float) -> None:
     net = module()
-    optimiser = Optimiser(OptimiserConfig(), net, steps=10)
-    optimiser.step_(net.weight.sum())
-    before = {name: value.clone() for name, value in optimiser.tensors().items()}
-    with pytest.raises(ValueError, match=r"gradient of update 1 .* lower optimiser.lr"):
-        optimiser.step_(net.weight.sum() * bad)
-    after = optimiser.tensors()
+    optimizer = Optimizer(OptimizerConfig(), net, steps=10)
+    optimizer.step(net.weight.sum())
+    before = {name: value.clone() for name, value in optimizer.tensors().items()}
+    with pytest.raises(ValueError, match=r"gradient of update 1 .* lower optimizer.lr"):
+        optimizer.step(net.weight.sum() * bad)
+    after = optimizer.tensors()
     assert all(torch.equal(after[name], value) for name, value in before.items())
-    assert optimiser.count == 1
+    assert optimizer.count == 1
 
 
 def test_restored_it_goes_on_to_the_bit() -> None:
-    def descend(optimiser: Optimiser, net: nn.Linear, times: int) -> None:
+    def descend(optimizer: Optimizer, net: nn.Linear, times: int) -> None:
         for i in range(times):
             x = torch.tensor([[1.0, 2.0 + i]])
-            optimiser.step_((net(x) - 1).square().sum())
+            optimizer.step((net(x) - 1).square().sum())
 
-    config = OptimiserConfig(warmup=2, ema=0.5)
+    config = OptimizerConfig(warmup_steps=2, ema_decay=0.5)
     a, b = module(), nn.Linear(2, 1)
-    first = Optimiser(config, a, steps=20)
+    first = Optimizer(config, a, steps=20)
     descend(first, a, 5)
     saved = {name: value.clone() for name, value in first.tensors().items()}
-    second = Optimiser(config, b, steps=20)
-    second.load_(saved, 5)
+    second = Optimizer(config, b, steps=20)
+    second.load(saved, 5)
     descend(first, a, 4)
     descend(second, b, 4)
     left, right = first.tensors(), second.tensors()

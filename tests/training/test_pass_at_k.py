@@ -9,14 +9,15 @@ import pytest
 
 from sim.tasks import reach
 from tests.training.small_policy import small_policy, write_run
-from training import eval_cli, pass_at_k
-from training.evaluate import evaluate
-from training.pass_at_k import Tries, interval, solved
+from training.commands import eval as eval_cli
+from training.evaluation import pass_at_k
+from training.evaluation.evaluate import evaluate
+from training.evaluation.pass_at_k import Attempts, interval, solved
 from vla.memory import none
 
 
-def tries(success: np.ndarray) -> Tries:
-    return Tries(task={"type": "reach"}, seed=3, success=success)
+def tries(success: np.ndarray) -> Attempts:
+    return Attempts(task={"type": "reach"}, seed=3, success=success)
 
 
 def test_the_estimator_is_the_share_of_all_draws_of_k_that_hold_a_success() -> None:
@@ -47,9 +48,9 @@ def test_the_interval_is_over_start_states_and_doubts_even_what_is_all_alike() -
 @pytest.mark.parametrize(
     ("success", "said"),
     [
-        (np.zeros((40, 4), bool), "practice has nothing to reinforce"),
-        (np.repeat(np.arange(40) % 2 == 0, 4).reshape(40, 4), "tries end alike"),
-        (np.arange(160).reshape(40, 4) % 4 == 0, "practice can make usual .* 75.0% more"),
+        (np.zeros((40, 4), bool), "online RL has no success to reinforce"),
+        (np.repeat(np.arange(40) % 2 == 0, 4).reshape(40, 4), "attempts end alike"),
+        (np.arange(160).reshape(40, 4) % 4 == 0, "online RL can gain up to 75.0%"),
     ],
 )
 def test_the_sentence_says_whether_practice_can_help(success, said) -> None:

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from training import train
-from training.config import TrainConfig
+from training.commands import train
+from training.core.config import TrainConfig
 from vla.contracts import config as configs
 from vla.contracts import registry
 from vla.memory import bank
@@ -47,7 +47,10 @@ def test_the_task_its_demonstrations_and_its_judgement_stay_those_of_the_recipe(
     assert (now.task, now.demos) == (was.task, was.demos)
     assert now.eval.final_episodes == was.eval.final_episodes
     assert type(now.policy.memory) is type(was.policy.memory)
-    assert (now.policy.chunk, now.policy.execute) == (was.policy.chunk, was.policy.execute)
+    assert (now.policy.chunk_size, now.policy.n_action_steps) == (
+        was.policy.chunk_size,
+        was.policy.n_action_steps,
+    )
 
 
 @pytest.mark.parametrize("of", RECIPES)
@@ -55,8 +58,12 @@ def test_the_task_its_demonstrations_and_its_judgement_stay_those_of_the_recipe(
 def test_as_much_is_learned_from_as_in_the_recipe(name, of):
     was = recipe(of)
     now = preset(name, was)
-    learned = now.steps * now.algo.batch
-    assert was.steps * was.algo.batch <= learned < was.steps * was.algo.batch + now.algo.batch
+    learned = now.steps * now.algo.batch_size
+    assert (
+        was.steps * was.algo.batch_size
+        <= learned
+        < was.steps * was.algo.batch_size + now.algo.batch_size
+    )
 
 
 @pytest.mark.parametrize("name", PRETRAINED)
@@ -64,7 +71,7 @@ def test_pretrained_presets_name_a_download_and_train_in_sixteen_bits_on_a_gpu(n
     now = preset(name, recipe("cue_colour"))
     assert now.policy.backbone.model.startswith(HUB)
     assert now.policy.backbone.dtype == "bfloat16"
-    assert now.policy.backbone.checkpointing
+    assert now.policy.backbone.gradient_checkpointing
     assert now.policy.head.denoiser == "transformer"
     assert now.device == "cuda"
 
@@ -98,12 +105,12 @@ def test_a_recipe_with_more_slots_than_the_preset_keeps_them():
 
 def test_flags_after_the_preset_change_it():
     words = ["--recipe", "pick_place", "--preset", "base", "--out", "a", "--device", "cpu",
-             "--policy.backbone.model", "elsewhere", "--policy.backbone.rank", "4",
-             "--algo.batch", "2"]  # fmt: skip
+             "--policy.backbone.model", "elsewhere", "--policy.backbone.lora_rank", "4",
+             "--algo.batch-size", "2"]  # fmt: skip
     told = train.parse(words).train
     assert told.policy.backbone.model == "elsewhere"
-    assert told.policy.backbone.rank == 4
-    assert told.algo.batch == 2
+    assert told.policy.backbone.lora_rank == 4
+    assert told.algo.batch_size == 2
     assert told.device == "cpu"
     assert told.policy.head == preset("base", recipe("pick_place")).policy.head
 
@@ -111,7 +118,7 @@ def test_flags_after_the_preset_change_it():
 def test_the_task_may_be_named_beside_a_preset():
     told = train.parse(["--task", "push", "--preset", "small", "--out", "a"]).train
     assert configs.type_name(told.task) == "push"
-    assert told.policy.backbone.layer == 16
+    assert told.policy.backbone.num_vlm_layers == 16
 
 
 def test_an_unknown_preset_is_named_with_its_neighbours():

@@ -14,10 +14,11 @@ from vla.backbones import vision_text, vlm
 
 def line(data: Path, out: Path, model: str) -> list[str]:
     words = (
-        f"train --recipe cue_colour --data {data} --out {out} --policy.backbone.type vlm "
-        "--policy.backbone.tune lora --policy.backbone.rank 2 --policy.backbone.image-px 32 "
-        "--policy.backbone.cells 2 --algo.batch 2 --steps 2 --threads 1 "
-        "--eval.every 0 --eval.final-episodes 0"
+        f"train --recipe cue_colour --dataset {data} --out {out} --policy.backbone.type vlm "
+        "--policy.backbone.finetune_mode lora --policy.backbone.lora_rank 2 "
+        "--policy.backbone.image-px 32 --policy.backbone.pooled_tokens_per_side 2 "
+        "--algo.batch-size 2 "
+        "--steps 2 --threads 1 --eval.every 0 --eval.final-episodes 0"
     )
     return [*words.split(), *(("--policy.backbone.model", model) if model else ())]
 
@@ -25,7 +26,7 @@ def line(data: Path, out: Path, model: str) -> list[str]:
 def recording(out: Path, model: str) -> list[str]:
     """Return the command where demonstrations are still to be recorded."""
     words = line(out, out, model)
-    del words[words.index("--data") : words.index("--data") + 2]
+    del words[words.index("--dataset") : words.index("--dataset") + 2]
     return words
 
 
@@ -39,7 +40,11 @@ def test_a_run_is_trained_by_the_command_and_goes_on(
     assert origin.pretrained["name"] == str(folder)
     backbone = policy.config.backbone
     assert isinstance(backbone, vlm.Config)
-    assert (backbone.tune, backbone.rank, backbone.cells) == ("lora", 2, 2)
+    assert (backbone.finetune_mode, backbone.lora_rank, backbone.pooled_tokens_per_side) == (
+        "lora",
+        2,
+        2,
+    )
     vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
     written = json.loads((out / "checkpoint" / "tokenizer.json").read_text())
     assert written["model"]["vocab"] == vocabulary
@@ -84,7 +89,7 @@ def test_a_model_that_is_not_whole_is_told_before_anything_is_recorded(
 def test_a_package_that_is_missing_is_named_with_the_extra_that_has_it(
     package: str, tune: str, tiny_model: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = vlm.Config(model=str(tiny_model("smolvlm")), tune=tune)
+    config = vlm.Config(model=str(tiny_model("smolvlm")), finetune_mode=tune)
     config.check()
     find = importlib.util.find_spec
     monkeypatch.setattr(

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from sim import vec_env
-from sim.episode import record_episode
-from training import train
-from training.config import TrainConfig
+from sim.experts.episode import record_episode
+from training.commands import train
+from training.core.config import TrainConfig
 from vla.contracts import config as configs
 from vla.contracts import registry
+from vla.nn.normalize import NormalizationStatistics
 from vla.nn.text import train_tokenizer
-from vla.normalize import Statistics
 
 NAMES = registry.names("training.recipes")
 
@@ -37,9 +37,11 @@ def test_its_task_and_policy_can_be_built_for_its_robot(recipe: TrainConfig) -> 
     robot = vec_env.load_arm(recipe.task, recipe.robot)
     task = recipe.task.build(robot)
     zeros, ones = (0.0,) * len(robot.channels), (1.0,) * len(robot.channels)
-    scale = Statistics(state_mean=zeros, state_std=ones, action_low=zeros, action_high=ones)
+    scale = NormalizationStatistics(
+        state_mean=zeros, state_std=ones, action_low=zeros, action_high=ones
+    )
     policy = recipe.policy.build(robot, scale, train_tokenizer(task.instructions))
-    assert policy.noise_shape[1:] == (recipe.policy.chunk, len(robot.channels))
+    assert policy.noise_shape[1:] == (recipe.policy.chunk_size, len(robot.channels))
 
 
 def test_it_is_judged_on_200_episodes_it_was_not_trained_on(recipe: TrainConfig) -> None:
@@ -57,6 +59,6 @@ def test_episodes_as_short_as_part_of_its_batches_asks_for_are_recorded(
         len(record_episode(name, 5, k, task_config=recipe.task, render=False).action)
         for k in range(count)
     ]
-    decisions = np.ceil(np.array(lengths) / recipe.policy.execute)
+    decisions = np.ceil(np.array(lengths) / recipe.policy.n_action_steps)
     # Of 20 episodes, a quarter that short, none is in 3 of 1,000 draws.
     assert not limit or (decisions <= limit).any()

@@ -5,12 +5,12 @@ from pathlib import Path
 import av
 import numpy as np
 
-from sim.leak_audit import random_actions
-from sim.render import Camera, shared_renderer
-from sim.scene import compile_scene
+from benchmarks.sim.leak_audit import random_actions
+from sim.core.render import Camera, shared_renderer
+from sim.core.scene import compile_scene
+from sim.core.world import MujocoWorld
 from sim.tasks import cue_colour
 from sim.vec_env import load_robot
-from sim.world import MujocoWorld
 from vla.data.video_writer import VideoWriter
 
 
@@ -20,15 +20,15 @@ def _film(cue: int, path: Path) -> tuple[np.ndarray, int]:
     world = MujocoWorld(compile_scene(config, load_robot(None)))
     camera = Camera(shared_renderer(world.scene), world)
     world.reset(0, 0)
-    world.alone.episode.cue[:] = cue
+    world.as_batch.episode.cue[:] = cue
     frames = []
     for action in random_actions(world, 0, 0):
-        frames.append(camera.shoot()[0].copy())
+        frames.append(camera.render()[0].copy())
         if world.steps == world.episode.schedule.go + 8:
             break
         world.step(action)
     video = VideoWriter(path, frames[0].shape, 10)
-    video.write(np.stack(frames))
+    video.write(frames, len(frames), "clip")
     video.close()
     with av.open(str(path)) as container:
         decoded = [f.to_ndarray(format="rgb24") for f in container.decode(video=0)]

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from training import report, report_page
+from training.commands import report
+from training.report import page as report_page
 
 TASK = {"type": "cue_colour", "choices": 4, "delay_steps": [16, 128]}
 
@@ -39,12 +40,11 @@ def test_the_page_says_how_success_compares_with_chance(tmp_path):
     )
     # Wilson 95 %: 38 of 40 is 83.5 to 98.6 %, 10 of 40 is 14.2 to 40.2 %, 0 of 40 to 8.8 %.
     assert (
-        "38 of 40 episodes: 95.0%, 95 % interval 83.5% to 98.6%; chance, 25.0%, lies below" in page
+        "38 of 40 episodes: 95.0%, 95 % interval 83.5% to 98.6%; this is above chance (25.0%)"
+        in page
     )
-    assert (
-        "10 of 40 episodes: 25.0%, 95 % interval 14.2% to 40.2%; chance, 25.0%, lies with" in page
-    )
-    assert "0 of 40 episodes: 0.0%, 95 % interval 0.0% to 8.8%; that is less than chance" in page
+    assert "10 of 40 episodes: 25.0%, 95 % interval 14.2% to 40.2%; this is compatible with" in page
+    assert "0 of 40 episodes: 0.0%, 95 % interval 0.0% to 8.8%; this is below chance" in page
 
 
 def test_tasks_without_choices_and_with_a_visible_cue_have_no_chance_level():
@@ -55,7 +55,7 @@ def test_tasks_without_choices_and_with_a_visible_cue_have_no_chance_level():
 
 def test_a_run_that_has_only_begun_is_shown(tmp_path):
     page = page_of(write_run(tmp_path / "fresh"))
-    assert "fresh has not been tested yet" in page
+    assert "fresh has not been evaluated yet" in page
     assert "0 of 60, unfinished" in page
     assert "Curves" not in page
 
@@ -71,7 +71,7 @@ def test_time_updates_and_parameters_come_from_the_run(tmp_path):
     # 3 x 70 s = 3.5 min; the line that a kill cut short does not count.
     for cell in ("1,234,567", ">60<", "3.5 min", "50.0%"):
         assert cell in page
-    assert "polyline" in page
+    assert 'aria-label="loss against updates"' in page
 
 
 def test_runs_are_compared_by_the_settings_in_which_they_differ(tmp_path):
@@ -100,8 +100,8 @@ def test_the_page_loads_and_runs_nothing(tmp_path):
     page = page_of(folder)
     assert "<script" not in page
     assert "&lt;b&gt;press" in page
-    assert "to 50%." in page
-    sources = re.findall(r'(?:src|href)="([^"]{0,20})', page)
+    assert "in a slot is 50%." in page
+    sources = re.findall(r'(?:src|href)="([^"#][^"]{0,20})', page)
     assert len(sources) == 2
     assert all(source.startswith("data:") for source in sources)
     assert "default-src 'none'" in page
@@ -150,20 +150,22 @@ def test_a_run_of_practice_shows_what_was_claimed_and_what_was_true(tmp_path):
     del config["policy"]
     (place / "config.json").write_text(json.dumps(config))
     rows = [
-        {"step": 20, "practice/episodes": 40.0, "practice/success": 0.275,
-         "practice/claimed": 0.2, "practice/right": 0.925, "practice/helped": 0.41,
-         "practice/attended": 0.675, "practice/retried": 0.325,
-         "practice/foreign": 0.05,
-         "practice/agreement": 0.76, "practice/alarm": 0.0,
-         "health/spread": 0.213, "health/kl": 0.0},
-        {"step": 40, "practice/episodes": 80.0, "practice/success": 0.5,
-         "practice/claimed": 0.9, "practice/right": 0.6, "practice/alarm": 1.0,
-         "health/spread": 0.0123, "health/spread_alarm": 1.0, "health/kl": 0.071},
+        {"step": 20, "rollout/episodes": 40.0, "rollout/success": 0.275,
+         "rollout/predicted_success": 0.2, "rollout/success_accuracy": 0.925,
+         "rollout/intervention_rate": 0.41,
+         "rollout/intervention_episodes": 0.675, "rollout/retry_episodes": 0.325,
+         "rollout/mismatched_success": 0.05,
+         "rollout/reward_spearman": 0.76, "rollout/reward_spearman_alarm": 0.0,
+         "diagnostics/action_std": 0.213, "diagnostics/kl": 0.0},
+        {"step": 40, "rollout/episodes": 80.0, "rollout/success": 0.5,
+         "rollout/predicted_success": 0.9, "rollout/success_accuracy": 0.6,
+         "rollout/reward_spearman_alarm": 1.0, "diagnostics/action_std": 0.0123,
+         "diagnostics/action_std_alarm": 1.0, "diagnostics/kl": 0.071},
     ]  # fmt: skip
     (place / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     page = page_of(place)
     for said in (
-        "Rounds of practice",
+        "Iterations of online RL",
         "27.5%",
         "92.5%",
         "5.0%",
@@ -175,14 +177,19 @@ def test_a_run_of_practice_shows_what_was_claimed_and_what_was_true(tmp_path):
     ):
         assert said in page
     assert "nan" not in page
-    for said in ("Health of practice", "<b>0.0123</b>", "0.071", "After 80 episodes: deviation of"):
+    for said in (
+        "<h3>Diagnostics</h3>",
+        "<b>0.0123</b>",
+        "0.071",
+        "After 80 episodes: standard deviation",
+    ):
         assert said in page
     assert "After 40 episodes" not in page
     assert "dormant" not in page
     both = page_of(write_run(tmp_path / "clone", 10, steps=40), place)
     assert "<td>steps</td>" in both
     assert "<td>policy.type</td>" not in both
-    assert "Rounds of practice" not in page_of(write_run(tmp_path / "cloned", 30))
+    assert "Iterations of online RL" not in page_of(write_run(tmp_path / "cloned", 30))
 
 
 def test_what_was_exported_is_told_with_its_parity(tmp_path: Path) -> None:
@@ -193,13 +200,17 @@ def test_what_was_exported_is_told_with_its_parity(tmp_path: Path) -> None:
     loop = {"torch": 1.0, "exported": 0.995, "low": -0.0213, "episodes": 200}
     told = {"found": found, "closed_loop": loop, "faults": ["something <b>"]}
     (tmp_path / "manifest.json").write_text(json.dumps({"precision": "int8", "parity": told}))
-    page = "".join(report.deployed(tmp_path))
+    page = report.deployed(tmp_path)
     for words in ("Exported, int8", "3.0e-07", "2,000 decisions", "99.5%", "2.1 points"):
         assert words in page
     assert "something &lt;b&gt;" in page
-    with pytest.raises(ValueError, match=r"no latency\.json; give what `vla bench policy` wrote"):
+    with pytest.raises(
+        ValueError, match=r"no latency\.json; give the folder that `vla bench policy` wrote"
+    ):
         report.deployed(latency=tmp_path)
-    with pytest.raises(ValueError, match="no exported policy there"):
+    with pytest.raises(
+        ValueError, match=r"no manifest\.json; give the folder that `vla export` wrote"
+    ):
         report.deployed(tmp_path / "none")
 
 
@@ -214,12 +225,14 @@ def test_how_a_policy_drove_an_arm_through_ros_is_told(tmp_path: Path) -> None:
         ],
     }  # fmt: skip
     (tmp_path / "bridge.json").write_text(json.dumps(told))
-    page = "".join(report.deployed(bridge=tmp_path))
+    page = report.deployed(bridge=tmp_path)
     for words in (
         "1 of 2 episodes succeeded", "100% of the same episodes in one process",
         "38 of 40 decisions", "39 came at the control step", "push &lt;it&gt;", "stuck",
         "Of 12,345 commands 2 violate a limit", "velocity 50%, acceleration 100%, jerk 125%",
     ):  # fmt: skip
         assert words in page
-    with pytest.raises(ValueError, match=r"no bridge\.json; give what `vla bench bridge` wrote"):
+    with pytest.raises(
+        ValueError, match=r"no bridge\.json; give the folder that `vla bench bridge` wrote"
+    ):
         report.deployed(bridge=tmp_path / "none")

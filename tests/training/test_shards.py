@@ -8,8 +8,8 @@ import torch.distributed as dist
 from tests.fakes import as_batch, fake_rollout
 from tests.tiny_models import TOWERS, VLMS
 from tests.vla.test_pretrained import made, settings
-from training import shards
 from training.algos.bc import _Loss
+from training.core import fsdp
 
 
 @pytest.fixture
@@ -30,12 +30,14 @@ def test_in_shards_a_family_has_the_loss_and_gradients_that_it_has_whole(
     batch = as_batch(list(fake_rollout(rng, 2, 3)), [3, 3], [1, 4, 5], 4, rng)
     told = []
     for shared in (False, True):
-        loss = _Loss(made(settings(kind, tiny_model(kind), tune="lora", dtype=dtype)).train())
+        loss = _Loss(
+            made(settings(kind, tiny_model(kind), finetune_mode="lora", dtype=dtype)).train()
+        )
         if shared:
-            shards.shard_(loss, "cpu", 1)
+            fsdp.shard(loss, "cpu", 1)
         value, _ = loss(batch, torch.Generator().manual_seed(0))
         value.backward()
-        gradients = [shards.whole(p.grad) for p in loss.parameters() if p.grad is not None]
+        gradients = [fsdp.full_tensor(p.grad) for p in loss.parameters() if p.grad is not None]
         told.append((value.detach(), gradients))
     (whole, gradients), (parted, theirs) = told
     torch.testing.assert_close(parted, whole, rtol=0, atol=1e-6)

@@ -3,18 +3,21 @@
 import pytest
 import torch
 
-from sim import environments, suite_episode, vec_env
-from training import demos, train
-from training.evaluate import evaluate
+from sim import vec_env
+from sim.env_server import suite_installs
+from sim.experts import suite_episode
+from training.commands import train
+from training.data import demos
+from training.evaluation.evaluate import evaluate
 from vla.contracts.config import PluginConfig
 from vla.data.reader import open_dataset
 from vla.memory import none
+from vla.nn.normalize import NormalizationStatistics
 from vla.nn.text import train_tokenizer
-from vla.normalize import Statistics
 from vla.policies import vla
 from vla.policies.vla import VLAPolicy
 
-SUITES = sorted(s for s in environments.suites() if not environments.is_backend(s))
+SUITES = sorted(s for s in suite_installs.suites() if not suite_installs.is_backend(s))
 REACH = "gymnasium_env/sim.gym_plugin:mneme/Reach-v0"
 
 
@@ -22,7 +25,7 @@ def fresh_policy(task: PluginConfig) -> VLAPolicy:
     """Return a policy with random weights for the arm of a suite's task."""
     arm = vec_env.load_arm(task)
     count = len(arm.channels)
-    scale = Statistics(
+    scale = NormalizationStatistics(
         state_mean=(0.0,) * count, state_std=(1.0,) * count, action_low=arm.low,
         action_high=arm.high,
     )  # fmt: skip
@@ -36,7 +39,7 @@ def fresh_policy(task: PluginConfig) -> VLAPolicy:
 def test_a_policy_is_evaluated_on_any_registered_gymnasium_id() -> None:
     task = vec_env.load_task(REACH)
     found = evaluate(fresh_policy(task), task, episodes=3, seed=4)
-    assert found.sentence().startswith(f"{REACH}: ")
+    assert found.summary().startswith(f"{REACH}: ")
     assert len(found.success) == 3
     assert all(0 < steps <= 40 for steps in found.steps)
 
@@ -55,12 +58,12 @@ def test_a_suite_without_an_expert_demonstrates_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "looks", "said"),
-    [("drop", "usual", "behaviour: got 'drop'"), ("expert", "camera", "looks: got 'camera'")],
+    ("behaviour", "visual_shift", "said"),
+    [("drop", "none", "behaviour: got 'drop'"), ("expert", "camera", "visual_shift: got 'camera'")],
 )
-def test_what_suites_do_not_play_is_refused(behaviour: str, looks: str, said: str) -> None:
+def test_what_suites_do_not_play_is_refused(behaviour: str, visual_shift: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        suite_episode.check(vec_env.load_task(REACH), behaviour, looks)
+        suite_episode.check(vec_env.load_task(REACH), behaviour, visual_shift)
 
 
 def test_naming_a_task_chooses_a_recipe_for_it_with_the_cameras_of_its_arm() -> None:
@@ -82,12 +85,12 @@ def test_a_suites_task_refuses_another_arm_and_another_backend() -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("suite", SUITES)
 def test_a_policy_is_evaluated_in_every_suite_that_is_installed(suite: str) -> None:
-    if environments.state(suite) != "installed":
+    if suite_installs.state(suite) != "installed":
         pytest.skip(f"not installed: vla env add {suite}")
-    note = environments.note(suite)
+    note = suite_installs.note(suite)
     if not (note.health and note.health.works):
         pytest.skip(f"does not work here: vla env list --check says why ({suite})")
-    task = vec_env.load_task(f"{suite}/{environments.described(suite).sample}")
+    task = vec_env.load_task(f"{suite}/{suite_installs.described(suite).sample}")
     found = evaluate(fresh_policy(task), task, episodes=1, seed=4)
     assert found.steps[0] > 0
     assert not found.success[0]
@@ -96,7 +99,7 @@ def test_a_policy_is_evaluated_in_every_suite_that_is_installed(suite: str) -> N
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_suites_expert_is_recorded_as_a_data_set(tmp_path) -> None:
-    if environments.state("metaworld") != "installed":
+    if suite_installs.state("metaworld") != "installed":
         pytest.skip("not installed: vla env add metaworld")
     task = vec_env.load_task("metaworld/door-close-v3")
     config = demos.DemosConfig(out=tmp_path / "d", episodes=2, workers=1, task=task)

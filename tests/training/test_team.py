@@ -10,17 +10,17 @@ import torch
 
 from tests.training.processes import together
 from tests.training.tiny_run import PX, run, tiny_config
-from training import team
 from training.algos import bc
-from training.metrics import read_metrics
-from training.optimiser import OptimiserConfig
-from training.team import Part
+from training.core import distributed
+from training.core.distributed import Partition
+from training.core.metrics import read_metrics
+from training.core.optimizer import OptimizerConfig
 from vla import checkpoint
 from vla.backbones import tiny
 from vla.memory import bank, none
 from vla.nn.norms import Standardize
 
-SLOW = OptimiserConfig(lr=1e-4, warmup=3)
+SLOW = OptimizerConfig(lr=1e-4, warmup_steps=3)
 """Adam's first steps are signs of gradients: where one is all but 0, rounding decides, and the
 longer the steps, the sooner losses show it.
 """
@@ -31,26 +31,34 @@ def losses(out):
 
 
 def test_shares_are_all_of_a_batch_and_may_be_empty() -> None:
-    assert [Part(rank, 3).range(7) for rank in range(3)] == [(0, 2), (2, 4), (4, 7)]
-    assert [Part(rank, 2).range(1) for rank in range(2)] == [(0, 0), (0, 1)]
+    assert [Partition(rank, 3).range(7) for rank in range(3)] == [(0, 2), (2, 4), (4, 7)]
+    assert [Partition(rank, 2).range(1) for rank in range(2)] == [(0, 0), (0, 1)]
 
 
-@pytest.mark.parametrize("unit", ["episodes", "windows"])
+@pytest.mark.parametrize("unit", ["sequence", "frame"])
 def test_parts_of_a_batch_have_the_rows_of_the_whole_and_losses_that_add_up(
     unit, arm_dataset
 ) -> None:
-    config = tiny_config(algo=bc.Config(unit=unit, batch=3, queries=2, shift_px=2, gain=0.2))
+    config = tiny_config(
+        algo=bc.Config(
+            sampling=unit,
+            batch_size=3,
+            states_per_episode=2,
+            random_shift_px=2,
+            brightness_jitter=0.2,
+        )
+    )
     config = replace(config, policy=replace(config.policy, memory=none.Config()))
     found = []
-    for part in (None, Part(0, 2), Part(1, 2)):
+    for part in (None, Partition(0, 2), Partition(1, 2)):
         learner = config.algo.start(config, arm_dataset)
         if part is not None:
-            learner.team = team.Team(part)
+            learner.group = distributed.ProcessGroup(part)
         batch = learner.collect()
         generator = torch.Generator().manual_seed(0)
         found.append((batch, learner.module.bc_loss(batch, generator)[0].item()))
     (whole, loss), *parts = found
-    for name in ("images", "proprio", "now", "decision", "actions", "pad"):
+    for name in ("images", "proprio", "step_index", "decision", "actions", "action_is_pad"):
         both = torch.cat([getattr(batch, name) for batch, _ in parts])
         assert torch.equal(both, getattr(whole, name)), name
     assert sum(one for _, one in parts) == pytest.approx(loss, rel=1e-5)
@@ -69,7 +77,7 @@ def test_two_processes_have_the_losses_of_one_and_one_of_them_writes(
 ) -> None:
     # Seven episodes by threes: the last batch of an epoch leaves the first process nothing to do,
     # and what a bank remembers is standardised over two rows there.
-    config = tiny_config(optimiser=SLOW)
+    config = tiny_config(optimizer=SLOW)
     config = replace(config, policy=replace(config.policy, memory=memory))
     whole = run(config, arm_dataset, tmp_path / "one")
     ended = together(config, arm_dataset, tmp_path / "two", parallel=parallel)
@@ -84,7 +92,7 @@ def test_two_processes_have_the_losses_of_one_and_one_of_them_writes(
 
 
 def test_a_run_goes_on_in_other_processes_and_with_other_shares(arm_dataset, tmp_path) -> None:
-    config = tiny_config(optimiser=SLOW)
+    config = tiny_config(optimizer=SLOW)
     whole, out = run(config, arm_dataset, tmp_path / "one"), tmp_path / "two"
     for stops, parallel in ((2, "ddp"), (5, "fsdp")):
         ended = together(config, arm_dataset, out, stops=stops, parallel=parallel)
@@ -106,7 +114,7 @@ def test_a_killed_process_ends_the_other_with_a_sentence_and_the_run_goes_on(
             tiny_config().policy, memory=none.Config(),
             backbone=tiny.Config(image_px=PX, frozen=True),
         ),
-        features="cache", optimiser=SLOW,
+        cache_frozen_features=True, optimizer=SLOW,
     )  # fmt: skip
     whole = run(config, arm_dataset, tmp_path / "one")
     ended = together(config, arm_dataset, tmp_path / "two", dies=5)
@@ -125,7 +133,7 @@ def test_what_learns_from_practice_or_is_compiled_does_not_do_so_together(arm_da
     config = tiny_config(compile=True)
     learner = config.algo.start(config, arm_dataset)
     with pytest.raises(ValueError, match="compile: not with several processes"):
-        learner.share_(team.Team(Part(0, 2)))
+        learner.distribute(distributed.ProcessGroup(Partition(0, 2)))
 
 
 def test_alone_it_standardises_as_batch_norm_does() -> None:

@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from training import team_study
-from training.metrics import read_metrics
+from benchmarks.training import distributed_study
+from training.core.metrics import read_metrics
 from vla import checkpoint, cli
 
 ROOT = Path(__file__).parents[2]
 SMALL = (
-    "--recipe cue_colour --policy.chunk 4 --policy.execute 2 --policy.backbone.image-px 32 "
-    "--algo.batch 3 --algo.queries 2 --algo.short-decisions 6 --threads 1 --steps 60 "
-    "--save-every 5 --log-every 1 --eval.every 0 --eval.final-episodes 1"
+    "--recipe cue_colour --policy.chunk_size 4 --policy.n_action_steps 2 "
+    "--policy.backbone.image-px 32 --algo.batch-size 3 --algo.states-per-episode 2 "
+    "--algo.short-decisions 6 --threads 1 --steps 60 --save-every 5 --log-every 1 "
+    "--eval.every 0 --eval.final-episodes 1"
 )
 """A run of seconds that ends with an episode in simulation."""
 
@@ -27,7 +28,7 @@ def started(data: Path, out: Path) -> "subprocess.Popen[str]":
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    words = f"--nproc-per-node 2 --master-port {port} -m vla.cli train --data {data} --out {out}"
+    words = f"--nproc-per-node 2 --master-port {port} -m vla.cli train --dataset {data} --out {out}"
     return subprocess.Popen(
         [str(Path(sys.executable).with_name("torchrun")), *words.split(), *SMALL.split()],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -56,7 +57,7 @@ def test_a_killed_process_ends_the_command_and_the_same_command_goes_on(
     os.kill(member(process.pid, 1), signal.SIGKILL)
     said, _ = process.communicate()
     assert process.returncode == 1
-    assert said.count("one of the 2 processes of this run has ended; what it said is above") == 1
+    assert said.count("one of the 2 processes of this run has ended; its message is above") == 1
     saved = checkpoint.load(out)[1].step
     assert 5 <= saved < 60
     again = started(arm_dataset, out)
@@ -78,6 +79,9 @@ def test_weights_of_one_process_are_not_shared_out(tmp_path, capsys) -> None:
 
 @pytest.mark.slow
 def test_in_float64_two_processes_learn_with_a_memory_what_one_does(arm_dataset) -> None:
-    config = team_study.configured("bank", 3)
-    one = team_study.Try(config, arm_dataset, 4, double=True)
-    assert abs(team_study.run(one) - team_study.run(one, 2)).max() < team_study.EXACT
+    config = distributed_study.configured("bank", 3)
+    one = distributed_study.Try(config, arm_dataset, 4, double=True)
+    assert (
+        abs(distributed_study.run(one) - distributed_study.run(one, 2)).max()
+        < distributed_study.EXACT
+    )

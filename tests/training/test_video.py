@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from tests.training.small_policy import TASK, small_policy
-from training import video
-from training.evaluate import evaluate
-from training.video import FAILURE, RUNNING, SUCCESS, Frame, Grid
+from training.evaluation import video
+from training.evaluation.evaluate import evaluate
+from training.evaluation.video import FAILURE, RUNNING, SUCCESS, Frame, Grid
 
 
 @pytest.fixture(scope="module")
@@ -102,15 +102,3 @@ def test_a_video_that_breaks_off_leaves_the_old_file_alone(tmp_path: Path):
         video.encode(pictures(), path, 10.0)
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["film.mp4"]
-
-
-def test_a_strip_puts_images_in_a_row_under_their_labels(tmp_path: Path):
-    images = [np.full((50, 60, 3), shade, np.uint8) for shade in (10, 90)]
-    path = tmp_path / "strip.png"
-    path.write_bytes(video.strip(images, ["cue", "go"]))
-    with av.open(str(path)) as file:
-        picture = next(file.decode(video=0)).to_ndarray(format="rgb24")
-    # Twice as large, a label of 22 px above, a gap of 4 px between.
-    assert picture.shape == (2 * 50 + 22, 4 * 60 + 4, 3)
-    assert (picture[22:, :120] == 10).all()
-    assert (picture[22:, 124:] == 90).all()

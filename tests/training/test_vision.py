@@ -1,4 +1,6 @@
-"""A policy that begins with a critic's vision sees as the critic does, and is otherwise its own."""
+"""A policy that begins with a reward model's vision sees as the reward model does, and is
+otherwise its own.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,40 +8,42 @@ from pathlib import Path
 import pytest
 import torch
 
-from reward_models import checkpoint
-from reward_models.critics import pairwise
-from reward_models.scorer import Scorer
+from reward_models.core import checkpoint
+from reward_models.core.scorer import Scorer
+from reward_models.models import pairwise
 from tests.fakes import PX, TASKS, fake_policy, liven_
 from tests.training.tiny_run import tiny_config
-from training.vision import borrow_
+from training.core.pretrained_vision import load_vision
 from vla.backbones import tiny
 from vla.nn.text import train_tokenizer
 
 CONFIG = pairwise.Config(backbone=tiny.Config(image_px=PX), memory_width=8, width=16, bins=5)
 
 
-def saved(config: pairwise.Config, folder: Path) -> pairwise.PairwiseCritic:
+def saved(config: pairwise.Config, folder: Path) -> pairwise.PairwiseRewardModel:
     tokenizer = train_tokenizer(TASKS)
-    critic = config.build(tokenizer).eval()
-    liven_(critic, 3)
+    reward_model = config.build(tokenizer).eval()
+    liven_(reward_model, 3)
     checkpoint.save(
-        Scorer(critic), config, tokenizer, folder, weights=critic.state_dict(), provenance={},
-        also=lambda folder: None,
+        Scorer(reward_model), config, tokenizer, folder, weights=reward_model.state_dict(),
+        provenance={}, also=lambda folder: None,
     )  # fmt: skip
-    return critic
+    return reward_model
 
 
-def test_maps_of_pictures_become_those_of_the_critic_and_all_else_stays(tmp_path: Path) -> None:
-    critic, policy = saved(CONFIG, tmp_path / "critic"), fake_policy()
+def test_maps_of_pictures_become_those_of_the_reward_model_and_all_else_stays(
+    tmp_path: Path,
+) -> None:
+    reward_model, policy = saved(CONFIG, tmp_path / "reward_model"), fake_policy()
     before = {name: value.clone() for name, value in policy.state_dict().items()}
-    borrow_(policy, str(tmp_path / "critic"))
+    load_vision(policy, str(tmp_path / "reward_model"))
     looking = {f"backbone.{name}" for name in policy.backbone.vision()}
     assert looking
     for name, value in policy.state_dict().items():
-        taken = critic.state_dict()[name] if name in looking else before[name]
+        taken = reward_model.state_dict()[name] if name in looking else before[name]
         torch.testing.assert_close(value, taken, rtol=0, atol=0)
     images = torch.randn(2, 3, PX, PX)
-    torch.testing.assert_close(policy.backbone.stem(images), critic.backbone.stem(images))
+    torch.testing.assert_close(policy.backbone.stem(images), reward_model.backbone.stem(images))
 
 
 def test_what_is_asked_and_remembered_has_no_share_in_vision() -> None:
@@ -52,22 +56,24 @@ def test_what_is_asked_and_remembered_has_no_share_in_vision() -> None:
 @pytest.mark.parametrize(
     "changed", [{"cameras": ("front",)}, {"backbone": tiny.Config(image_px=PX, channels=16)}]
 )
-def test_a_critic_that_looks_otherwise_is_refused(tmp_path: Path, changed: dict) -> None:
-    saved(replace(CONFIG, **changed), tmp_path / "critic")
-    with pytest.raises(ValueError, match=r"vision_from.*expected the policy's: 'tiny'"):
-        borrow_(fake_policy(), str(tmp_path / "critic"))
+def test_a_reward_model_that_looks_otherwise_is_refused(tmp_path: Path, changed: dict) -> None:
+    saved(replace(CONFIG, **changed), tmp_path / "reward_model")
+    with pytest.raises(
+        ValueError, match=r"pretrained_vision_encoder.*expected the policy's: 'tiny'"
+    ):
+        load_vision(fake_policy(), str(tmp_path / "reward_model"))
 
 
-def test_a_critic_without_a_backbone_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"vision_from: time has backbone none"):
-        borrow_(fake_policy(), "time")
+def test_a_reward_model_without_a_backbone_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"pretrained_vision_encoder: time has backbone none"):
+        load_vision(fake_policy(), "time")
 
 
 def test_cloning_begins_with_the_vision_that_its_run_names(
     tmp_path: Path, arm_dataset: Path
 ) -> None:
-    critic = saved(CONFIG, tmp_path / "critic")
-    config = tiny_config(vision_from=str(tmp_path / "critic"))
+    reward_model = saved(CONFIG, tmp_path / "reward_model")
+    config = tiny_config(pretrained_vision_encoder=str(tmp_path / "reward_model"))
     policy = config.algo.start(config, arm_dataset).module
-    torch.testing.assert_close(policy.backbone.view.weight, critic.backbone.view.weight)
-    assert not torch.equal(policy.backbone.words.weight, critic.backbone.words.weight)
+    torch.testing.assert_close(policy.backbone.view.weight, reward_model.backbone.view.weight)
+    assert not torch.equal(policy.backbone.words.weight, reward_model.backbone.words.weight)

@@ -9,10 +9,10 @@ from typing import Any
 import safetensors.torch
 from rich.console import Console
 
-from training import loop
 from training.algos import bc
-from training.config import EvalConfig, TrainConfig
-from training.optimiser import Optimiser, OptimiserConfig
+from training.core import loop
+from training.core.config import EvalConfig, TrainConfig
+from training.core.optimizer import Optimizer, OptimizerConfig
 from vla.backbones import tiny
 from vla.policies import vla
 
@@ -21,10 +21,10 @@ PX = 32
 
 def tiny_config(**changes: Any) -> TrainConfig:
     """Return a run of 8 updates on three episodes each, saved after every third."""
-    small = vla.Config(chunk=4, execute=2, backbone=tiny.Config(image_px=PX))
+    small = vla.Config(chunk_size=4, n_action_steps=2, backbone=tiny.Config(image_px=PX))
     run = TrainConfig(
-        policy=small, algo=bc.Config(batch=3, queries=2, short_decisions=6),
-        optimiser=OptimiserConfig(warmup=3), eval=EvalConfig(every=0, final_episodes=0),
+        policy=small, algo=bc.Config(batch_size=3, states_per_episode=2, short_decisions=6),
+        optimizer=OptimizerConfig(warmup_steps=3), eval=EvalConfig(every=0, final_episodes=0),
         steps=8, threads=1, log_every=1, save_every=3,
     )  # fmt: skip
     return replace(run, **changes)
@@ -38,9 +38,9 @@ def run(config: TrainConfig, data: Path, out: Path) -> Path:
 
 def run_and_die(data: Path, out: Path, update: int, where: str) -> None:
     """Train in a process of its own that SIGKILL ends at an update, or while saving after it."""
-    step, save = Optimiser.step_, safetensors.torch.save_file
+    step, save = Optimizer.step, safetensors.torch.save_file
 
-    def dying_step(self: Optimiser, loss: Any) -> dict[str, float]:
+    def dying_step(self: Optimizer, loss: Any) -> dict[str, float]:
         if where == "updating" and self.count == update:
             os.kill(os.getpid(), signal.SIGKILL)
         return step(self, loss)
@@ -50,7 +50,7 @@ def run_and_die(data: Path, out: Path, update: int, where: str) -> None:
         if where == "saving" and path.name == "trainer.safetensors" and _count(tensors) == update:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    Optimiser.step_, safetensors.torch.save_file = dying_step, dying_save
+    Optimizer.step, safetensors.torch.save_file = dying_step, dying_save
     run(tiny_config(), data, out)
 
 

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from tests.fakes import liven_
 from vla.memory import bank
-from vla.nn.bank_ops import Slots
 
 TOKENS, WIDTH = 5, 8
 CONFIG = bank.Config(slots=8, recent=3)
@@ -27,15 +26,22 @@ def draw(rng: np.random.Generator, *shape: int) -> Tensor:
     return torch.from_numpy(rng.standard_normal((*shape, TOKENS, WIDTH), np.float32))
 
 
-def start(memory: bank.Bank, batch: int) -> Slots:
+State = dict[str, Tensor]
+
+
+def start(memory: bank.Bank, batch: int) -> State:
     return memory.initial(batch, torch.device("cpu"))
+
+
+def filled(tokens: Tensor, time: Tensor, count: Tensor) -> State:
+    return {"slot_tokens": tokens, "slot_time": time, "slot_count": count}
 
 
 def times(batch: int, t: int) -> Tensor:
     return torch.full((batch,), 8.0 * t)
 
 
-def step(memory: bank.Bank, slots: Slots, x: Tensor, t: int):
+def step(memory: bank.Bank, slots: State, x: Tensor, t: int):
     now = times(len(x), t)
     return memory.read(slots, x, now), memory.write(slots, x, now, torch.ones(len(x)))
 
@@ -45,7 +51,7 @@ def test_nothing_stored_reads_finite_and_independent_of_what_empty_slots_hold() 
     memory = build()
     x = draw(rng, 2)
     clean, dirty = start(memory, 2), start(memory, 2)
-    dirty = dirty._replace(tokens=draw(rng, 2, CONFIG.slots), time=dirty.time + 3)
+    dirty = filled(draw(rng, 2, CONFIG.slots), dirty["slot_time"] + 3, dirty["slot_count"])
     a, b = memory.read(clean, x, times(2, 1)), memory.read(dirty, x, times(2, 1))
     assert all(part.isfinite().all() for part in a)
     for left, right in zip(a, b, strict=True):
@@ -60,8 +66,8 @@ def test_a_fresh_memory_hands_on_nearly_what_it_sees() -> None:
     retrieved, slots = step(memory, slots, draw(rng, 2), 0)
     retrieved, _ = step(memory, slots, x, 1)
     # the gate opens at sigmoid(3) = 0.953
-    age = torch.log1p(times(2, 1)[:, None] - slots.time)
-    attended = memory.attention(x, slots.tokens, age, slots.count)
+    age = torch.log1p(times(2, 1)[:, None] - slots["slot_time"])
+    attended = memory.attention(x, slots["slot_tokens"], age, slots["slot_count"])
     torch.testing.assert_close(retrieved.tokens, 0.9526 * x + 0.0474 * attended, atol=1e-3, rtol=0)
 
 
@@ -70,9 +76,9 @@ def test_only_the_age_of_a_slot_matters_not_the_hour() -> None:
     memory = build()
     x, contents = draw(rng, 1), draw(rng, 1, CONFIG.slots)
     time, count = torch.arange(CONFIG.slots)[None] * 8.0, torch.ones(1, CONFIG.slots)
-    early = memory.read(Slots(contents, time, count), x, torch.tensor([100.0]))
-    late = memory.read(Slots(contents, time + 4000, count), x, torch.tensor([4100.0]))
-    older = memory.read(Slots(contents, time, count), x, torch.tensor([4100.0]))
+    early = memory.read(filled(contents, time, count), x, torch.tensor([100.0]))
+    late = memory.read(filled(contents, time + 4000, count), x, torch.tensor([4100.0]))
+    older = memory.read(filled(contents, time, count), x, torch.tensor([4100.0]))
     torch.testing.assert_close(early, late)
     assert (early.tokens - older.tokens).abs().max() > 1e-4
 
@@ -81,8 +87,8 @@ def test_a_slot_of_two_decisions_reads_like_two_slots_of_one() -> None:
     rng = np.random.default_rng(3)
     memory = build()
     x, a, b = draw(rng, 1), draw(rng, 1, 1), draw(rng, 1, 1)
-    one = Slots(torch.cat([a, b], 1), torch.tensor([[4.0, 9.0]]), torch.tensor([[2.0, 1.0]]))
-    two = Slots(torch.cat([a, a, b], 1), torch.tensor([[4.0, 4.0, 9.0]]), torch.ones(1, 3))
+    one = filled(torch.cat([a, b], 1), torch.tensor([[4.0, 9.0]]), torch.tensor([[2.0, 1.0]]))
+    two = filled(torch.cat([a, a, b], 1), torch.tensor([[4.0, 4.0, 9.0]]), torch.ones(1, 3))
     torch.testing.assert_close(
         memory.read(one, x, torch.tensor([12.0])), memory.read(two, x, torch.tensor([12.0]))
     )
@@ -102,7 +108,9 @@ def test_whole_episodes_at_once_read_like_steps_and_like_a_resumed_run(eviction:
     slots, stepped = start(memory, 3), {}
     for t in range(steps):
         if t == 13:  # stop, save, load, go on
-            slots = Slots(*(torch.from_numpy(part.detach().numpy().copy()) for part in slots))
+            slots = {
+                name: torch.from_numpy(part.detach().numpy().copy()) for name, part in slots.items()
+            }
         retrieved = memory.read(slots, x[:, t], now[:, t])
         for b in range(3):
             stepped[b, t] = (retrieved.tokens[b], retrieved.vector[b])
@@ -136,7 +144,7 @@ def test_rows_are_read_alone() -> None:
         _, slots = step(memory, slots, draw(rng, 3), t)
     x = draw(rng, 3)
     together = memory.read(slots, x, times(3, 12))
-    alone = memory.read(Slots(*(part[1:2] for part in slots)), x[1:2], times(1, 12))
+    alone = memory.read({n: part[1:2] for n, part in slots.items()}, x[1:2], times(1, 12))
     torch.testing.assert_close(together.vector[1:2], alone.vector)
     torch.testing.assert_close(together.tokens[1:2], alone.tokens)
 
@@ -177,9 +185,9 @@ class _Step(nn.Module):
     def forward(
         self, tokens: Tensor, time: Tensor, count: Tensor, x: Tensor, now: Tensor, mask: Tensor
     ) -> tuple[Tensor, ...]:
-        slots = Slots(tokens, time, count)
+        slots = filled(tokens, time, count)
         retrieved = self.memory.read(slots, x, now)
-        return *retrieved, *self.memory.write(slots, x, now, mask)
+        return *retrieved, *self.memory.write(slots, x, now, mask).values()
 
 
 def test_a_step_exports_without_scatter_gather_or_loop_and_onnx_runtime_follows(tmp_path) -> None:
@@ -187,21 +195,21 @@ def test_a_step_exports_without_scatter_gather_or_loop_and_onnx_runtime_follows(
     memory = build()
     slots, path = start(memory, 1), tmp_path / "step.onnx"
     names = ["tokens", "time", "count", "x", "now", "mask"]
-    example = (*slots, draw(rng, 1), times(1, 0), torch.ones(1))
+    example = (*slots.values(), draw(rng, 1), times(1, 0), torch.ones(1))
     module = _Step(memory).eval()
     torch.onnx.export(module, example, path, input_names=names, dynamo=True, verbose=False)
     ops = {node.op_type for node in onnx.load(path).graph.node}
     banned = ("Scatter", "Gather", "Loop", "If", "Scan", "NonZero", "Sequence", "OneHot")
     assert not [op for op in ops if op.startswith(banned)]
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    state = [part.numpy() for part in slots]
+    state = [part.numpy() for part in slots.values()]
     for t in range(60):
         x, mask = draw(rng, 1), torch.tensor([float(t % 5 != 4)])
         feed = [*state, x.numpy(), times(1, t).numpy(), mask.numpy()]
         got = session.run(None, dict(zip(names, feed, strict=True)))
         with torch.no_grad():
-            expected = module(*slots, x, times(1, t), mask)
+            expected = module(*slots.values(), x, times(1, t), mask)
         for a, b in zip(got, expected, strict=True):
             np.testing.assert_allclose(a, b.numpy(), atol=1e-5)
         np.testing.assert_array_equal(got[4], expected[4].numpy())  # counts: the same merges
-        slots, state = Slots(*expected[2:]), got[2:]
+        slots, state = filled(*expected[2:]), got[2:]

@@ -18,7 +18,7 @@ from vla import checkpoint
 from vla.memory import bank
 from vla.policies import vla
 
-CONFIG = vla.Config(chunk=4, execute=2, memory=bank.Config(slots=9, recent=3))
+CONFIG = vla.Config(chunk_size=4, n_action_steps=2, memory=bank.Config(slots=9, recent=3))
 TASK = {"type": "cue_colour", "colours": 4}
 
 
@@ -130,7 +130,8 @@ DAMAGE = {
         edit(lambda d: d["policy"]["memory"].update(slotz=3)), "memory: unknown field 'slotz'",
     ),
     "wrong type": (
-        edit(lambda d: d["policy"].update(chunk="4")), "policy.chunk: expected int, got '4'",
+        edit(lambda d: d["policy"].update(chunk_size="4")),
+        "policy.chunk_size: expected int, got '4'",
     ),
     "unknown plug-in": (
         edit(lambda d: d["policy"]["memory"].update(type="bnak")),
@@ -238,11 +239,11 @@ def test_a_full_disk_leaves_the_old_checkpoint_and_no_rest(policy, tmp_path: Pat
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space left"):
-        save(folder, policy, step=2, also=full)
+        save(folder, policy, step=2, add_files=full)
     assert checkpoint.load(folder)[1].step == 1
     assert [f.name for f in tmp_path.iterdir()] == ["checkpoint"]
 
 
 def test_further_files_appear_with_the_weights(policy, tmp_path: Path) -> None:
-    save(tmp_path / "c", policy, also=lambda place: (place / "trainer.json").write_text("{}"))
+    save(tmp_path / "c", policy, add_files=lambda place: (place / "trainer.json").write_text("{}"))
     assert (tmp_path / "c" / "trainer.json").read_text() == "{}"

@@ -55,7 +55,7 @@ def test_a_verb_of_two_words_is_found(verb, monkeypatch):
     seen = []
     monkeypatch.setattr(cli, "run", lambda target, argv, debug: seen.append((target, argv)) or 0)
     assert cli.main(["bench", "policy", "--threads", "1"]) == 0
-    assert seen == [("deploy.bench:main", ["--threads", "1"])]
+    assert seen == [("benchmarks.deploy.policy_latency:main", ["--threads", "1"])]
     assert calls == []
 
 

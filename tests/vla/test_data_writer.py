@@ -1,6 +1,7 @@
 """What the writer leaves on disk, seen by stock LeRobot and by pixels."""
 
 import dataclasses
+import functools
 import os
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import pytest
 from tests.datasets import EPISODES
 from tests.fake_episodes import COLOURS, SQUARE_PX, fake_episode, fake_robot
 from vla.data.reader import open_dataset
+from vla.data.remux import CameraVideos
+from vla.data.stats import column_stats, merge_stats
 from vla.data.store import load_episodes
-from vla.data.writer import dataset_features, write_shard
+from vla.data.writer import dataset_features, merge_shards, write_shard
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 
@@ -107,3 +110,34 @@ def test_a_merged_set_says_where_each_episode_lies(fake_dataset: Path) -> None:
     # Episodes 0 to 2 share the first shard's file, 3 and 4 the second's.
     start = info.video_start["observation.images.front"].tolist()
     assert start == [0, lengths[0], lengths[0] + lengths[1], 0, lengths[3]]
+
+
+def test_a_shard_of_several_video_files_is_merged_with_all_of_them(tmp_path, monkeypatch) -> None:
+    small = functools.partialmethod(CameraVideos.__init__, file_bytes=1)
+    monkeypatch.setattr(CameraVideos, "__init__", small)
+    for name, indices in (("a", (0, 1)), ("b", (2,))):
+        write_shard(
+            tmp_path / name, fake_robot(), (fake_episode("push", 7, i) for i in indices), {}
+        )
+    info = merge_shards([tmp_path / "a", tmp_path / "b"], tmp_path / "all", {})
+    names = [path.name for path in info.video_file["observation.images.wrist"]]
+    assert names == ["file-000.mp4", "file-001.mp4", "file-002.mp4"]
+    frames = load_episodes(info.path, image_hw=(32, 32)).frames
+    for name, begin, end in (("a", 0, info.offsets[2]), ("b", info.offsets[2], info.offsets[3])):
+        shard = load_episodes(tmp_path / name, image_hw=(32, 32)).frames
+        np.testing.assert_array_equal(frames[begin:end], shard)
+
+
+def test_an_empty_data_set_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="got no episode to write, expected at least one"):
+        write_shard(tmp_path / "shard", fake_robot(), [], {})
+    assert os.listdir(tmp_path) == []
+
+
+def test_frames_without_a_number_do_not_count_in_statistics() -> None:
+    values, missing = np.array([1.0, np.nan, 3.0]), np.full(2, np.nan)
+    stats = column_stats(values)
+    assert (stats["count"], stats["mean"], stats["max"]) == (2, 2.0, 3.0)
+    assert all(v == 0 for v in column_stats(missing).values())
+    assert merge_stats([column_stats(missing), stats]) == merge_stats([stats])
+    assert merge_stats([column_stats(missing)] * 2)["count"] == 0

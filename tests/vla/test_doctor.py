@@ -44,7 +44,7 @@ def probe(tmp_path, monkeypatch):
         return doctor.Probe(
             name=function,
             target=f"fakes:{function}",
-            mend="turn it off and on",
+            fix="turn it off and on",
             required=required,
             timeout_s=1.0 if function == "hanging" else 30.0,
         )
@@ -69,7 +69,7 @@ def test_whatever_a_probe_does_becomes_one_finding(probe, function, status, deta
     finding = doctor.examine(probe(function))
     assert finding.status == status
     assert finding.detail.startswith(detail)
-    assert finding.mend == (None if status == "works" else "turn it off and on")
+    assert finding.fix == (None if status == "works" else "turn it off and on")
 
 
 def test_a_line_says_status_name_detail_and_below_it_the_command_that_mends(probe):
@@ -101,7 +101,7 @@ def test_every_probe_exists_and_says_how_to_mend():
         module, function = probe.target.split(":")
         assert module == "vla.probes"
         assert callable(getattr(probes, function))
-        assert probe.mend
+        assert probe.fix
 
 
 @pytest.mark.parametrize("name", ["egl", "torch", "video"])

@@ -11,8 +11,8 @@ from tests.fakes import fake_context, fake_noise, fake_observation, fake_policy,
 from vla.contracts.types import Prefix
 from vla.heads import flow_matching
 from vla.nn import flow
-from vla.nn.context import Context, Settled
-from vla.nn.steering import SteeringConfig
+from vla.nn.context import Context
+from vla.nn.noise_actor import NoiseActorConfig
 from vla.policies import vla
 
 CHUNK, ACTIONS, SIZES = 4, 3, (12, 8, 10)
@@ -39,7 +39,7 @@ def answering(head: flow_matching.FlowMatchingHead, field) -> None:
 
 
 def test_euler_of_a_linear_field_by_hand() -> None:
-    head = build(replace(SMALL, steps=4, clip=1e6))
+    head = build(replace(SMALL, num_inference_steps=4, clip_sample_range=1e6))
     answering(head, lambda latent, t: latent)  # v = x: each of four steps takes a quarter of x off
     noise = torch.ones(1, *head.noise_shape)
     found = head.sample(condition(1), noise, False)[0][0, :, 0, 0]
@@ -126,9 +126,9 @@ def test_log_probability_is_that_of_the_noise_that_was_drawn_and_no_std_is_below
     noise = draw(2, 2, *head.noise_shape)
     with torch.no_grad():
         latents, log_prob = head.sample(condition(), noise, stochastic=True)
-    for i in range(head.config.steps):
+    for i in range(head.config.num_inference_steps):
         _, std = head.step(i, latents[:, i], condition(), stochastic=True)
-        assert std >= head.config.min_std
+        assert std >= head.config.min_sampling_denoising_std
         density = -noise[:, i + 1].square() / 2 - np.log(std) - np.log(2 * np.pi) / 2
         torch.testing.assert_close(log_prob[:, i], density.sum((1, 2)), atol=1e-3, rtol=1e-3)
     again = head.log_prob(condition(), latents)
@@ -139,7 +139,7 @@ def test_log_probability_is_that_of_the_noise_that_was_drawn_and_no_std_is_below
 def test_both_predictions_agree_about_the_true_answer() -> None:
     clean, noise = draw(6, 2, CHUNK, ACTIONS).clamp(-1, 1), draw(7, 2, CHUNK, ACTIONS)
     for name, answer in (("sample", clean), ("velocity", noise - clean)):
-        head = build(replace(SMALL, prediction=name))
+        head = build(replace(SMALL, prediction_type=name))
         for level in (0, 400, 999):
             at = torch.full((2,), level)
             got = head.clean(answer, head.mixed(clean, noise, at), at)
@@ -158,7 +158,7 @@ def test_times_are_drawn_with_the_density_of_pi0() -> None:
 @pytest.mark.parametrize("kind", ["mlp", "transformer"])
 @pytest.mark.parametrize("prediction", ["velocity", "sample"])
 def test_one_batch_is_learned(kind, prediction) -> None:
-    head = build(replace(SMALL, denoiser=kind, prediction=prediction)).train()
+    head = build(replace(SMALL, denoiser=kind, prediction_type=prediction)).train()
     clean, pad = draw(7, 4, CHUNK, ACTIONS).clamp(-1, 1), torch.zeros(4, CHUNK).bool()
     context, generator = condition(4), torch.Generator().manual_seed(0)
     adam = torch.optim.Adam(head.parameters(), lr=3e-3)
@@ -172,7 +172,7 @@ def test_one_batch_is_learned(kind, prediction) -> None:
 
 
 def test_what_was_drawn_for_some_rows_gives_their_loss() -> None:
-    head = build(replace(SMALL, prefix=2))
+    head = build(replace(SMALL, max_prefix_len=2))
     clean, pad = draw(9, 4, CHUNK, ACTIONS), torch.zeros(4, CHUNK).bool()
     whole = head.loss(clean, pad, condition(4), torch.Generator().manual_seed(3))
     drawn = head.draw(4, torch.Generator().manual_seed(3))
@@ -182,21 +182,25 @@ def test_what_was_drawn_for_some_rows_gives_their_loss() -> None:
 
 
 def test_settled_actions_stand_in_the_chunk_told_or_guided() -> None:
-    head = build(replace(SMALL, prefix=2))
+    head = build(replace(SMALL, max_prefix_len=2))
     values = draw(10, 2, CHUNK, ACTIONS).clamp(-1, 1)
     weight = torch.tensor([[1.0, 1, 0, 0], [1, 0.5, 0, 0]])
     noise = draw(11, 2, *head.noise_shape)
     free = head.sample(condition(), noise, False)[0][:, -1]
     for guided in (False, True):
         mask = weight if guided else (weight == 1).float()
-        found = head.sample(condition(), noise, False, Settled(values, mask, guided))[0][:, -1]
+        found = head.sample(
+            condition(), noise, False, Prefix(values=values, mask=mask, guided=guided)
+        )[0][:, -1]
         torch.testing.assert_close(found[mask == 1], values[mask == 1])
         assert (found - free)[:, 2:].abs().max() > 1e-4 or guided
 
 
 def policy(**changes) -> vla.VLAPolicy:
-    head = replace(SMALL, **{k: v for k, v in changes.items() if k != "steering"})
-    return fake_policy(vla.Config(head=head, steering=changes.get("steering", SteeringConfig())))
+    head = replace(SMALL, **{k: v for k, v in changes.items() if k != "noise_actor"})
+    return fake_policy(
+        vla.Config(head=head, noise_actor=changes.get("noise_actor", NoiseActorConfig()))
+    )
 
 
 def test_a_policy_takes_more_steps_or_fewer_and_its_likelihood_is_that_of_its_path() -> None:
@@ -213,7 +217,7 @@ def test_a_policy_takes_more_steps_or_fewer_and_its_likelihood_is_that_of_its_pa
 
 def test_a_steered_policy_of_flows_acts_from_noise_within_the_bound() -> None:
     rng = np.random.default_rng(1)
-    mine = policy(steering=SteeringConfig(width=16, candidates=2))
+    mine = policy(noise_actor=NoiseActorConfig(width=16, best_of_n=2))
     obs, state = fake_observation(rng, 2), mine.initial_state(2)
     _, trace, _ = mine.sample(obs, state, fake_noise(rng, mine, 2))
     assert trace.latents[:, 0].abs().max() <= 1.5
@@ -221,11 +225,11 @@ def test_a_steered_policy_of_flows_acts_from_noise_within_the_bound() -> None:
 
 def test_a_policy_of_flows_goes_on_from_a_prefix() -> None:
     rng = np.random.default_rng(2)
-    mine = policy(prefix=3)
+    mine = policy(max_prefix_len=3)
     obs, state, noise = fake_observation(rng, 1), mine.initial_state(1), fake_noise(rng, mine, 1)
     values = mine.act(obs, state, noise)[0].values.numpy()
     weight = np.zeros(values.shape[:2], np.float32)
     weight[:, :3] = 1
     shifted = (values * 0.5).astype(np.float32)
-    found = mine.act(obs, state, noise, Prefix(values=shifted, weight=weight))[0].values.numpy()
+    found = mine.act(obs, state, noise, Prefix(values=shifted, mask=weight))[0].values.numpy()
     np.testing.assert_allclose(found[:, :3], shifted[:, :3], atol=1e-5)

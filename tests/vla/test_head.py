@@ -9,8 +9,9 @@ from diffusers import DDIMScheduler
 from torch import Tensor
 
 from tests.fakes import fake_context, liven_
+from vla.contracts.types import Prefix
 from vla.heads import diffusion
-from vla.nn.context import Context, Settled
+from vla.nn.context import Context
 
 CHUNK, ACTIONS, SIZES = 4, 3, (12, 8, 10)
 SMALL = diffusion.Config(width=64, depth=2)
@@ -36,16 +37,16 @@ def condition(rng: np.random.Generator, batch: int = 2) -> Context:
 def test_sampling_gives_what_a_loop_of_diffusers_gives(kind, prediction) -> None:
     rng = np.random.default_rng(0)
     # the bound is ours, and diffusers has none here: put it out of reach
-    head = build(replace(SMALL, denoiser=kind, prediction=prediction, clip=1e6))
+    head = build(replace(SMALL, denoiser=kind, prediction_type=prediction, clip_sample_range=1e6))
     context, noise = condition(rng), draw(rng, 2, *head.noise_shape)
     scheduler = DDIMScheduler(
-        num_train_timesteps=head.config.train_timesteps,
+        num_train_timesteps=head.config.num_train_timesteps,
         beta_schedule="squaredcos_cap_v2",
         timestep_spacing="trailing",
         clip_sample=False,
         prediction_type=prediction,
     )
-    scheduler.set_timesteps(head.config.steps)
+    scheduler.set_timesteps(head.config.num_inference_steps)
     latent = noise[:, 0]
     with torch.no_grad():
         latents, log_prob = head.sample(context, noise, stochastic=False)
@@ -74,9 +75,9 @@ def test_log_probability_is_that_of_the_noise_that_was_drawn() -> None:
     head = build(SMALL)
     noise = draw(rng, 2, *head.noise_shape)
     latents, log_prob = head.sample(condition(rng), noise, stochastic=True)
-    for i in range(head.config.steps):
+    for i in range(head.config.num_inference_steps):
         _, std = head.step(i, latents[:, i], condition(rng), stochastic=True)
-        assert std >= head.config.min_std
+        assert std >= head.config.min_sampling_denoising_std
         # log N(mean + std z; mean, std^2) = -z^2 / 2 - log std - log(2 pi) / 2, per number
         density = -noise[:, i + 1].square() / 2 - np.log(std) - np.log(2 * np.pi) / 2
         torch.testing.assert_close(log_prob[:, i], density.sum((1, 2)), atol=1e-3, rtol=1e-3)
@@ -95,7 +96,7 @@ def test_only_the_first_noise_counts_when_deterministic() -> None:
 def test_padded_actions_carry_no_loss(kind, prediction) -> None:
     rng = np.random.default_rng(4)
     # One draw, so that the gradient of the network's output can be taken action by action.
-    head = build(replace(SMALL, denoiser=kind, prediction=prediction, draws=1))
+    head = build(replace(SMALL, denoiser=kind, prediction_type=prediction, num_noise_samples=1))
     outputs: list[Tensor] = []
     head.denoiser.register_forward_hook(lambda *args: outputs.append(args[2]))
     pad = torch.tensor([[False, False, True, True], [False, False, False, True]])
@@ -107,7 +108,7 @@ def test_padded_actions_carry_no_loss(kind, prediction) -> None:
 
 def test_the_loss_of_a_row_is_its_mean_over_the_actions_that_count() -> None:
     rng = np.random.default_rng(5)
-    head = build(replace(SMALL, draws=1))
+    head = build(replace(SMALL, num_noise_samples=1))
     clean, context = draw(rng, 2, CHUNK, ACTIONS), condition(rng)
     pad = torch.tensor([[False] * CHUNK, [True] * CHUNK])
     outputs: list[Tensor] = []
@@ -121,7 +122,7 @@ def test_both_predictions_agree_about_the_true_answer() -> None:
     rng = np.random.default_rng(6)
     clean = draw(rng, 2, CHUNK, ACTIONS).clamp(-1, 1)
     noise, context = draw(rng, 2, CHUNK, ACTIONS), condition(rng)
-    heads = {p: build(replace(SMALL, prediction=p)) for p in ("sample", "epsilon")}
+    heads = {p: build(replace(SMALL, prediction_type=p)) for p in ("sample", "epsilon")}
     truth = {"sample": clean, "epsilon": noise}
     for t in (0, 40, 80):
         alpha = heads["sample"].alphas[t]
@@ -168,7 +169,7 @@ def test_late_steps_and_low_noise_levels_ask_the_late_network_and_the_others_the
     rng = np.random.default_rng(8)
     whole, head = build(SMALL), build(SMALL)
     head.load_state_dict(whole.state_dict())
-    head.split_(2)
+    head.add_ft_denoiser(2)
     context, noise = condition(rng), draw(rng, 2, *head.noise_shape)
     with torch.no_grad():
         assert torch.equal(
@@ -188,19 +189,21 @@ def test_late_steps_and_low_noise_levels_ask_the_late_network_and_the_others_the
 
 
 def test_a_network_is_split_once_and_into_parts() -> None:
-    head = build(replace(SMALL, tuned=2))
-    with pytest.raises(ValueError, match="of 6 denoising steps the last 2 have a network"):
-        head.split_(3)
+    head = build(replace(SMALL, ft_denoising_steps=2))
+    with pytest.raises(ValueError, match="of 6 denoising steps the last 2 have a separate network"):
+        head.add_ft_denoiser(3)
     for tuned in (0, 6):
-        with pytest.raises(ValueError, match=f"tuned: got {tuned}; .* takes 1 to 5"):
-            build(SMALL).split_(tuned)
-    with pytest.raises(ValueError, match="tuned: got 6, expected less than the 6"):
-        build(replace(SMALL, tuned=6))
+        with pytest.raises(
+            ValueError, match=f"ft_denoising_steps: got {tuned}; .* expected 1 to 5"
+        ):
+            build(SMALL).add_ft_denoiser(tuned)
+    with pytest.raises(ValueError, match="ft_denoising_steps: got 6, expected less than the 6"):
+        build(replace(SMALL, ft_denoising_steps=6))
 
 
 def test_settled_actions_carry_no_loss_and_enter_without_noise() -> None:
     rng = np.random.default_rng(0)
-    head = build(replace(SMALL, prefix=CHUNK - 1, draws=8))
+    head = build(replace(SMALL, max_prefix_len=CHUNK - 1, num_noise_samples=8))
     clean, pad = draw(rng, 2, CHUNK, ACTIONS), torch.zeros(2, CHUNK, dtype=torch.bool)
     seen = []
 
@@ -224,7 +227,7 @@ def test_settled_actions_carry_no_loss_and_enter_without_noise() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_network_hears_which_actions_are_settled(kind) -> None:
     rng = np.random.default_rng(0)
-    head = build(replace(SMALL, denoiser=kind, prefix=2))
+    head = build(replace(SMALL, denoiser=kind, max_prefix_len=2))
     latent, t, context = draw(rng, 2, CHUNK, ACTIONS), torch.tensor([5, 50]), condition(rng)
     known = torch.tensor([[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
     told, untold = head.predict(latent, t, context, known), head.predict(latent, t, context)
@@ -233,16 +236,18 @@ def test_a_network_hears_which_actions_are_settled(kind) -> None:
 
 
 def test_a_prefix_of_the_whole_chunk_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"prefix: got 4, expected less than the 4 actions"):
-        build(replace(SMALL, prefix=CHUNK))
+    with pytest.raises(
+        ValueError, match=r"max_prefix_len: got 4, expected less than the 4 actions"
+    ):
+        build(replace(SMALL, max_prefix_len=CHUNK))
 
 
 def test_a_head_learns_to_go_on_from_what_is_settled() -> None:
     """Chunks are a constant, 1 or -1: only the settled action tells which."""
     rng = np.random.default_rng(0)
-    config = replace(SMALL, prefix=1, draws=1, steps=4)
+    config = replace(SMALL, max_prefix_len=1, num_noise_samples=1, num_inference_steps=4)
     head = config.build(CHUNK, ACTIONS, SIZES)
-    optimiser = torch.optim.Adam(head.parameters(), lr=3e-3)
+    optimizer = torch.optim.Adam(head.parameters(), lr=3e-3)
     generator, context = torch.Generator().manual_seed(0), condition(rng, 64)
     context = Context(*(torch.zeros_like(part) for part in context))
     pad = torch.zeros(64, CHUNK, dtype=torch.bool)
@@ -250,13 +255,13 @@ def test_a_head_learns_to_go_on_from_what_is_settled() -> None:
         sign = torch.from_numpy(rng.choice([-1.0, 1.0], 64).astype(np.float32))
         clean = sign[:, None, None].expand(-1, CHUNK, ACTIONS)
         loss = head.loss(clean, pad, context, generator).mean()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     noise = draw(rng, 64, *head.noise_shape)
     first = (torch.arange(CHUNK) < 1).float().expand(64, -1)
     with torch.no_grad():
-        found = head.sample(context, noise, False, Settled(clean, first, False))[0][:, -1]
+        found = head.sample(context, noise, False, Prefix(values=clean, mask=first))[0][:, -1]
         free = head.sample(context, noise, False)[0][:, -1]
     assert (found.sign() == clean.sign()).float().mean() > 0.95
     assert 0.2 < (free.sign() == clean.sign()).float().mean() < 0.8

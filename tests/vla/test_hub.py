@@ -15,7 +15,8 @@ from tests.commands.lines import content, only_sentence
 from tests.training.small_policy import small_policy, write_run
 from tests.vla.hub_server import TOKEN, Hub, Model
 from vla import checkpoint, cli
-from vla.hub import card, facts, names
+from vla.hub import card, facts
+from vla.utils import hub_name
 
 FILES = ["README.md", "model.safetensors", "policy.json", "tokenizer.json"]
 FILE = "/{repo_id}/resolve/{revision}/{filename}"
@@ -82,7 +83,7 @@ def refusals(here, capsys):
 
 
 def test_what_was_pushed_comes_back_to_the_byte_and_opens(run, hub, tmp_path) -> None:
-    done = vla(f"hub push {run} me/cue --licence mit --yes", hub, tmp_path)
+    done = vla(f"hub push {run} me/cue --license mit --yes", hub, tmp_path)
     assert done.returncode == 0, done.stderr
     files = hub.models["me/cue"].commits[hub.models["me/cue"].branches["main"]]
     assert sorted(files) == [".gitattributes", *FILES]  # no trainer, no logs
@@ -107,10 +108,10 @@ def test_what_was_pushed_comes_back_to_the_byte_and_opens(run, hub, tmp_path) ->
 def test_a_branch_is_made_and_pulled_by_name_and_by_commit(
     run, hub, tmp_path, here, capsys
 ) -> None:
-    assert here(f"hub push {run} me/cue --licence mit --yes --private", hub) == 0
+    assert here(f"hub push {run} me/cue --license mit --yes --private", hub) == 0
     assert hub.models["me/cue"].private
     (run / "checkpoint" / "trainer.safetensors").write_bytes(b"state")
-    line = f"hub push {run} me/cue --licence apache-2.0 --yes --revision try --trainer"
+    line = f"hub push {run} me/cue --license apache-2.0 --yes --revision try --trainer"
     assert here(line, hub) == 0
     (run / "checkpoint" / "trainer.safetensors").unlink()
     model = hub.models["me/cue"]
@@ -127,21 +128,21 @@ def test_a_branch_is_made_and_pulled_by_name_and_by_commit(
 @pytest.mark.parametrize(
     ("line", "fault", "words"),
     [
-        ("hub push {run} me/new --licence mit --yes", {"token": "hf_wrong"}, ("401", "hf auth")),
-        ("hub push {run} others/cue --licence mit --yes", {}, ("403", "nothing was committed")),
-        ("hub push {run} me/cue --licence mit --yes", {"cut": "upload"}, ("403", "nothing was")),
-        ("hub push {run} me/cue --licence mit", {}, ("nothing was uploaded", "--yes")),
-        ("hub push {run} me/cue --yes", {}, ("under which licence?", "--licence")),
-        ("hub push {run} me/cue --yes --licence MIT!", {}, ("'MIT!'", "apache-2.0")),
-        ("hub push {run} me/cue --yes --licence mit --trainer", {}, ("no trainer.safetensors",)),
+        ("hub push {run} me/new --license mit --yes", {"token": "hf_wrong"}, ("401", "hf auth")),
+        ("hub push {run} others/cue --license mit --yes", {}, ("403", "nothing was committed")),
+        ("hub push {run} me/cue --license mit --yes", {"cut": "upload"}, ("403", "nothing was")),
+        ("hub push {run} me/cue --license mit", {}, ("nothing was uploaded", "--yes")),
+        ("hub push {run} me/cue --yes", {}, ("the license is unknown", "--license")),
+        ("hub push {run} me/cue --yes --license MIT!", {}, ("'MIT!'", "apache-2.0")),
+        ("hub push {run} me/cue --yes --license mit --trainer", {}, ("no trainer.safetensors",)),
         ("hub pull me/nothing --out {out}", {}, ("no such model", "404")),
         ("hub pull me/cue@old --out {out}", {"pushed": "1"}, ("no such revision",)),
         ("hub pull me/other --out {out}", {"other": "1"}, ("it lacks policy.json",)),
         (
             "hub pull me/cue --out {out}", {"pushed": "1", "spoil": "model.safetensors"},
-            ("model.safetensors arrived damaged",),
+            ("model.safetensors is damaged",),
         ),
-        ("hub pull me/cue --out {run}", {"pushed": "1"}, ("is there already",)),
+        ("hub pull me/cue --out {run}", {"pushed": "1"}, ("exists; choose",)),
     ],
 )  # fmt: skip
 def test_what_goes_wrong_is_one_sentence_and_leaves_nothing(
@@ -185,14 +186,14 @@ def test_a_server_that_breaks_off_in_the_middle_leaves_nothing(
 def test_a_damaged_policy_that_arrives_whole_is_refused(run, hub, tmp_path, refusals) -> None:
     model = fill(hub, "me/cue", run)
     files = model.commits[model.branches["main"]]
-    files["policy.json"] = files["policy.json"].replace(b'"format": 1', b'"format": 9')
+    files["policy.json"] = files["policy.json"].replace(b'"format": 2', b'"format": 9')
     said = refusals(f"hub pull me/cue --out {tmp_path / 'pulled'}", hub, TOKEN)
-    assert "checkpoint format 9, expected 1" in said
+    assert "checkpoint format 9, expected 1 to 2" in said
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
-    "verb", ["push {run} me/cue --licence mit --yes", "pull me/cue --out {new}"]
+    "verb", ["push {run} me/cue --license mit --yes", "pull me/cue --out {new}"]
 )
 def test_offline_the_hub_is_not_contacted(verb, run, tmp_path, capsys) -> None:
     assert cli.main(f"hub {verb}".format(run=run, new=tmp_path / "new").split()) == 1
@@ -213,7 +214,7 @@ def test_a_name_of_the_hub_where_a_folder_is_expected_leads_to_pull(monkeypatch,
 )
 def test_no_name_of_the_hub(name) -> None:
     with pytest.raises(ValueError, match="expected OWNER/NAME"):
-        names.check(name)
+        hub_name.check(name)
 
 
 def test_a_folder_whose_replacement_was_killed_is_kept(run, hub, tmp_path, refusals) -> None:
@@ -222,7 +223,7 @@ def test_a_folder_whose_replacement_was_killed_is_kept(run, hub, tmp_path, refus
     old = checkpoint.old_place(out)
     old.mkdir()
     (old / "mine").write_text("mine")
-    assert "is there already" in refusals(f"hub pull me/cue --out {out}", hub, TOKEN)
+    assert "exists; choose" in refusals(f"hub pull me/cue --out {out}", hub, TOKEN)
     assert (out / "mine").read_text() == "mine"
 
 
@@ -236,7 +237,7 @@ def test_what_appears_during_a_download_is_kept(run, hub, tmp_path, refusals, mo
         return load(folder)
 
     monkeypatch.setattr(checkpoint, "load", meanwhile)
-    assert "is there already" in refusals(f"hub pull me/cue --out {out}", hub, TOKEN)
+    assert "exists; choose" in refusals(f"hub pull me/cue --out {out}", hub, TOKEN)
     assert [path.name for path in tmp_path.iterdir()] == ["pulled"]
     assert (out / "mine").read_text() == "mine"
 
@@ -247,7 +248,9 @@ def test_what_appears_during_a_download_is_kept(run, hub, tmp_path, refusals, mo
 def test_the_card_says_what_the_run_is_and_the_hub_can_read_it(run, fake_dataset, tmp_path) -> None:
     path = fake_dataset
     out = tmp_path / "README.md"
-    words = f"hub card {run} --out {out} --licence mit --name me/cue --data {path} --datasets me/d"
+    words = (
+        f"hub card {run} --out {out} --license mit --name me/cue --dataset {path} --datasets me/d"
+    )
     assert cli.main(words.split()) == 0
     read = ModelCard.load(out)
     assert (read.data.license, read.data.library_name) == ("mit", "mneme-vla")
@@ -270,26 +273,32 @@ def test_the_card_says_what_the_run_is_and_the_hub_can_read_it(run, fake_dataset
 def test_a_card_names_no_folder_of_this_machine_and_no_test_of_other_weights(run, tmp_path) -> None:
     folder = tmp_path / "own"
     write_run(small_policy(), folder)
-    config = {"vision_from": "/home/somebody/critic", "wandb_project": "secret", "seed": 3}
+    config = {
+        "pretrained_vision_encoder": "/home/somebody/reward_model",
+        "wandb_project": "secret",
+        "seed": 3,
+    }
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "evaluation.json").write_text(json.dumps({**EVALUATION, "step": 5}))
     found = facts.read(folder)
     assert found.results == ()
-    assert found.left_out == ("evaluation.json is of update 5, these weights are of 7: not told",)
-    text = card.write(found, name="", licence="mit")
+    assert found.left_out == (
+        "evaluation.json evaluates update 5, these weights are of update 7: left out",
+    )
+    text = card.write(found, name="", license_name="mit")
     assert "/home/somebody" not in text
-    assert '"critic"' in text
+    assert '"reward_model"' in text
     assert "secret" not in text
-    assert "These weights were not tested." in text
+    assert "These weights were not evaluated." in text
 
 
 def test_the_licence_is_that_of_the_pretrained_weights_unless_one_is_asked_for(run) -> None:
     found = facts.read(run)
-    with pytest.raises(ValueError, match="under which licence"):
-        card.licence(found, None)
+    with pytest.raises(ValueError, match="the license is unknown"):
+        card.choose_license(found, None)
     tuned = dataclasses.replace(
         found, origin={**found.origin, "pretrained": {"licence": "gemma", "name": "x"}}
     )
-    assert card.licence(tuned, None) == "gemma"
-    assert card.licence(tuned, "mit") == "mit"
-    assert "| licence | gemma |" in card.write(tuned, name="me/x", licence="gemma")
+    assert card.choose_license(tuned, None) == "gemma"
+    assert card.choose_license(tuned, "mit") == "mit"
+    assert "| licence | gemma |" in card.write(tuned, name="me/x", license_name="gemma")

@@ -18,14 +18,14 @@ from tests.vla import foreign_sets
 from tests.vla.foreign_sets import B_FRAMES, FLAT, decoded, encode, frames_of, v2_video
 from vla import cli
 from vla.data import remux
-from vla.data.import_command import ImportConfig, import_set
+from vla.data.import_command import ImportConfig, import_dataset
 from vla.data.reader import open_dataset, read_columns
 
 FRONT = "observation.images.front"
 
 
 def imported(source: Path, out: Path, **more: Any) -> tuple[Any, list[str]]:
-    return import_set(ImportConfig(source=source, out=out, **more))
+    return import_dataset(ImportConfig(source=source, out=out, **more))
 
 
 def stock(path: Path) -> Any:
@@ -54,7 +54,7 @@ def test_version_2_keeps_every_number_and_its_videos_to_the_bit(
     before = content(source)
     info, told = imported(source, tmp_path / "v3")
     same_numbers(info, fake_dataset)
-    assert told == ["videos: 10 kept as they are (joined without encoding), 0 encoded anew"]
+    assert told == ["videos: 10 joined without encoding, 0 encoded again"]
     for e in range(5):
         for view, camera in enumerate(info.cameras):
             there = decoded(v2_video(source, camera.key, e))
@@ -159,8 +159,8 @@ def test_a_video_off_the_grid_is_encoded_anew_and_named(v2, fake_dataset, tmp_pa
     # Twice as many pictures a second: every second one is shown at a time of the table.
     encode(video, pictures.repeat(2, axis=0), 20, FLAT)
     info, told = imported(source, tmp_path / "v3")
-    assert told[0] == "videos: 9 kept as they are (joined without encoding), 1 encoded anew"
-    assert told[1] == f"encoded anew: {video}: has frames that are not 10 a second"
+    assert told[0] == "videos: 9 joined without encoding, 1 encoded again"
+    assert told[1] == f"encoded again: {video}: has frames that are not 10 a second"
     new = frames_of(info, 2)[:, 0]
     assert len(new) == length
     assert np.abs(new.astype(int) - pictures).mean() < 3
@@ -172,12 +172,12 @@ def test_figures_of_pictures_that_only_some_episodes_have_are_in_no_row(
     anew, v2, tmp_path, monkeypatch
 ) -> None:
     """Version 2 says no quantiles of pictures; of what is encoded anew they are known."""
-    monkeypatch.setattr("vla.data.import_join.ROWS_AT_ONCE", 2)
+    monkeypatch.setattr("vla.data.writer.ROWS_AT_ONCE", 2)
     source = Path(shutil.copytree(v2, tmp_path / "v2"))
     video = v2_video(source, FRONT, anew)
     encode(video, decoded(video).repeat(2, axis=0), 20, FLAT)
     info, told = imported(source, tmp_path / "v3")
-    assert "1 encoded anew" in told[0]
+    assert "1 encoded again" in told[0]
     table = pq.read_table(info.path / "meta/episodes/chunk-000/file-000.parquet")
     assert table.num_rows == 5
     said = {n.rsplit("/", 1)[1] for n in table.column_names if n.startswith(f"stats/{FRONT}/")}
@@ -224,7 +224,7 @@ def test_frames_after_the_end_that_are_off_the_grid_do_not_shift_the_next_episod
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
     info, told = imported(source, tmp_path / "v3")
-    assert told[1] == f"encoded anew: {video}: has frames that are not 10 a second"
+    assert told[1] == f"encoded again: {video}: has frames that are not 10 a second"
     np.testing.assert_array_equal(frames_of(info, 3)[:, 0], decoded(v2_video(source, FRONT, 3)))
 
 
@@ -261,9 +261,9 @@ def test_videos_of_one_kind_share_a_file_until_it_is_large_enough(codec, tmp_pat
         frames = slope + rng.integers(0, 50, (length, 1, 1, 3))
         encode(clip, frames.astype(np.uint8), 10, options, codec)
     size = sum(packet_bytes(clip) for clip in clips[:3])
-    joiner = remux.Joiner(tmp_path / "out", "cam", 10, file_bytes=size - 1)
-    places = [joiner.add(clip) for clip in clips]
-    joiner.close()
+    videos = remux.CameraVideos(tmp_path / "out", "cam", 10, file_bytes=size - 1)
+    places = [videos.join(clip) for clip in clips]
+    videos.close()
     assert places == [(0, 0, 0.0), (0, 0, 0.5), (0, 0, 0.6), (0, 1, 0.0)]  # 5 frames, 1, 7
     for (chunk, file, begin), clip in zip(places, clips, strict=True):
         joined = decoded(tmp_path / f"out/videos/cam/chunk-{chunk:03d}/file-{file:03d}.mp4")
@@ -284,7 +284,7 @@ def test_pictures_inside_the_tables_of_version_2_stay_there(v2, fake_dataset, tm
                          pa.struct([("bytes", pa.binary()), ("path", pa.string())]))  # fmt: skip
         pq.write_table(pq.read_table(file).append_column(FRONT, cells), file)
     new, told = imported(source, tmp_path / "v3")
-    assert told == ["videos: 5 kept as they are (joined without encoding), 0 encoded anew"]
+    assert told == ["videos: 5 joined without encoding, 0 encoded again"]
     there = decoded(v2_video(source, FRONT, 3))
     np.testing.assert_array_equal(frames_of(new, 3)[:, 0], there)
     row = int(new.offsets[3])

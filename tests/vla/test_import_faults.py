@@ -19,7 +19,7 @@ from tests.vla.foreign_sets import FLAT, decoded, encode, v2_video
 from tests.vla.test_import import imported, same_numbers
 from vla.data import import_parts, tfrecord
 from vla.data.reader import open_dataset
-from vla.interrupted import Interrupted
+from vla.utils.interrupted import Interrupted
 
 FRONT = "observation.images.front"
 
@@ -51,7 +51,7 @@ def damage(source: Path, what: str) -> str:
         return "episode_000001.mp4: cannot be read"
     if what == "video short":
         encode(video, decoded(video)[:4], 10, FLAT)
-        return "has no picture within half a frame of"
+        return "has no image within half a frame of"
     video.unlink()
     return "episode_000001.mp4: is missing"
 
@@ -124,9 +124,9 @@ def test_a_damaged_record_is_named_and_may_be_left_out(rlds, fake_dataset, tmp_p
 @pytest.mark.parametrize(
     ("key", "put", "words"),
     [
-        ("observation/image", [1], "picture 0 is damaged .got a value of type"),
-        ("observation/image", [b""], "picture 0 is damaged .got nothing"),
-        ("observation/wrist", [b"GIF89a"], "picture 0 is damaged"),
+        ("observation/image", [1], "image 0 is damaged .got a value of type"),
+        ("observation/image", [b""], "image 0 is damaged .got nothing"),
+        ("observation/wrist", [b"GIF89a"], "image 0 is damaged"),
         ("language_instruction", [2], "the instruction is no text .it is 2"),
     ],
 )

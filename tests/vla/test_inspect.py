@@ -13,22 +13,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sim.episode import record_episode
+from sim.experts.episode import record_episode
 from sim.vec_env import load_robot
 from tests.commands.lines import content
 from tests.vla.foreign_sets import decoded, png
 from vla import cli
-from vla.data.decode import decoded as picture
+from vla.data.decode import decode_image as picture
 from vla.data.info import Camera
+from vla.data.inspection import images
 from vla.data.inspection import numbers as detectors
-from vla.data.inspection import pictures
 from vla.data.inspection.command import inspect
 from vla.data.inspection.finding import ERROR, NOTE, WARNING, Finding, named
 from vla.data.inspection.numbers import still_runs
 from vla.data.reader import open_dataset
 from vla.data.video_writer import VideoWriter
 from vla.data.writer import write_shard
-from vla.interrupted import Interrupted
+from vla.utils.interrupted import Interrupted
 
 ROWS = "data/chunk-000/file-000.parquet"
 EPISODES = 6
@@ -77,7 +77,7 @@ def film(data: Path, camera: str, how: Callable[[np.ndarray], np.ndarray]) -> No
     frames = how(decoded(file))
     file.unlink()
     writer = VideoWriter(file, frames.shape[1:], 10)
-    writer.write(frames)
+    writer.write(frames, len(frames), "film")
     writer.close()
 
 
@@ -116,10 +116,10 @@ def test_a_cell_of_a_table_that_holds_no_picture_is_a_finding(what, recorded, tm
         pa.table({"episode_index": [0, 0], "frame_index": [0, 1], "cam": pa.array(cells)}), file
     )
     camera = Camera(name="cam", key="cam", height_px=48, width_px=64, video=False)
-    job = pictures.Job(camera=camera, file=file, episodes=np.arange(6), starts=info.offsets[:-1])
-    seen = pictures.look(info, job, {}, lambda _: None)
+    job = images.ScanJob(camera=camera, file=file, episodes=np.arange(6), starts=info.offsets[:-1])
+    seen = images.scan(info, job, {}, lambda _: None)
     assert seen.rows.tolist() == [0]
-    assert f"{file}: the picture of frame 1 of episode 0 cannot be decoded" in seen.wrong
+    assert f"{file}: the image of frame 1 of episode 0 cannot be decoded" in seen.error
 
 
 def test_near_duplicates_among_many_are_those_that_all_pairs_give(monkeypatch) -> None:
@@ -138,7 +138,7 @@ def test_a_clean_recording_has_no_finding(recorded, tmp_path) -> None:
     before = content(recorded)
     _, seen, findings = inspect(recorded, tmp_path / "page.html")
     assert [f.kind for f in findings] == ["lag"]  # a note: an arm follows
-    assert findings[0].sentence.startswith("the state follows the action by 1 frame (0.10 s")
+    assert findings[0].message.startswith("the state follows the action by 1 frame (0.10 s")
     frames = open_dataset(recorded).num_frames
     for camera in ("front", "wrist"):
         rows = np.concatenate([one.rows for one in seen[camera]])
@@ -333,7 +333,7 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str, str, tuple[int, ...], str]]
     "no text": (no_text, ERROR, "no instruction", (), "without an instruction"),
     "black": (lambda d: black(d, 25), ERROR, "black camera", (2,), "'wrist' is black in 25 frames"),
     "blink": (lambda d: black(d, 1), WARNING, "black camera", (2,), "first in frame 2 of"),
-    "frozen": (lambda d: hang(d, 20), ERROR, "frozen camera", (4,), "'front' shows the same pict"),
+    "frozen": (lambda d: hang(d, 20), ERROR, "frozen camera", (4,), "'front' shows the same image"),
     "frozen for long": (lambda d: hang(d, 12), WARNING, "frozen camera", (4,), "in frames 5 to 16"),
     "video short": (cut_video, ERROR, "missing frames", (4, 5), "'front' lacks"),
     "video cut": (truncate_video, ERROR, "missing frames", tuple(range(6)), "is truncated"),
@@ -358,7 +358,7 @@ def test_a_planted_fault_is_found_where_it_is_and_nothing_else(fault, copy) -> N
     found = found_in(copy)
     mine = [f for f in found if f.kind == kind]
     assert [f.severity for f in mine] == [severity], found
-    assert words in mine[0].sentence
+    assert words in mine[0].message
     if episodes:
         assert mine[0].episodes == episodes
     assert {f.kind for f in found} - {kind} <= CONSEQUENCES.get(fault, set())
@@ -383,9 +383,9 @@ def test_still_stretches_are_measured_from_where_they_begin() -> None:
 def test_an_interrupted_inspection_goes_on_with_the_files_that_are_left(
     copy, tmp_path, monkeypatch
 ) -> None:
-    from vla.data.inspection import pictures
+    from vla.data.inspection import images
 
-    look, looked = pictures.look, []
+    look, looked = images.scan, []
 
     def stop_at_second(info: Any, job: Any, *more: Any) -> Any:
         looked.append(job.camera.name)
@@ -393,7 +393,7 @@ def test_an_interrupted_inspection_goes_on_with_the_files_that_are_left(
             raise KeyboardInterrupt
         return look(info, job, *more)
 
-    monkeypatch.setattr(pictures, "look", stop_at_second)
+    monkeypatch.setattr(images, "scan", stop_at_second)
     with pytest.raises(Interrupted, match="1 of 2 files"):
         inspect(copy, tmp_path / "page.html")
     _, seen, _ = inspect(copy, tmp_path / "page.html")
@@ -413,7 +413,7 @@ def test_the_command_writes_a_page_without_network_and_ends_by_what_it_found(
     assert "0 errors, 0 warnings" in capsys.readouterr().out
     text = page.read_text()
     assert text.count("<img") == 2 * 4 * 3  # cameras, episodes, first, middle and last
-    assert "http" not in text.replace("http-equiv", "")
+    assert "http" not in text.replace("http-equiv", "").replace("http://www.w3.org/2000/svg", "")
     assert "<script" not in text
     assert "pick" in text
     assert not page.with_name("page.html.parts").exists()
@@ -442,4 +442,4 @@ def test_pictures_inside_tables_are_looked_at(copy, tmp_path) -> None:
     (copy / "meta/info.json").write_text(json.dumps(info))
     found = found_in(copy)
     assert [(f.kind, f.episodes) for f in found] == [("black camera", (0,))]
-    assert "in 6 frames of episode 0, first in frame 3" in found[0].sentence
+    assert "in 6 frames of episode 0, first in frame 3" in found[0].message

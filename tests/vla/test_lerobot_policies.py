@@ -18,14 +18,14 @@ from vla.contracts.types import Prefix
 from vla.data.store import load_episodes, statistics
 from vla.nn.text import train_tokenizer
 from vla.policies import act, lerobot_diffusion, smolvla
-from vla.policies._lerobot import Scale, picture_statistics
+from vla.policies._lerobot import Scale, image_statistics
 
 
 def test_columns_are_scaled_as_lerobot_scales_them() -> None:
     column = statistics(np.array([[0.0, 1.0], [2.0, 1.0], [4.0, 1.0]], np.float32))
     ranged, spread = Scale("range", 2), Scale("deviation", 2)
-    ranged.measure_(column)
-    spread.measure_(column)
+    ranged.fit_statistics(column)
+    spread.fit_statistics(column)
     given = torch.tensor([[0.0, 1.0], [4.0, 1.025]])
     # The second column does not vary: it is moved to 0, and 0.05 of it become 2, or 1.
     expected = torch.tensor([[-1.0, 0.0], [1.0, 1.0]])
@@ -41,7 +41,7 @@ def test_pictures_are_measured_view_by_view_and_colour_by_colour() -> None:
     frames = np.zeros((4, 2, 2, 2, 3), np.uint8)
     frames[:2, 0, ..., 0] = 255  # half of the first camera's reds
     frames[:, 1, ..., 2] = 51  # all blues of the second
-    mean, std = picture_statistics(frames)
+    mean, std = image_statistics(frames)
     torch.testing.assert_close(mean, torch.tensor([[0.5, 0.0, 0.0], [0.0, 0.0, 0.2]]))
     torch.testing.assert_close(std, torch.tensor([[0.5, 1e-3, 1e-3], [1e-3, 1e-3, 1e-3]]))
 
@@ -54,16 +54,16 @@ def test_a_picture_of_mean_colour_is_shown_as_zero(fake_dataset: Path, tmp_path:
         fake_dataset, cameras=("front", "wrist"), image_hw=(PX, PX), stride=1, phase_seed=0,
         phases=1, cache_dir=tmp_path,
     )  # fmt: skip
-    policy.measure_(replace(store, frames=frames))
+    policy.fit_statistics(replace(store, frames=frames))
     mean = torch.from_numpy(store.states.mean(0, keepdims=True))
-    seen = policy.seen(torch.from_numpy(frames[2:]), mean, TASKS[:1])
+    seen = policy.inputs(torch.from_numpy(frames[2:]), mean, TASKS[:1])
     assert seen["observation.images.wrist"].shape == (1, 3, PX, PX)
     assert seen["observation.images.wrist"].abs().max() < 1e-3
     assert seen["observation.state"].abs().max() < 1e-4
 
 
 def small(config: Any) -> Any:
-    config = replace(config, chunk=4, execute=2)
+    config = replace(config, chunk_size=4, n_action_steps=2)
     return config.build(fake_robot(PX), STATISTICS, config.tokenizer(TASKS)).eval()
 
 
@@ -75,7 +75,7 @@ def model(tiny_model: Callable[[str], Path], tmp_path: Path) -> Path:
 def test_a_smolvla_takes_its_models_weights_and_its_checkpoint_needs_no_folder(
     model: Path, tmp_path: Path
 ) -> None:
-    policy = small(smolvla.Config(model=str(model), layers=1, steps=2, image_px=PX))
+    policy = small(smolvla.Config(model=str(model), layers=1, num_inference_steps=2, image_px=PX))
     given = safetensors.torch.load_file(model / "model.safetensors")
     name = "model.vision_model.embeddings.patch_embedding.weight"
     assert torch.equal(policy.vlm.state_dict()[name], given[name])
@@ -97,7 +97,7 @@ def test_a_smolvla_takes_its_models_weights_and_its_checkpoint_needs_no_folder(
 
 def test_smolvla_does_not_learn_what_follows_the_end_of_an_episode() -> None:
     policy = small(smolvla.Config(model="random", image_px=24, layers=1))
-    seen = policy.seen(torch.zeros(2, 2, PX, PX, 3), torch.zeros(2, 2), TASKS)
+    seen = policy.inputs(torch.zeros(2, 2, PX, PX, 3), torch.zeros(2, 2), TASKS)
     assert seen["observation.language.attention_mask"].all()
     padded = torch.tensor([[False, False, True, True]] * 2)
     seen |= {"action": torch.zeros(2, 4, 2), "action_is_pad": padded}
@@ -120,8 +120,12 @@ def test_a_model_of_another_family_is_refused(tiny_model: Callable[[str], Path])
     [
         (act.Config, {"width": 20}, "policy.width: got 20, expected a multiple of 8"),
         (act.Config, {"layers": 0}, "layers: got 0"),
-        (lerobot_diffusion.Config, {"chunk": 12}, "expected a multiple of 8: 3 policy.widths"),
-        (lerobot_diffusion.Config, {"widths": (20,)}, "expected multiples of 8"),
+        (
+            lerobot_diffusion.Config,
+            {"chunk_size": 12},
+            "multiple of 8: 3 policy.down_dims",
+        ),
+        (lerobot_diffusion.Config, {"down_dims": (20,)}, "expected multiples of 8"),
         (lerobot_diffusion.Config, {"eta": 2.0}, "eta up to 1"),
         (smolvla.Config, {"model": "random", "image_px": 100}, "a multiple of 24"),
     ],
@@ -135,7 +139,7 @@ def test_a_prefix_is_refused() -> None:
     policy = small(act.Config(width=16, layers=1, image_px=PX))
     obs = fake_observation(np.random.default_rng(0), 1)
     noise = np.zeros((1, 1, 4, 2), np.float32)
-    prefix = Prefix(values=noise[0], weight=np.zeros((1, 4), np.float32))
-    with pytest.raises(ValueError, match="goes on from none"):
+    prefix = Prefix(values=noise[0], mask=np.zeros((1, 4), np.float32))
+    with pytest.raises(ValueError, match="LeRobot policies take none"):
         policy.act(obs, policy.initial_state(1), noise, prefix)
     assert train_tokenizer(TASKS).get_vocab_size() == policy.text.vocabulary

@@ -2,9 +2,9 @@
 
 import torch
 
-from vla.normalize import Normalizer, Statistics
+from vla.nn.normalize import NormalizationStatistics, Normalizer
 
-STATISTICS = Statistics(
+STATISTICS = NormalizationStatistics(
     state_mean=(1.0, 0.5), state_std=(2.0, 0.001), action_low=(-1.0, 0.3), action_high=(3.0, 0.3)
 )
 

@@ -26,11 +26,12 @@ from vla.nn.text import train_tokenizer
 from vla.policies import vla
 
 MEMORIES = registry.names("vla.memory")
-FIELDS = ("tokens", "slot_time", "slot_count")
 
 
 def configuration(memory: str = "bank") -> vla.Config:
-    return vla.Config(chunk=4, execute=2, memory=registry.load("vla.memory", memory).Config())
+    return vla.Config(
+        chunk_size=4, n_action_steps=2, memory=registry.load("vla.memory", memory).Config()
+    )
 
 
 def policy(memory: str = "bank") -> vla.VLAPolicy:
@@ -47,8 +48,8 @@ def walk(actor: vla.VLAPolicy, observations: list[Observation], state: PolicySta
 
 
 def assert_states_equal(a: PolicyState, b: PolicyState) -> None:
-    for name in FIELDS:
-        assert torch.equal(getattr(a, name), getattr(b, name))
+    assert a.tensors.keys() == b.tensors.keys()
+    assert all(torch.equal(a[name], b[name]) for name in a.tensors)
 
 
 @pytest.mark.parametrize("memory", MEMORIES)
@@ -79,7 +80,7 @@ def test_chunks_have_the_robots_shape_lie_within_its_limits_and_start_now() -> N
     actor = fake_policy(configuration(), robot)
     obs = fake_observation(rng, 8, 0.8)
     chunk, _ = actor.act(obs, actor.initial_state(8), 5 * fake_noise(rng, actor, 8))
-    assert chunk.values.shape == (8, actor.config.chunk, 2)
+    assert chunk.values.shape == (8, actor.config.chunk_size, 2)
     assert chunk.values[..., 0].min() == np.float32(-0.1)
     assert chunk.values[..., 0].max() == np.float32(0.05)
     assert chunk.start_s.tolist() == [0.8] * 8
@@ -93,24 +94,26 @@ def test_a_row_is_decided_alike_alone_and_in_any_company(memory: str) -> None:
     states = walk(actor, observations, actor.initial_state(4))
     # Row 2 alone, and rows 2 and 0 of a batch whose rows are at different times.
     alone = walk(actor, [rows(o, [2]) for o in observations], actor.initial_state(1))
-    torch.testing.assert_close(alone[-1].tokens[0], states[-1].tokens[2], atol=1e-5, rtol=1e-5)
+    for name, value in alone[-1].tensors.items():
+        torch.testing.assert_close(value, states[-1].rows([2])[name], atol=1e-5, rtol=1e-5)
     mixed = fake_observation(rng, 2, [4.0, 0.0])
-    parts = [{n: getattr(s, n)[:1] for n in FIELDS} for s in (alone[-1], actor.initial_state(1))]
-    state = PolicyState(**{n: torch.cat([p[n] for p in parts]) for n in FIELDS})
+    parts = [alone[-1], actor.initial_state(1)]
+    state = PolicyState.concatenate(parts, torch.cat)
     noise = fake_noise(rng, actor, 2)
     both, _ = actor.act(mixed, state, noise)
     for i, part in enumerate(parts):
-        one, _ = actor.act(rows(mixed, [i]), PolicyState(**part), noise[i : i + 1])
+        one, _ = actor.act(rows(mixed, [i]), part, noise[i : i + 1])
         torch.testing.assert_close(one.values[0], both.values[i], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("garbage", [7.0, float("nan"), float("inf")])
-def test_the_first_observation_of_an_episode_forgets_whatever_is_handed_in(garbage) -> None:
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_the_first_observation_of_an_episode_forgets_whatever_is_handed_in(memory, garbage) -> None:
     rng = np.random.default_rng(3)
-    actor = policy()
+    actor = policy(memory)
     obs, noise = fake_observation(rng, 2, [0.0, 0.0]), fake_noise(rng, actor, 2)
     empty = actor.initial_state(2)
-    dirty = PolicyState(**{n: torch.full_like(getattr(empty, n), garbage) for n in FIELDS})
+    dirty = empty.map(lambda value: torch.full_like(value, garbage))
     clean_chunk, clean_state = actor.act(obs, empty, noise)
     chunk, state = actor.act(obs, dirty, noise)
     assert torch.equal(chunk.values, clean_chunk.values)
@@ -121,11 +124,11 @@ def test_only_the_rows_that_start_forget() -> None:
     rng = np.random.default_rng(4)
     actor = policy()
     state = walk(actor, list(fake_rollout(rng, 2, 4)), actor.initial_state(2))[-1]
-    assert state.slot_count.sum(1).tolist() == [4.0, 4.0]
+    assert state["slot_count"].sum(1).tolist() == [4.0, 4.0]
     obs = fake_observation(rng, 2, [3.2, 0.0])
     _, state = actor.act(obs, state, fake_noise(rng, actor, 2))
-    assert state.slot_count.sum(1).tolist() == [5.0, 1.0]
-    assert state.slot_time[:, -1].tolist() == [32.0, 0.0]  # control steps, at 10 Hz
+    assert state["slot_count"].sum(1).tolist() == [5.0, 1.0]
+    assert state["slot_time"][:, -1].tolist() == [32.0, 0.0]  # control steps, at 10 Hz
 
 
 @pytest.mark.parametrize("memory", MEMORIES)
@@ -156,7 +159,15 @@ def test_the_path_that_was_sampled_has_a_ratio_of_one() -> None:
     low, high = (torch.tensor(x) for x in (actor.robot.low, actor.robot.high))
     physical = actor.normalizer.action_inverse(trace.latents[:, -1])
     torch.testing.assert_close(chunk.values, torch.minimum(torch.maximum(physical, low), high))
-    assert after.slot_count.sum(1).tolist() == [1.0] * 3
+    assert after["slot_count"].sum(1).tolist() == [1.0] * 3
+
+
+def test_the_state_of_a_policy_with_another_memory_is_refused_by_name() -> None:
+    rng = np.random.default_rng(14)
+    actor, other = policy("bank"), policy("gru")
+    obs, noise = fake_observation(rng, 1), fake_noise(rng, actor, 1)
+    with pytest.raises(KeyError, match="got hidden, expected a tensor 'slot_tokens'; pass"):
+        actor.act(obs, other.initial_state(1), noise)
 
 
 def test_numpy_and_torch_arguments_give_the_same() -> None:
@@ -166,23 +177,23 @@ def test_numpy_and_torch_arguments_give_the_same() -> None:
     arrays = ("images", "image_ok", "proprio", "time_s")
     tensors = replace(obs, **{n: torch.from_numpy(getattr(obs, n)) for n in arrays})
     state = actor.initial_state(2)
-    numpy_state = PolicyState(**{n: getattr(state, n).numpy() for n in FIELDS})
+    numpy_state = state.map(torch.Tensor.numpy)
     a, _ = actor.act(obs, numpy_state, noise)
     b, _ = actor.act(tensors, state, torch.from_numpy(noise))
     assert torch.equal(a.values, b.values)
 
 
-def test_history_changes_the_decision_with_the_bank_and_never_without() -> None:
+def test_history_changes_the_decision_of_a_policy_that_remembers_and_of_no_other() -> None:
     rng = np.random.default_rng(8)
     now, histories = fake_observation(rng, 2, 8.0), [list(fake_rollout(rng, 2, 9)) for _ in "ab"]
-    for memory, matters in (("bank", True), ("none", False)):
+    for memory in MEMORIES:
         actor = policy(memory)
         noise = fake_noise(rng, actor, 2)
         chunks = []
         for history in histories:
             state = walk(actor, history, actor.initial_state(2))[-1]
             chunks.append(actor.act(now, state, noise)[0].values)
-        assert torch.equal(*chunks) is not matters
+        assert torch.equal(*chunks) is not actor.remembers
 
 
 def test_the_instruction_and_the_chosen_cameras_are_used() -> None:
@@ -249,8 +260,8 @@ def test_the_cloning_loss_learns_a_batch_and_ignores_what_has_no_weight() -> Non
     [
         ({"cameras": ("front", "side")}, r"policy.cameras: fake has cameras .*'wrist'.*'side'"),
         ({"cameras": ()}, "policy.cameras"),
-        ({"execute": 5}, r"policy.execute must lie in \[1, chunk = 4\], got 5"),
-        ({"execute": 0}, "policy.execute"),
+        ({"n_action_steps": 5}, "policy.n_action_steps: got 5, expected 1 to chunk_size = 4"),
+        ({"n_action_steps": 0}, "policy.n_action_steps"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(changes, message: str) -> None:

@@ -23,14 +23,14 @@ from tests.fakes import (
     fake_rollout,
 )
 from tests.tiny_models import SMALL, TOWERS, VLMS
-from training.optimiser import Optimiser, OptimiserConfig
+from training.core.optimizer import Optimizer, OptimizerConfig
 from vla import checkpoint
 from vla.backbones import vision_text, vlm
 from vla.heads import diffusion
 from vla.memory import bank
 from vla.nn import families, qwen
-from vla.nn.looking import resized
 from vla.nn.pretrained import PretrainedConfig
+from vla.nn.token_pooling import resized
 from vla.policies import vla
 from vla.policies.vla import VLAPolicy
 
@@ -48,8 +48,8 @@ def settings(kind: str, folder: Path, **more: Any) -> PretrainedConfig:
 def made(backbone: PretrainedConfig, steps: int = 2) -> VLAPolicy:
     """Return a small policy with a backbone."""
     config = vla.Config(
-        chunk=4, execute=2, backbone=backbone, memory=bank.Config(slots=5, recent=1),
-        head=diffusion.Config(steps=steps),
+        chunk_size=4, n_action_steps=2, backbone=backbone, memory=bank.Config(slots=5, recent=1),
+        head=diffusion.Config(num_inference_steps=steps),
     )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # noqa: TID251  initial weights come from the global generator
@@ -76,12 +76,12 @@ def trained(policy: VLAPolicy, steps: int) -> list[float]:
     """Return the losses of some updates on one batch, always with the same noise."""
     rng = np.random.default_rng(3)
     batch = as_batch(list(fake_rollout(rng, 2, 3)), [3, 3], [1, 4, 5], 4, rng)
-    optimiser = Optimiser(OptimiserConfig(lr=3e-3, warmup=1), policy.train(), 1000)
+    optimizer = Optimizer(OptimizerConfig(lr=3e-3, warmup_steps=1), policy.train(), 1000)
     generator = torch.Generator()
     losses = []
     for _ in range(steps):
         loss, _ = policy.bc_loss(batch, generator.manual_seed(0))
-        optimiser.step_(loss)
+        optimizer.step(loss)
         losses.append(float(loss.detach()))
     policy.eval()
     return losses
@@ -112,7 +112,7 @@ def test_a_prompt_gives_the_hidden_state_that_transformers_gives(
     words = config.tokenizer(())
     net = config.build(2, 3, words.get_vocab_size(), 10).eval()
     model = AutoModelForImageTextToText.from_pretrained(folder).eval().model
-    processor = families.processor_of(folder, model.config)
+    processor = families.load_processor(folder, model.config)
     images = np.random.default_rng(0).integers(0, 256, (1, 2, 32, 32, 3), np.uint8)
     if processor.chat_template:
         content = [{"type": "image"}] * 2 + [{"type": "text", "text": LINE}]
@@ -136,7 +136,7 @@ def test_a_prompt_gives_the_hidden_state_that_transformers_gives(
         expected = model(**inputs).last_hidden_state[:, -1]
         seen, last = net.features(torch.from_numpy(images), told)
     torch.testing.assert_close(last, expected, atol=1e-4, rtol=1e-4)
-    assert seen.shape == (1, 2, net.net.seen.tokens**2, 32)
+    assert seen.shape == (1, 2, net.net.size.tokens**2, 32)
 
 
 @pytest.mark.parametrize("kind", TOWERS)
@@ -188,7 +188,7 @@ def test_windows_that_do_not_divide_a_picture_are_those_of_transformers(tmp_path
     processor = AutoImageProcessor.from_pretrained(folder, use_fast=True)
     pictures = torch.rand(2, 3, 48, 48, generator=torch.Generator().manual_seed(0))
     made = processor(images=list(pictures), return_tensors="pt", do_rescale=False)
-    sight = qwen.Sight(tower, 3)
+    sight = qwen.QwenVision(tower, 3)
     assert sight.near.sum(1).unique().tolist() == [4, 8, 16]  # patches that a patch sees
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in (processor.image_mean, processor.image_std))
     with torch.no_grad():
@@ -206,7 +206,7 @@ def test_it_learns_is_saved_and_loads_to_the_same_actions_without_the_models_fol
     kind: str, tune: str, tiny_model: Models, tmp_path: Path
 ) -> None:
     folder = shutil.copytree(tiny_model(kind), tmp_path / "model")
-    policy = made(settings(kind, folder, tune=tune, rank=4))
+    policy = made(settings(kind, folder, finetune_mode=tune, lora_rank=4))
     net = policy.backbone.net
     before = {name: value.clone() for name, value in net.state_dict().items()}
     losses = trained(policy, 8)
@@ -226,8 +226,8 @@ def test_it_learns_is_saved_and_loads_to_the_same_actions_without_the_models_fol
 
 
 def test_what_is_frozen_is_not_in_the_optimiser(tiny_model: Models) -> None:
-    policy = made(settings("smolvlm", tiny_model("smolvlm"), tune="lora", rank=2))
-    inside = {id(p) for group in Optimiser(OptimiserConfig(), policy, 10).adam.param_groups
+    policy = made(settings("smolvlm", tiny_model("smolvlm"), finetune_mode="lora", lora_rank=2))
+    inside = {id(p) for group in Optimizer(OptimizerConfig(), policy, 10).adam.param_groups
               for p in group["params"]}  # fmt: skip
     for name, weight in policy.named_parameters():
         assert (id(weight) in inside) == ("backbone.net." not in name or "lora_" in name)
@@ -240,7 +240,15 @@ def test_adapters_learn_the_same_from_activations_computed_twice(
     found = []
     for checkpointing in (False, True):
         folder = tiny_model(kind)
-        policy = made(settings(kind, folder, tune="lora", rank=2, checkpointing=checkpointing))
+        policy = made(
+            settings(
+                kind,
+                folder,
+                finetune_mode="lora",
+                lora_rank=2,
+                gradient_checkpointing=checkpointing,
+            )
+        )
         rng = np.random.default_rng(3)
         batch = as_batch(list(fake_rollout(rng, 2, 2)), [2, 2], [1, 3], 4, rng)
         policy.train().bc_loss(batch, torch.Generator().manual_seed(0))[0].backward()
@@ -254,7 +262,9 @@ def test_adapters_learn_the_same_from_activations_computed_twice(
 def test_activations_computed_twice_give_the_same_gradient(kind: str, tiny_model: Models) -> None:
     found = []
     for checkpointing in (False, True):
-        tuned = settings(kind, tiny_model(kind), tune="full", checkpointing=checkpointing)
+        tuned = settings(
+            kind, tiny_model(kind), finetune_mode="full", gradient_checkpointing=checkpointing
+        )
         policy = made(tuned).train()
         calls = []
         layers = policy.backbone.net.modules()
@@ -288,11 +298,11 @@ def test_the_model_runs_once_per_decision_however_often_is_denoised(tiny_model: 
 
 def test_a_layer_may_be_the_last_and_another_the_one_that_looks(tiny_model: Models) -> None:
     folder = tiny_model("paligemma")
-    whole, cut = (made(settings("paligemma", folder, layer=layer)) for layer in (0, 1))
+    whole, cut = (made(settings("paligemma", folder, num_vlm_layers=layer)) for layer in (0, 1))
     assert [len(p.backbone.net.language.layers) for p in (whole, cut)] == [2, 1]
     images = torch.zeros(1, 2, PX, PX, 3)
     words = whole.text(TASKS[:1], torch.device("cpu"))
-    inner = made(settings("paligemma", folder, look_layer=1))
+    inner = made(settings("paligemma", folder, vision_feature_layer=1))
     (seen, last), (looked, same) = (p.backbone.features(images, words) for p in (whole, inner))
     assert torch.equal(last, same)
     assert not torch.allclose(seen, looked)
@@ -301,7 +311,7 @@ def test_a_layer_may_be_the_last_and_another_the_one_that_looks(tiny_model: Mode
 
 def test_many_frozen_weights_stay_in_the_models_folder(tiny_model: Models, tmp_path: Path) -> None:
     folder = shutil.copytree(tiny_model("internvl"), tmp_path / "model")
-    policy = made(settings("internvl", folder, tune="lora", rank=2, embed_mib=0))
+    policy = made(settings("internvl", folder, finetune_mode="lora", lora_rank=2, embed_mib=0))
     trained(policy, 2)
     place = saved(policy, tmp_path / "checkpoint")
     names = set(policy.state_dict())
@@ -311,7 +321,7 @@ def test_many_frozen_weights_stay_in_the_models_folder(tiny_model: Models, tmp_p
     weights = folder / "model.safetensors"
     shutil.move(weights, tmp_path / "kept")
     shutil.copy(tiny_model("qwen3_vl") / "model.safetensors", weights)
-    with pytest.raises(ValueError, match=r"model: holds weights \w{12}, the checkpoint was"):
+    with pytest.raises(ValueError, match=r"model: holds weights \w{12}, expected \w{12};"):
         checkpoint.load(place)
     shutil.rmtree(folder)
     with pytest.raises(ValueError, match=r"is not on this machine; put its folder there again"):
@@ -323,7 +333,7 @@ def test_many_frozen_weights_stay_in_the_models_folder(tiny_model: Models, tmp_p
 def test_sixteen_bits_hold_what_does_not_learn(
     kind: str, tune: str, tiny_model: Models, tmp_path: Path
 ) -> None:
-    policy = made(settings(kind, tiny_model(kind), tune=tune, dtype="bfloat16"))
+    policy = made(settings(kind, tiny_model(kind), finetune_mode=tune, dtype="bfloat16"))
     kinds = {("lora_" in n, p.dtype) for n, p in policy.backbone.net.named_parameters()}
     adapters = {(True, torch.float32)} if tune == "lora" else set()
     assert kinds == {(False, torch.bfloat16), *adapters}
@@ -358,11 +368,20 @@ def test_another_number_of_steps_keeps_the_weights(tiny_model: Models) -> None:
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no model": ({"model": ""}, r"policy.backbone.model: got none, expected a model"),
     "no such model": ({"model": "nobody/nothing"}, r"fetch it once: hf download nobody/nothing"),
-    "too few layers": ({"layer": 3}, r"layer: got 3, expected 0 to 2"),
-    "a layer that is not there": ({"look_layer": 3}, r"look_layer: got 3, the model has 2"),
-    "a layer that is cut off": ({"layer": 1, "look_layer": 2}, r"look_layer: got 2 with layer 1"),
-    "small steps": ({"tune": "full", "dtype": "bfloat16"}, r"dtype: got bfloat16 with tune full"),
-    "no rank": ({"rank": 0}, r"rank: got 0, expected at least 1"),
+    "too few layers": ({"num_vlm_layers": 3}, r"num_vlm_layers: got 3, expected 0 to .* 2"),
+    "a layer that is not there": (
+        {"vision_feature_layer": 3},
+        r"vision_feature_layer: got 3, the model has 2",
+    ),
+    "a layer that is cut off": (
+        {"num_vlm_layers": 1, "vision_feature_layer": 2},
+        r"got 2, expected .* num_vlm_layers = 1",
+    ),
+    "small steps": (
+        {"finetune_mode": "full", "dtype": "bfloat16"},
+        r"dtype: got bfloat16 with finetune_mode full, expected float32",
+    ),
+    "no rank": ({"lora_rank": 0}, r"lora_rank: got 0, expected at least 1"),
 }
 
 
@@ -379,7 +398,7 @@ def test_other_models_and_other_words_are_refused(tiny_model: Models, tmp_path: 
         vlm.Config(model=str(tiny_model("dinov2"))).build(1, 3, 9, 0)
     with pytest.raises(ValueError, match=r"is a smolvlm, expected one of siglip, dinov2"):
         vision_text.Config(model=str(tiny_model("smolvlm"))).build(1, 3, 9, 0)
-    with pytest.raises(ValueError, match=r"got a tokenizer of 9 words, expected the model's own"):
+    with pytest.raises(ValueError, match=r"got a tokenizer of 9 tokens, expected the model's"):
         settings("smolvlm", tiny_model("smolvlm")).build(1, 3, 9, 0)
     part = shutil.copytree(tiny_model("internvl"), tmp_path / "part")
     for name, said in {

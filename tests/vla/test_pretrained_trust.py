@@ -11,18 +11,18 @@ from tests.vla.test_pretrained import Models, made, saved, settings
 from vla import checkpoint
 
 
-@pytest.mark.parametrize("given", ["kept", "left out"])
+@pytest.mark.parametrize("description", ["kept", "left out"])
 def test_a_checkpoint_downloads_nothing_and_says_what_would_fetch_its_model(
-    given: str, tiny_model: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    description: str, tiny_model: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = made(settings("siglip", tiny_model("siglip"), embed_mib=0))
     place = saved(policy, tmp_path / "checkpoint")
     told = json.loads((place / "policy.json").read_text())
     told["policy"]["backbone"]["model"] = "hub:evil/huge"
     said = r"'evil/huge' is not on this machine; fetch it once: hf download evil/huge$"
-    if given == "left out":
-        told["policy"]["backbone"]["given"] = None
-        said = r"policy.json: does not say how its pretrained model is built"
+    if description == "left out":
+        told["policy"]["backbone"]["description"] = None
+        said = r"policy.json: lacks the description of its pretrained model \(description is null\)"
     (place / "policy.json").write_text(json.dumps(told))
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)

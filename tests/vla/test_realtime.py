@@ -5,14 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vla.realtime import MODES, RealtimeConfig, Scheduler, delay_of, weights
+from vla.runtime.rtc_scheduler import MODES, RealtimeConfig, Scheduler, inference_delay, prefix_mask
 
 HZ, CHUNK = 10.0, 16
 ASYNCHRONOUS = tuple(mode for mode in MODES if mode != "synchronous")
 
 
-def scheduler(mode, execute=8, delay=4, prefix=8):
-    return Scheduler(RealtimeConfig(mode=mode, execute=execute, delay=delay), HZ, CHUNK, prefix)
+def scheduler(mode, n_action_steps=8, delay=4, prefix=8):
+    return Scheduler(
+        RealtimeConfig(mode=mode, n_action_steps=n_action_steps, delay=delay), HZ, CHUNK, prefix
+    )
 
 
 def chunk(number):
@@ -72,7 +74,7 @@ def test_a_trained_prefix_is_what_will_have_been_done():
         if step == 0:
             continue
         assert not prefix.guided
-        assert prefix.weight.tolist() == [[1.0] * 4 + [0.0] * 12]
+        assert prefix.mask.tolist() == [[1.0] * 4 + [0.0] * 12]
         assert prefix.values[0, :4, 0].tolist() == targets[step : step + 4]
 
 
@@ -80,7 +82,7 @@ def test_guidance_fades_over_what_was_planned():
     _, asked = play(scheduler("guided"), 13, lambda _: 4)
     prefix = asked[12]
     assert prefix.guided
-    weight = prefix.weight[0]
+    weight = prefix.mask[0]
     assert weight[:4].tolist() == [1.0] * 4
     assert (np.diff(weight[3:9]) < 0).all()
     assert weight[8:].tolist() == [0.0] * 8  # the chunk before has 8 actions from there on
@@ -88,16 +90,18 @@ def test_guidance_fades_over_what_was_planned():
 
 
 def test_the_weights_are_those_of_the_paper():
-    settled, execute, chunk_ = 3, 6, 12
+    settled, n_action_steps, chunk_ = 3, 6, 12
     i = np.arange(chunk_)
-    c = (chunk_ - execute - i) / (chunk_ - execute - settled + 1)
+    c = (chunk_ - n_action_steps - i) / (chunk_ - n_action_steps - settled + 1)
     theirs = np.where(i < settled, 1, c * (np.exp(c) - 1) / (np.e - 1))
-    theirs[chunk_ - execute :] = 0
-    np.testing.assert_allclose(weights(settled, chunk_ - execute, chunk_), theirs, atol=1e-6)
+    theirs[chunk_ - n_action_steps :] = 0
+    np.testing.assert_allclose(
+        prefix_mask(settled, chunk_ - n_action_steps, chunk_), theirs, atol=1e-6
+    )
 
 
 def test_ensembling_averages_all_that_cover_a_step_the_oldest_most():
-    targets, _ = play(scheduler("ensemble", execute=4), 16, lambda _: 4)
+    targets, _ = play(scheduler("ensemble", n_action_steps=4), 16, lambda _: 4)
     old, new = 8.0, 104.0  # step 12: chunk 0 began at step 4, chunk 1 was asked for at step 8
     share = np.exp(-0.01)
     assert targets[12] == pytest.approx((old + share * new) / (1 + share), rel=1e-5)
@@ -105,7 +109,7 @@ def test_ensembling_averages_all_that_cover_a_step_the_oldest_most():
 
 @pytest.mark.parametrize("mode", ["skip", "trained", "guided", "ensemble"])
 def test_an_arm_that_ran_out_of_targets_stands_still_and_does_not_skip(mode):
-    one = scheduler(mode, execute=8)
+    one = scheduler(mode, n_action_steps=8)
     targets, _ = play(one, 26, lambda n: 4 if n == 0 else 11)
     assert targets[12:20] == list(range(8, 16))
     assert targets[20:23] == [15.0] * 3  # chunk 1 was asked for at 12, and is there at 23
@@ -138,14 +142,14 @@ def test_it_is_the_time_that_counts_not_how_often_it_is_asked():
 
 @settings(max_examples=60, deadline=None)
 @given(
-    mode=st.sampled_from(MODES), execute=st.integers(1, 16), delay=st.integers(0, 8),
+    mode=st.sampled_from(MODES), n_action_steps=st.integers(1, 16), delay=st.integers(0, 8),
     takes=st.lists(st.integers(0, 20), min_size=1, max_size=8),
 )  # fmt: skip
 def test_whatever_decisions_take_it_gives_targets_of_chunks_it_was_given(
-    mode, execute, delay, takes
+    mode, n_action_steps, delay, takes
 ):
     try:
-        one = scheduler(mode, execute, delay)
+        one = scheduler(mode, n_action_steps, delay)
     except ValueError:
         return
     targets, asked = play(one, 60, lambda n: takes[n % len(takes)])
@@ -159,21 +163,21 @@ def test_whatever_decisions_take_it_gives_targets_of_chunks_it_was_given(
 
 
 def test_it_does_not_start_where_decisions_take_longer_than_was_trained():
-    with pytest.raises(ValueError, match="takes 9 control steps, .* at most 8 .*prefix 9"):
-        scheduler("trained", execute=9, delay=9)
+    with pytest.raises(ValueError, match="takes 9 control steps, .* at most 8 .*max_prefix_len 9"):
+        scheduler("trained", n_action_steps=9, delay=9)
 
 
 @pytest.mark.parametrize("mode", ASYNCHRONOUS)
-@pytest.mark.parametrize("execute", [3, 13])
-def test_it_does_not_start_where_chunks_would_run_out(mode, execute):
-    with pytest.raises(ValueError, match=f"got {execute}; .* after 4 to 12"):
-        scheduler(mode, execute=execute)
+@pytest.mark.parametrize("n_action_steps", [3, 13])
+def test_it_does_not_start_where_chunks_would_run_out(mode, n_action_steps):
+    with pytest.raises(ValueError, match=f"got {n_action_steps}, expected 4 to 12"):
+        scheduler(mode, n_action_steps=n_action_steps)
 
 
 def test_it_refuses_a_chunk_that_was_not_asked_for_or_is_no_target_and_decides_anew():
     one = scheduler("skip")
     one.start(0.0, np.zeros(1, np.float32))
-    with pytest.raises(ValueError, match="decision 7 arrived, none is under way"):
+    with pytest.raises(ValueError, match="got one of decision 7, expected none"):
         one.arrive(0.0, chunk(0), 7)
     for wrong in (chunk(0) * np.nan, chunk(0)[:3], chunk(0).repeat(2, 1)):
         number, _ = one.begin(0.0)
@@ -195,14 +199,14 @@ def test_what_was_decided_for_the_last_episode_is_not_taken_for_this_one():
     old, _ = one.begin(0.0)
     one.start(5.0, np.ones(1, np.float32))
     new, _ = one.begin(5.0)
-    with pytest.raises(ValueError, match=f"decision {old} arrived, {new} is under way"):
+    with pytest.raises(ValueError, match=f"got one of decision {old}, expected decision {new};"):
         one.arrive(5.2, chunk(0), old)
     one.arrive(5.2, chunk(1), new)
     assert float(one.target(5.2)[0]) == 100.0
 
 
 def test_a_pose_that_is_not_finite_is_refused():
-    with pytest.raises(ValueError, match="measured pose .* is not finite"):
+    with pytest.raises(ValueError, match="measured pose: got .* expected finite"):
         scheduler("skip").start(0.0, np.array([np.nan], np.float32))
 
 
@@ -231,24 +235,24 @@ def test_a_chunk_between_two_control_steps_is_late_as_well():
     assert one.late == 1
 
 
-@pytest.mark.parametrize(("mode", "execute"), [("synchronous", 4), ("trained", 8)])
-def test_a_policy_that_remembers_decides_at_the_pace_it_was_trained_for(mode, execute):
-    config = RealtimeConfig(mode=mode, execute=execute, delay=4)
-    Scheduler(config, HZ, CHUNK, 8, pace=8)
+@pytest.mark.parametrize(("mode", "n_action_steps"), [("synchronous", 4), ("trained", 8)])
+def test_a_policy_that_remembers_decides_at_the_pace_it_was_trained_for(mode, n_action_steps):
+    config = RealtimeConfig(mode=mode, n_action_steps=n_action_steps, delay=4)
+    Scheduler(config, HZ, CHUNK, 8, period=8)
     with pytest.raises(
-        ValueError, match=f"remembers what it saw every 9: give execute {execute + 1}"
+        ValueError, match=f"trained with one every 9: give n_action_steps {n_action_steps + 1}"
     ):
-        Scheduler(config, HZ, CHUNK, 8, pace=9)
+        Scheduler(config, HZ, CHUNK, 8, period=9)
 
 
 def test_a_decision_of_more_than_half_a_chunk_is_refused_in_its_own_words():
     with pytest.raises(ValueError, match="takes 9 of a chunk's 16 control steps, more than half"):
-        scheduler("skip", execute=9, delay=9)
+        scheduler("skip", n_action_steps=9, delay=9)
 
 
 def test_the_delay_is_the_longest_measured_without_what_warmed_up():
     latencies = [3.0, 0.9, 0.11, 0.2, 0.15]
-    assert delay_of(latencies, HZ, warm=2) == 2
-    assert delay_of(latencies, HZ) == 30
-    with pytest.raises(ValueError, match="5 decisions, 5 of which warmed up"):
-        delay_of(latencies, HZ, warm=5)
+    assert inference_delay(latencies, HZ, warm=2) == 2
+    assert inference_delay(latencies, HZ) == 30
+    with pytest.raises(ValueError, match="got 5, expected more than the 5 of warming up"):
+        inference_delay(latencies, HZ, warm=5)

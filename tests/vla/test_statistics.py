@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vla.statistics import Z95, wilson
+from vla.utils.statistics import Z95, wilson
 
 Z2 = Z95**2
 

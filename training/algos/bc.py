@@ -1,7 +1,7 @@
-"""Behaviour cloning: the head's loss on demonstrations, whole episodes or single decisions.
+"""Behavior cloning: the head's loss on demonstrations, from whole episodes or single decisions.
 
-Whole episodes train the memory: every decision is written, some carry a loss. Where to spend the
-loss is decided by motion: an arm that is held still teaches the same thing at every decision.
+Whole episodes train the memory: every decision is written to it and a sample of them carries a
+loss. Samples favor motion, because all decisions of a static arm teach the same.
 """
 
 import copy
@@ -15,19 +15,19 @@ import torch
 from torch import Tensor, nn
 
 from sim import vec_env
-from training.config import TrainConfig
+from training.core.config import TrainConfig
+from training.core.distributed import SINGLE_PROCESS, Partition, ProcessGroup
+from training.core.optimizer import Optimizer
+from training.core.pretrained_vision import load_vision
 from training.data import batches, features, sampler
-from training.evaluate import Evaluation, evaluate
-from training.optimiser import Optimiser
-from training.team import ALONE, Part, Team
-from training.vision import borrow_
+from training.evaluation.evaluate import Evaluation, evaluate
 from vla import checkpoint
 from vla.contracts import config as configs
-from vla.contracts.config import PluginConfig, check_least
+from vla.contracts.config import PluginConfig, validate_min
 from vla.contracts.types import EpisodeBatch
 from vla.data import check
 from vla.data.store import EpisodeStore, load_episodes
-from vla.normalize import Statistics
+from vla.nn.normalize import NormalizationStatistics
 from vla.policies.vla import VLAPolicy
 
 Weights = dict[str, Tensor]
@@ -36,67 +36,69 @@ Weights = dict[str, Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Config(PluginConfig):
-    """Settings of behaviour cloning."""
+    """Settings of behavior cloning."""
 
-    unit: Literal["episodes", "windows"] = "episodes"
-    """Learn from whole episodes, or from single decisions without a past."""
-    batch: int = 32
-    """Episodes (or decisions) per update."""
-    queries: int = 4
-    """Decisions per episode that carry a loss; episodes only."""
-    phases: int = 1
-    """Decision grids per episode: the one that starts with it, as on a robot, then drawn phases."""
-    still_weight: float = 0.05
-    """Weight with which a decision without motion is drawn, where full motion is 1."""
+    sampling: Literal["sequence", "frame"] = "sequence"
+    """Train on whole episodes (sequence), or on single decisions without a past (frame)."""
+    batch_size: int = 32
+    """Episodes (sequence) or decisions (frame) per update."""
+    states_per_episode: int = 4
+    """Decisions per episode that carry a loss; sequence only."""
+    num_phase_offsets: int = 1
+    """Decision grids per episode: the first starts with the episode, as on a robot, further ones
+    at random offsets."""
+    static_frame_weight: float = 0.05
+    """Sampling weight of a decision without motion; 1 is the weight of full motion."""
     short_decisions: int = 0
-    """Part of each batch is drawn from episodes of at most so many decisions; 0 for none."""
-    short_share: float = 0.5
-    """Size of that part."""
-    shift_px: int = 0
-    """Largest shift of the pictures of an episode, or of a decision, drawn anew every time."""
-    gain: float = 0.0
-    """Largest change of their brightness, as a share."""
+    """Part of each batch comes from episodes of at most this many decisions; 0 for no such part."""
+    short_fraction: float = 0.5
+    """Size of that part, as a fraction of the batch."""
+    random_shift_px: int = 0
+    """Largest random shift of the images of an episode, or of a decision, in pixels."""
+    brightness_jitter: float = 0.0
+    """Largest relative change of their brightness."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers out of range."""
-        check_least(self, batch=1, queries=1, phases=1, still_weight=0, short_decisions=0,
-                    shift_px=0, gain=0)  # fmt: skip
+        validate_min(
+            self, batch_size=1, states_per_episode=1, num_phase_offsets=1, static_frame_weight=0,
+            short_decisions=0, random_shift_px=0, brightness_jitter=0,
+        )  # fmt: skip
 
-    def start(self, train: Any, data: Any) -> "BehaviourCloning":
-        """Load the data and make a policy for it.
+    def start(self, train: Any, data: Any) -> "BehaviorCloning":
+        """Load the data and build a policy for them.
 
         Raises:
-            ValueError: the data are damaged, empty or of another robot, or the run is not one of
-                cloning.
+            ValueError: the data are damaged, empty or of another robot, or the run is no run of
+                behavior cloning.
         """
         if not (isinstance(train, TrainConfig) and isinstance(data, Path)):
             raise ValueError("algo bc learns from demonstrations: use `vla train`")
-        return BehaviourCloning(self, train, data)
+        return BehaviorCloning(self, train, data)
 
 
 @runtime_checkable
-class Measuring(Protocol):
-    """A policy that takes more figures of a data set than `Statistics`."""
+class FitsStatistics(Protocol):
+    """A policy that needs more statistics of a data set than `NormalizationStatistics`."""
 
-    def measure_(self, store: EpisodeStore) -> None:
-        """Take them, before it learns."""
+    def fit_statistics(self, store: EpisodeStore) -> None:
+        """Compute and keep them, before training."""
         ...
 
 
-class BehaviourCloning:
-    """Satisfies `training.loop.Learner`."""
+class BehaviorCloning:
+    """Learner of behavior cloning; satisfies `training.core.loop.Learner`."""
 
     def __init__(self, config: Config, train: TrainConfig, data: Path) -> None:
         self.config = config
         self.policy_config = train.policy
         robot = vec_env.load_arm(train.task, train.robot)
         side = train.policy.image_px
-        beside = data.parent / f"{data.name}-cache"
-        windows = config.unit == "windows"
+        cache = data.parent / f"{data.name}-cache"
+        frames_only = config.sampling == "frame"
         self.store = load_episodes(
             data, cameras=train.policy.cameras, image_hw=(side, side),
-            stride=1 if windows else train.policy.execute, phase_seed=train.seed,
-            phases=1 if windows else config.phases, cache_dir=beside,
+            stride=1 if frames_only else train.policy.n_action_steps, phase_seed=train.seed,
+            phases=1 if frames_only else config.num_phase_offsets, cache_dir=cache,
         )  # fmt: skip
         check.fits_robot(self.store, robot, data)
         self.instructions = tuple(sorted(set(self.store.tasks)))
@@ -105,95 +107,97 @@ class BehaviourCloning:
         self.module = train.policy.build(
             robot, normalisation(self.store), train.policy.tokenizer(self.instructions)
         ).to(train.device)
-        if isinstance(self.module, Measuring):
-            self.module.measure_(self.store)
+        if isinstance(self.module, FitsStatistics):
+            self.module.fit_statistics(self.store)
         if not isinstance(self.module, VLAPolicy):
             _check_baseline(train)
-        if train.vision_from is not None:
-            borrow_(self.module, train.vision_from)
+        if train.pretrained_vision_encoder is not None:
+            load_vision(self.module, train.pretrained_vision_encoder)
         self.features: batches.Features | None = None
-        if train.features == "cache":
-            self.features = features.load(self.module, self.store, beside)
+        if train.cache_frozen_features:
+            self.features = features.load(self.module, self.store, cache)
         self.loss: Any = (
             torch.compile(self.module.bc_loss) if train.compile else self.module.bc_loss
         )
-        self.team = ALONE
-        chunk = train.policy.chunk
-        motion = sampler.motion_weights(self.store, chunk)
-        self.weights = config.still_weight + (1 - config.still_weight) * motion
+        self.group = SINGLE_PROCESS
+        motion = sampler.motion_weights(self.store, train.policy.chunk_size)
+        self.weights = config.static_frame_weight + (1 - config.static_frame_weight) * motion
         self.rng = np.random.default_rng(train.seed)
-        count = len(self.store.frames if windows else self.store.seq_episode)
-        limit = 0 if windows else config.short_decisions
-        few = round(config.batch * config.short_share) if limit else 0
+        count = len(self.store.frames if frames_only else self.store.seq_episode)
+        limit = 0 if frames_only else config.short_decisions
+        num_short = round(config.batch_size * config.short_fraction) if limit else 0
         stream = sampler.SequenceStream
-        self.stream = stream(np.arange(count), max(config.batch - few, 1), train.seed)
+        self.stream = stream(np.arange(count), max(config.batch_size - num_short, 1), train.seed)
         self.short = None
-        if few:
+        if num_short:
             short = sampler.no_longer_than(self.store.seq_lengths, limit)
-            self.short = stream(short, few, train.seed + 1)
+            self.short = stream(short, num_short, train.seed + 1)
 
-    def share_(self, team: Team) -> None:
-        """Learn together with other processes, each from its share of every batch.
+    def distribute(self, group: ProcessGroup) -> None:
+        """Train together with other processes, each on its part of every batch.
 
         Raises:
-            ValueError: the loss is compiled.
+            ValueError: the loss is compiled, or the policy trains in one process only.
         """
         if not isinstance(self.module, VLAPolicy):
             raise ValueError(
-                f"policy {configs.type_name(self.policy_config)!r} learns in one process; start it "
+                f"policy {configs.type_name(self.policy_config)!r} trains in one process; start it "
                 "without torchrun"
             )
         if self.train.compile:
             raise ValueError("compile: not with several processes; leave out --compile")
-        self.team, self.loss = team, team.wrapped(_Loss(self.module))
+        self.group, self.loss = group, group.wrap(_Loss(self.module))
 
     @property
-    def part(self) -> Part | None:
-        """Which share of a batch is its own; None for all of it."""
-        return self.team.part if self.team.together else None
+    def partition(self) -> Partition | None:
+        """This process's part of a batch; None for the whole batch."""
+        return self.group.partition if self.group.is_distributed else None
 
     def collect(self) -> Any:
-        """Return the next batch, its pictures shaken."""
+        """Return the next batch with augmented images."""
         batch, config = self._batch(), self.config
-        return batches.shaken(batch, config.shift_px, config.gain, self.rng)
+        return batches.augment_batch(
+            batch, config.random_shift_px, config.brightness_jitter, self.rng
+        )
 
     def _batch(self) -> EpisodeBatch:
-        chunk = self.policy_config.chunk
-        chosen = self.stream.next()
-        if self.config.unit == "windows":
-            return batches.window_batch(self.store, chosen, chunk, self.features, self.part)
+        size = self.policy_config.chunk_size
+        indices = self.stream.next()
+        if self.config.sampling == "frame":
+            return batches.frame_batch(self.store, indices, size, self.features, self.partition)
         if self.short is not None:
-            chosen = np.concatenate([chosen, self.short.next()])
+            indices = np.concatenate([indices, self.short.next()])
         return batches.episode_batch(
-            self.store, chosen, chunk, self.config.queries, self.weights, self.rng, self.features,
-            self.part,
+            self.store, indices, size, self.config.states_per_episode, self.weights, self.rng,
+            self.features, self.partition,
         )  # fmt: skip
 
     def update(
-        self, data: Any, optimiser: Optimiser, generator: torch.Generator
+        self, data: Any, optimizer: Optimizer, generator: torch.Generator
     ) -> dict[str, float]:
-        """Descend the cloning loss once."""
+        """Make one update on the cloning loss."""
         with torch.autocast(
             generator.device.type, torch.bfloat16, enabled=generator.device.type == "cuda"
         ):
             loss, parts = self.loss(data, generator)
-        figures = optimiser.step_(self.team.part.size * loss)  # they become the mean of all
+        # Gradients are averaged over the processes; the loss of a part is summed.
+        step = optimizer.step(self.group.partition.size * loss)
         values = {name: float(value) for name, value in parts.items()}
-        values = self.team.summed({**values, "samples": float(len(data.query))})
-        return {**values, **figures}
+        values = self.group.all_reduce_sum({**values, "samples": float(len(data.loss_index))})
+        return {**values, **step}
 
     def evaluate(self, weights: Weights, *, episodes: int, seed: int) -> Evaluation:
-        """Return the success of weights in simulation."""
-        averaged = self._another()
+        """Return the success rate of weights in simulation."""
+        averaged = self._copy()
         averaged.load_state_dict(weights)
         return evaluate(averaged.eval(), self.train.task, episodes=episodes, seed=seed)
 
-    def _another(self) -> Any:
-        """Return a policy like this one, which has no part in what processes do together."""
-        own = self.module
-        if not self.team.together:
-            return copy.deepcopy(own)
-        other = own.config.build(own.robot, own.statistics, own.text.tokenizer)
+    def _copy(self) -> Any:
+        """Return a policy of the same configuration that takes part in no collective operation."""
+        policy = self.module
+        if not self.group.is_distributed:
+            return copy.deepcopy(policy)
+        other = policy.config.build(policy.robot, policy.statistics, policy.text.tokenizer)
         return other.to(self.train.device)
 
     def save(self, weights: Weights, step: int, folder: Path, also: Callable[[Path], None]) -> None:
@@ -203,24 +207,24 @@ class BehaviourCloning:
         checkpoint.save(self.module, origin, folder, weights, also)
 
     def check_saved(self, folder: Path) -> None:
-        """Raise ValueError unless the checkpoint is whole."""
+        """Raise ValueError unless the checkpoint is complete."""
         checkpoint.load(folder)
 
     def state(self) -> dict[str, Any]:
-        """Return where the streams of data are."""
+        """Return the positions of the streams of data."""
         short = None if self.short is None else self.short.state()
         return {"rng": self.rng.bit_generator.state, "stream": self.stream.state(), "short": short}
 
-    def restore_(self, state: dict[str, Any]) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         """Continue the streams of data."""
         self.rng.bit_generator.state = state["rng"]
-        self.stream.restore_(state["stream"])
+        self.stream.restore(state["stream"])
         if self.short is not None:
-            self.short.restore_(state["short"])
+            self.short.restore(state["short"])
 
 
 class _Loss(nn.Module):
-    """The loss as a module: what gradients of several processes are gathered of."""
+    """The loss as a module, for which the process group reduces gradients."""
 
     def __init__(self, policy: VLAPolicy) -> None:
         super().__init__()
@@ -232,25 +236,23 @@ class _Loss(nn.Module):
 
 
 def _check_baseline(train: TrainConfig) -> None:
-    """Raise ValueError if a policy that is not our own is to be trained as only that can be."""
-    asked = {"vision_from": train.vision_from is not None, "features": train.features == "cache",
-             "compile": train.compile}  # fmt: skip
-    for name, is_asked in asked.items():
-        if is_asked:
+    """Raise ValueError if a setting applies to policies of type `vla` only."""
+    for name in ("pretrained_vision_encoder", "cache_frozen_features", "compile"):
+        if getattr(train, name):
             raise ValueError(
                 f"{name}: not for a policy of type {configs.type_name(train.policy)!r}; leave "
                 f"--{name.replace('_', '-')} out, or take --policy.type vla"
             )
 
 
-def normalisation(store: EpisodeStore) -> Statistics:
+def normalisation(store: EpisodeStore) -> NormalizationStatistics:
     """Return the statistics a policy normalises with."""
     state, action = store.state_statistics(), store.action_statistics()
 
     def numbers(values: np.ndarray | Tensor) -> tuple[float, ...]:
         return tuple(float(v) for v in values)
 
-    return Statistics(
+    return NormalizationStatistics(
         state_mean=numbers(state.mean), state_std=numbers(state.std),
         action_low=numbers(action.min), action_high=numbers(action.max),
     )  # fmt: skip

@@ -1,8 +1,8 @@
-"""One-step distillation of the head: noise to chunk at once, as the teacher's whole chain does it.
+"""One-step distillation of the head: the student maps noise to a chunk in one denoising step.
 
-The teacher's chain is deterministic, so a chunk is a function of its noise, and the student learns
-that function by regression (Luhman and Luhman 2021, arXiv 2101.02388). All but the head stays as it
-is. Scheduled steps, noise and prefixes are the policy's own: a student is a policy like any other.
+The teacher's denoising chain is deterministic: a chunk is a function of its noise, and the student
+learns this function by regression (Luhman and Luhman 2021, arXiv 2101.02388). Only the head learns.
+The student's noise and prefixes are those of the policy, so it is used like any other policy.
 """
 
 import copy
@@ -16,17 +16,17 @@ import torch
 from torch import Tensor
 
 from sim import vec_env
-from training.config import DistillConfig, Teacher
+from training.core.config import DistillConfig, Teacher
+from training.core.optimizer import Optimizer
 from training.data import batches, sampler
-from training.evaluate import Evaluation, evaluate
-from training.optimiser import Optimiser
+from training.evaluation.evaluate import Evaluation, evaluate
 from vla import checkpoint
 from vla.contracts import config as configs
-from vla.contracts.config import PluginConfig, check_least
-from vla.contracts.types import EpisodeBatch
+from vla.contracts.config import PluginConfig, validate_min
+from vla.contracts.types import EpisodeBatch, Prefix
 from vla.data import check
 from vla.data.store import load_episodes
-from vla.nn.context import Context, Settled, widened
+from vla.nn.context import Context, repeat_context
 from vla.policies.vla import VLAPolicy
 
 Weights = dict[str, Tensor]
@@ -39,22 +39,21 @@ class Config(PluginConfig):
 
     teacher_steps: int = 10
     """Denoising steps of the teacher."""
-    batch: int = 64
-    """Decisions per update; of a policy that remembers a fourth as many episodes, four decisions
-    of each."""
-    draws: int = 8
-    """Noise draws per encoded decision: vision costs more than the head."""
+    batch_size: int = 64
+    """Decisions per update; for a policy with memory a quarter as many episodes with four
+    decisions each."""
+    num_noise_samples: int = 8
+    """Noise samples per encoded decision; encoding images costs more than the head."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers out of range."""
-        check_least(self, teacher_steps=2, batch=4, draws=1)
+        validate_min(self, teacher_steps=2, batch_size=4, num_noise_samples=1)
 
     def start(self, train: Any, data: Any) -> "Distillation":
         """Load the teacher and the observations.
 
         Raises:
-            ValueError: one of them is damaged, or they do not belong together, or the run is not
-                one of distillation.
+            ValueError: one of them is damaged, they do not fit together, or the run is no run of
+                distillation.
         """
         if not (isinstance(train, DistillConfig) and isinstance(data, Teacher)):
             raise ValueError("algo distill learns from a policy: use `vla train distill`")
@@ -62,66 +61,70 @@ class Config(PluginConfig):
 
 
 class Distillation:
-    """Satisfies `training.loop.Learner`."""
+    """Learner of distillation; satisfies `training.core.loop.Learner`."""
 
     def __init__(self, config: Config, train: DistillConfig, teacher: Teacher) -> None:
         self.config, self.train = config, train
-        policy, self.origin = checkpoint.load_ours(teacher.policy, "distillation")
-        if policy.steering is not None:
+        policy, self.origin = checkpoint.load_vla(teacher.policy, "distillation")
+        if policy.noise_actor is not None:
             raise ValueError(
-                f"{teacher.policy}: a steered policy; distil the one that it was steered from"
+                f"{teacher.policy}: got a policy with a noise actor (DSRL), expected one without; "
+                "distill the policy that DSRL started from"
             )
         self.teacher = policy.with_steps(config.teacher_steps).to(train.device).eval()
         self.module = student(policy).to(train.device)
-        self.windows = not policy.remembers
+        self.frames_only = not policy.remembers
         side = policy.config.backbone.image_px
         self.store = load_episodes(
-            teacher.data, cameras=policy.config.cameras, image_hw=(side, side),
-            stride=1 if self.windows else policy.execute, phase_seed=train.seed, phases=1,
-            cache_dir=teacher.data.parent / f"{teacher.data.name}-cache",
+            teacher.dataset, cameras=policy.config.cameras, image_hw=(side, side),
+            stride=1 if self.frames_only else policy.n_action_steps, phase_seed=train.seed,
+            phases=1, cache_dir=teacher.dataset.parent / f"{teacher.dataset.name}-cache",
         )  # fmt: skip
-        check.fits_robot(self.store, policy.robot, teacher.data)
+        check.fits_robot(self.store, policy.robot, teacher.dataset)
         self.rng = np.random.default_rng(train.seed)
-        count = len(self.store.frames if self.windows else self.store.seq_episode)
-        few = config.batch if self.windows else config.batch // QUERIES
-        self.stream = sampler.SequenceStream(np.arange(count), few, train.seed)
+        count = len(self.store.frames if self.frames_only else self.store.seq_episode)
+        size = config.batch_size if self.frames_only else config.batch_size // STATES_PER_EPISODE
+        self.stream = sampler.SequenceStream(np.arange(count), size, train.seed)
 
     def collect(self) -> EpisodeBatch:
         """Return the next observations."""
-        chosen, chunk = self.stream.next(), self.teacher.config.chunk
-        if self.windows:
-            return batches.window_batch(self.store, chosen, chunk)
-        even = np.ones(len(self.store.frames), np.float32)
-        return batches.episode_batch(self.store, chosen, chunk, QUERIES, even, self.rng)
+        indices, size = self.stream.next(), self.teacher.config.chunk_size
+        if self.frames_only:
+            return batches.frame_batch(self.store, indices, size)
+        uniform = np.ones(len(self.store.frames), np.float32)
+        return batches.episode_batch(
+            self.store, indices, size, STATES_PER_EPISODE, uniform, self.rng
+        )
 
     def update(
-        self, data: EpisodeBatch, optimiser: Optimiser, generator: torch.Generator
+        self, data: EpisodeBatch, optimizer: Optimizer, generator: torch.Generator
     ) -> dict[str, float]:
-        """Descend the squared distance between the student's chunks and the teacher's."""
-        self.module.eval()  # what the head is conditioned on is the teacher's to the bit
+        """Make one update on the squared error between student's and teacher's chunks."""
+        self.module.eval()  # bit-identical conditioning to the teacher's
         with torch.no_grad():
-            context = widened(self.teacher.contexts(data), self.config.draws)
-            shown = self.teacher.normalizer.action(torch.as_tensor(data.actions).to(context[0]))
-            shown = shown.repeat_interleave(self.config.draws, 0)
-            noise = torch.randn(shown.shape, generator=generator, device=shown.device)
-            settled = self._settle(shown, generator)
-            target = self.teacher.head.sample(context, noise[:, None], False, settled)[0][:, -1]
-        found = self._chunk(context, noise, settled)
-        loss = (found - target).square().mean()
-        figures = optimiser.step_(loss)
-        return {"loss": float(loss.detach()), **figures, "samples": float(len(data.query))}
+            context = repeat_context(self.teacher.contexts(data), self.config.num_noise_samples)
+            actions = self.teacher.normalizer.action(torch.as_tensor(data.actions).to(context[0]))
+            actions = actions.repeat_interleave(self.config.num_noise_samples, 0)
+            noise = torch.randn(actions.shape, generator=generator, device=actions.device)
+            prefix = self._prefix(actions, generator)
+            target = self.teacher.head.sample(context, noise[:, None], False, prefix)[0][:, -1]
+        predicted = self._chunk(context, noise, prefix)
+        loss = (predicted - target).square().mean()
+        step = optimizer.step(loss)
+        return {"loss": float(loss.detach()), **step, "samples": float(len(data.loss_index))}
 
-    def _chunk(self, context: Context, noise: Tensor, settled: Settled | None) -> Tensor:
-        return self.module.head.sample(context, noise[:, None], False, settled)[0][:, -1]
+    def _chunk(self, context: Context, noise: Tensor, prefix: Prefix | None) -> Tensor:
+        return self.module.head.sample(context, noise[:, None], False, prefix)[0][:, -1]
 
-    def _settle(self, shown: Tensor, generator: torch.Generator) -> Settled | None:
-        """Return what is settled of demonstrated chunks f32 [m, k, u], as in training the head."""
-        if not self.teacher.prefix:
+    def _prefix(self, actions: Tensor, generator: torch.Generator) -> Prefix | None:
+        """Return a random prefix of demonstrated chunks f32 [m, k, u], as in training the head."""
+        if not self.teacher.max_prefix_len:
             return None
-        return Settled(shown, self.teacher.head.draw_prefix(len(shown), generator).float(), False)
+        mask = self.teacher.head.draw_prefix_mask(len(actions), generator).float()
+        return Prefix(values=actions, mask=mask)
 
     def evaluate(self, weights: Weights, *, episodes: int, seed: int) -> Evaluation:
-        """Return the success of weights in simulation."""
+        """Return the success rate of weights in simulation."""
         averaged = copy.deepcopy(self.module)
         averaged.load_state_dict(weights)
         task = configs.from_json(None, self.origin.task, "task", vec_env.TASKS)
@@ -133,32 +136,35 @@ class Distillation:
         checkpoint.save(self.module, origin, folder, weights, also)
 
     def check_saved(self, folder: Path) -> None:
-        """Raise ValueError unless the checkpoint is whole."""
+        """Raise ValueError unless the checkpoint is complete."""
         checkpoint.load(folder)
 
     def state(self) -> dict[str, Any]:
-        """Return where the stream of data is."""
+        """Return the position of the stream of data."""
         return {"rng": self.rng.bit_generator.state, "stream": self.stream.state()}
 
-    def restore_(self, state: dict[str, Any]) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         """Continue the stream of data."""
         self.rng.bit_generator.state = state["rng"]
-        self.stream.restore_(state["stream"])
+        self.stream.restore(state["stream"])
 
 
-QUERIES = 4
-"""Decisions of an episode that are learned from, where a policy remembers."""
+STATES_PER_EPISODE = 4
+"""Decisions per episode that carry a loss, for a policy with memory."""
 
 
 def student(policy: VLAPolicy) -> VLAPolicy:
-    """Return a policy that denoises in one step and says the clean chunk, to begin with by the
-    teacher's network; nothing but its head learns.
+    """Return a policy that predicts the clean chunk in one denoising step.
+
+    It starts from the teacher's weights; only its head is trainable.
     """
-    head = replace(policy.config.head, steps=1, tuned=0, prediction="sample")  # type: ignore[call-arg]
+    head = replace(
+        policy.config.head, num_inference_steps=1, ft_denoising_steps=0, prediction_type="sample"
+    )  # type: ignore[call-arg]
     config = replace(policy.config, head=head)
-    made = config.build(policy.robot, policy.statistics, policy.text.tokenizer)
+    result = config.build(policy.robot, policy.statistics, policy.text.tokenizer)
     weights = {k: v for k, v in policy.state_dict().items() if not k.startswith("head.late.")}
-    made.load_state_dict(weights)
-    made.requires_grad_(False)
-    made.head.requires_grad_(True)
-    return made
+    result.load_state_dict(weights)
+    result.requires_grad_(False)
+    result.head.requires_grad_(True)
+    return result

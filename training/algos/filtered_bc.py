@@ -1,7 +1,8 @@
-"""Filtered behaviour cloning: practise, keep what succeeded, clone it beside the demonstrations.
+"""Filtered behaviour cloning: collect rollouts, keep the successes, clone them with the
+demonstrations.
 
-It needs no likelihood and no value: the fallback, and the control of everything cleverer. What
-counts as success is what the reward's source says.
+It needs no likelihood and no value: the baseline for the other algorithms. Success is what the
+source of the reward predicts.
 """
 
 from dataclasses import dataclass
@@ -9,62 +10,63 @@ from typing import Any
 
 import torch
 
-from training.optimiser import Optimiser
-from training.rl.config import PracticeConfig, Start
-from training.rl.experience import join
-from training.rl.practitioner import Practitioner
-from vla.contracts.config import PluginConfig, check_least
+from training.core.optimizer import Optimizer
+from training.rl.config import OnlineRLConfig, Start
+from training.rl.experience.episode import join
+from training.rl.runners.online_algorithm import OnlineAlgorithm
+from vla.contracts.config import PluginConfig, validate_min
 from vla.contracts.types import EpisodeBatch
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(PluginConfig):
-    """Settings of filtered cloning."""
+    """Settings of filtered behaviour cloning."""
 
-    batch: int = 16
+    batch_size: int = 16
     """Episodes per update."""
-    queries: int = 8
-    """Decisions per episode that carry a loss."""
+    states_per_episode: int = 8
+    """Decisions of each episode that carry a loss."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers out of range."""
-        check_least(self, batch=2, queries=1)
+        validate_min(self, batch_size=2, states_per_episode=1)
 
-    def start(self, train: Any, data: Any) -> "FilteredCloning":
-        """Load the policy to lift, its demonstrations and the critic.
+    def start(self, train: Any, data: Any) -> "FilteredBC":
+        """Load the policy to fine-tune, its demonstrations and the reward model.
 
         Raises:
-            ValueError: the run is not one of practice, or something to start from is damaged.
+            ValueError: the run is not one of online RL, or something to start from is damaged.
         """
-        if not (isinstance(train, PracticeConfig) and isinstance(data, Start)):
-            raise ValueError("algo filtered_bc learns from practice: use `vla train rl`")
-        return FilteredCloning(self, train, data)
+        if not (isinstance(train, OnlineRLConfig) and isinstance(data, Start)):
+            raise ValueError("algo filtered_bc learns from rollouts: use `vla train rl`")
+        return FilteredBC(self, train, data)
 
 
-class FilteredCloning(Practitioner):
-    """Satisfies `training.loop.Learner`."""
+class FilteredBC(OnlineAlgorithm):
+    """Satisfies `training.core.loop.Learner`."""
 
-    def __init__(self, config: Config, train: PracticeConfig, start: Start) -> None:
+    def __init__(self, config: Config, train: OnlineRLConfig, start: Start) -> None:
         super().__init__(train, start)
         self.config = config
 
     def collect(self) -> EpisodeBatch:
-        """Practise if it is time; return demonstrations and successes."""
-        self.practise_if_due_()
-        lessons, queries, batch = self.lessons(), self.config.queries, self.config.batch
-        own, shown = sum(len(moments) for _, moments in lessons), len(self.rounds.demos.frames)
-        # Every moment counts alike, but some are always demonstrations.
-        few = min(self.rng.binomial(batch, own / (own + shown)), batch - 1) if own else 0
-        parts = [self.demonstrated(batch - few, queries)]
-        if few:
-            parts.append(self.practised(lessons, few, queries))
-        return self.shaken(join(parts))
+        """Collect rollouts if due; return demonstrations and successes."""
+        self.collect_rollouts_if_due()
+        rollouts = self.bc_rollouts()
+        queries, batch_size = self.config.states_per_episode, self.config.batch_size
+        from_rollouts = sum(len(frames) for _, frames in rollouts)
+        share = from_rollouts / (from_rollouts + len(self.runner.demos.frames))
+        # Every frame counts alike, but some are always demonstrations.
+        count = min(self.rng.binomial(batch_size, share), batch_size - 1) if rollouts else 0
+        parts = [self.sample_demos(batch_size - count, queries)]
+        if count:
+            parts.append(self.sample_rollouts(rollouts, count, queries))
+        return self.augment(join(parts))
 
     def update(
-        self, data: EpisodeBatch, optimiser: Optimiser, generator: torch.Generator
+        self, data: EpisodeBatch, optimizer: Optimizer, generator: torch.Generator
     ) -> dict[str, float]:
-        """Descend the cloning loss once."""
+        """Descend the BC loss once."""
         loss, parts = self.policy.bc_loss(data, generator)
-        figures = optimiser.step_(loss)
+        metrics = optimizer.step(loss)
         values = {name: float(value) for name, value in parts.items()}
-        return {**values, **self.told(figures), "samples": float(len(data.query))}
+        return {**values, **self.log_metrics(metrics), "samples": float(len(data.loss_index))}

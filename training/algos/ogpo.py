@@ -1,10 +1,10 @@
-"""OGPO for diffusion heads: an off-policy value of chunks is the reward at the end of the chain.
+"""OGPO for diffusion heads: an off-policy chunk value is the reward at the end of the chain.
 
-After "Off-policy generative policy optimisation" (ICML 2026), published for flow heads. For states
-out of all practice, groups of chains are drawn from a slowly following copy of the policy; how much
-better than its group a chain's chunk is, by an ensemble of values learned from the same practice,
-is the advantage of each of its transitions. Ratios are clipped as in PPO; cloning of demonstrations
-and of successes holds the policy where data are.
+After "Off-policy generative policy optimization" (ICML 2026), published for flow heads. At states
+of all rollouts, groups of chains are sampled from a slowly following copy of the policy; how much
+better than its group a chunk is, by an ensemble of critics, is the advantage of each transition of
+its chain. Ratios are clipped as in PPO; the BC loss on demonstrations and successes keeps the
+policy near the data.
 """
 
 import copy
@@ -15,165 +15,176 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from training.optimiser import Optimiser
-from training.rl import store
-from training.rl.chunk_critics import ChunkCritics
-from training.rl.config import PracticeConfig, Start
-from training.rl.experience import join
-from training.rl.practitioner import Practitioner, some
-from training.rl.replay import transitions
-from vla.contracts.config import PluginConfig, check_least
+from training.core.optimizer import Optimizer
+from training.rl.config import OnlineRLConfig, Start
+from training.rl.experience import episode_store
+from training.rl.experience.episode import join
+from training.rl.experience.replay import transitions
+from training.rl.runners.chunk_critics import ChunkCritics
+from training.rl.runners.online_algorithm import OnlineAlgorithm, sample_sorted
+from vla.contracts.config import PluginConfig, validate_min
 from vla.contracts.types import EpisodeBatch
 from vla.nn import diffusion
-from vla.nn.context import Context, widened
+from vla.nn.context import Context, repeat_context
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(PluginConfig):
     """Settings of OGPO."""
 
-    episodes: int = 8
-    """Practised episodes per update."""
-    queries: int = 8
-    """States of each from which groups are drawn."""
-    group: int = 16
+    batch_episodes: int = 8
+    """Rollouts per update."""
+    states_per_episode: int = 8
+    """States of each from which groups are sampled."""
+    group_size: int = 16
     """Chains per state."""
-    min_std: float = 0.1
-    """Least standard deviation of a transition in practice, in normalised action units."""
-    clip: float = 0.02
-    """Largest useful change of a ratio, per number of the chunk."""
-    follow: float = 0.05
-    """Share of the way that the copy goes towards the policy at every update."""
-    critics: int = 5
-    """Values in the ensemble."""
-    width: int = 256
+    min_sampling_denoising_std: float = 0.1
+    """Least standard deviation of a transition, in sampling and in log-probabilities, in normalised
+    action units."""
+    clip_ploss_coef: float = 0.02
+    """Bound of a ratio's change, per number of the chunk."""
+    tau: float = 0.05
+    """Polyak coefficient of the policy's copy."""
+    num_critics: int = 5
+    """Q networks in the ensemble."""
+    critic_hidden_dim: int = 256
     """Width of their layers."""
-    critic_rate: float = 1e-3
+    critic_lr: float = 1e-3
     """Their learning rate."""
-    critic_steps: int = 8
-    """Their updates for each one of the policy."""
-    critic_batch: int = 256
-    """Transitions for each of those."""
-    critic_follow: float = 0.01
-    """Share of the way that their slow copy goes."""
-    warmup: int = 400
-    """Their updates before the policy's first."""
-    next_chunks: int = 4
-    """Chunks by which the state after a transition is valued."""
+    utd_ratio: int = 8
+    """Critic updates per policy update."""
+    critic_batch_size: int = 256
+    """Transitions per critic update."""
+    critic_tau: float = 0.01
+    """Polyak coefficient of their target networks."""
+    critic_warmup_steps: int = 400
+    """Critic updates before the policy's first."""
+    num_target_action_samples: int = 4
+    """Chunks that are sampled to value the state after a transition."""
     conservative: bool = False
-    """Trust an advantage only where all values agree on its sign, and then the least of them."""
-    policy: float = 1.0
+    """Trust an advantage only where all critics agree on its sign, and then the least of them."""
+    actor_loss_coef: float = 1.0
     """Weight of the clipped objective."""
-    clone: float = 0.5
-    """Weight of the cloning loss."""
-    cloned: int = 12
-    """Episodes cloned per update: half of them successes of practice, once there are any."""
+    bc_loss_coeff: float = 0.5
+    """Weight of the BC loss."""
+    bc_batch_size: int = 12
+    """Episodes cloned per update: half of them successful rollouts, once there are any."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers out of range."""
-        check_least(
-            self, episodes=1, queries=1, group=2, critics=1, critic_steps=0, critic_batch=1,
-            warmup=0, next_chunks=1, cloned=2, clip=0, policy=0, clone=0,
+        validate_min(
+            self, batch_episodes=1, states_per_episode=1, group_size=2, num_critics=1, utd_ratio=0,
+            critic_batch_size=1, critic_warmup_steps=0, num_target_action_samples=1,
+            bc_batch_size=2, clip_ploss_coef=0, actor_loss_coef=0, bc_loss_coeff=0,
         )  # fmt: skip
 
     def start(self, train: Any, data: Any) -> "Ogpo":
-        """Load the policy to lift, its demonstrations and the critic.
+        """Load the policy to fine-tune, its demonstrations and the reward model.
 
         Raises:
-            ValueError: the run is not one of practice, or something to start from is damaged.
+            ValueError: the run is not one of online RL, or something to start from is damaged.
         """
-        if not (isinstance(train, PracticeConfig) and isinstance(data, Start)):
-            raise ValueError("algo ogpo learns from practice: use `vla train rl`")
+        if not (isinstance(train, OnlineRLConfig) and isinstance(data, Start)):
+            raise ValueError("algo ogpo learns from rollouts: use `vla train rl`")
         return Ogpo(self, train, data)
 
 
 class Batch(NamedTuple):
-    """Practised episodes, some states of which are improved, and what is cloned."""
+    """Rollouts at some states of which the policy is improved, and what is cloned."""
 
     decisions: EpisodeBatch
     features: Tensor
-    cloned: EpisodeBatch
+    bc: EpisodeBatch
 
 
-class Ogpo(Practitioner):
-    """Satisfies `training.loop.Learner`."""
+class Ogpo(OnlineAlgorithm):
+    """Satisfies `training.core.loop.Learner`."""
 
-    def __init__(self, config: Config, train: PracticeConfig, start: Start) -> None:
+    def __init__(self, config: Config, train: OnlineRLConfig, start: Start) -> None:
         super().__init__(train, start)
         head, self.config = self.policy.head, config
-        head.config = replace(head.config, min_std=config.min_std)
-        self.acted = self.policy.config.execute
-        width = self.policy.backbone.sizes(0)[0]
-        inputs = width + self.acted * head.actions
-        beside = nn.ModuleDict({
-            "critics": ChunkCritics(inputs, config.critics, config.width, train.seed),
-            "slow": copy.deepcopy(self.policy).requires_grad_(requires_grad=False),
-        })  # fmt: skip
-        self.module.beside = beside.to(train.device)
+        head.config = replace(
+            head.config, min_sampling_denoising_std=config.min_sampling_denoising_std
+        )
+        self.executed = self.policy.config.n_action_steps
+        inputs = self.policy.backbone.sizes(0)[0] + self.executed * head.actions
+        self.critics = ChunkCritics(
+            inputs, config.num_critics, config.critic_hidden_dim, train.seed,
+            lr=config.critic_lr, tau=config.critic_tau,
+        )  # fmt: skip
+        self.optimizers = {"critics": self.critics.adam}
+        self.slow: Any = copy.deepcopy(self.policy).requires_grad_(requires_grad=False)
+        """The copy of the policy that follows it."""
+        value_net = nn.ModuleDict({"critics": self.critics, "slow": self.slow})
+        self.module.value_net = value_net.to(train.device)
         self.features: list[Tensor] = []
         self.next_chunks = np.zeros((0, 0, 0, 0), np.float32)
         self.value_error = 0.0
 
-    @property
-    def slow(self) -> Any:
-        """The copy of the policy that follows it."""
-        return self.module.beside["slow"]
-
     def collect(self) -> Batch:
-        """Practise if it is time; let the values learn; return states to improve the policy at."""
-        begun = self.practise_if_due_()
-        self._see_()
-        if begun:
-            self.next_chunks = self._look_ahead()
-            store.write_chunks(self.rounds.start.experience, self.rounds.count, self.next_chunks)
-        self._learn_values_(self.config.warmup if begun and self.rounds.count == 1 else 0)
-        episodes = self.rounds.episodes
-        chosen = self.rng.choice(len(episodes), min(self.config.episodes, len(episodes)), False)
-        self.drawn_([episodes[i] for i in chosen])
-        queries = [some(np.arange(len(episodes[i])), self.config.queries, self.rng) for i in chosen]
+        """Collect rollouts if due; update the critics; return states to improve the policy at."""
+        collected = self.collect_rollouts_if_due()
+        self._encode()
+        if collected:
+            self.next_chunks = self._sample_next_chunks()
+            episode_store.write_chunks(
+                self.runner.start.experience, self.runner.iteration, self.next_chunks
+            )
+        first = collected and self.runner.iteration == 1
+        self._update_critics(self.config.critic_warmup_steps if first else 0)
+        episodes, config = self.runner.episodes, self.config
+        chosen = self.rng.choice(len(episodes), min(config.batch_episodes, len(episodes)), False)
+        self.count_samples([episodes[i] for i in chosen])
+        queries = [
+            sample_sorted(np.arange(len(episodes[i])), config.states_per_episode, self.rng)
+            for i in chosen
+        ]
         decisions = self.gather([episodes[i] for i in chosen], queries)
         features = [self.features[i][q] for i, q in zip(chosen, queries, strict=True)]
-        return Batch(decisions, torch.cat(features), self._cloned())
+        return Batch(decisions, torch.cat(features), self._bc_batch())
 
     def update(
-        self, data: Batch, optimiser: Optimiser, generator: torch.Generator
+        self, data: Batch, optimizer: Optimizer, generator: torch.Generator
     ) -> dict[str, float]:
-        """Descend the clipped objective and the cloning loss once; the copy follows."""
+        """Descend the clipped objective and the BC loss once; the copy follows."""
         self.module.eval()
-        surrogate, spread = self._surrogate(data, generator)
-        clone, _ = self.policy.bc_loss(data.cloned, generator)
-        losses = {"policy": self.config.policy * surrogate, "clone": self.config.clone * clone}
-        figures = optimiser.step_(torch.stack(list(losses.values())).sum())
-        self._follow_()
+        config = self.config
+        surrogate, advantage_std = self._surrogate(data, generator)
+        bc_loss, _ = self.policy.bc_loss(data.bc, generator)
+        losses = {
+            "policy": config.actor_loss_coef * surrogate,
+            "bc_loss": config.bc_loss_coeff * bc_loss,
+        }
+        metrics = optimizer.step(torch.stack(list(losses.values())).sum())
+        self._follow()
         values = {name: float(loss.detach()) for name, loss in losses.items()}
-        values |= {"advantage": spread, "value_error": self.value_error}
-        return {**values, **self.told(figures), "samples": float(len(data.features))}
+        values |= {"advantage": advantage_std, "value_error": self.value_error}
+        return {**values, **self.log_metrics(metrics), "samples": float(len(data.features))}
 
     def _surrogate(self, data: Batch, generator: torch.Generator) -> tuple[Tensor, float]:
         """Return the clipped loss of groups of chains, and the deviation of their advantages."""
         config, head = self.config, self.policy.head
         with torch.no_grad():
-            before = widened(self.slow.contexts(data.decisions), config.group)
-            rows = len(data.features) * config.group
+            before = repeat_context(self.slow.contexts(data.decisions), config.group_size)
+            rows = len(data.features) * config.group_size
             noise = torch.randn((rows, *head.noise_shape), generator=generator)
             latents, _ = self.slow.head.sample(before, noise, True)
-            old = self.scores(self.slow.head, before, latents)
-            advantage = self.advantages(data.features, latents[:, -1, : self.acted])
-        context = widened(self.policy.contexts(data.decisions), config.group)
-        ratio = (self.scores(head, context, latents) - old).exp()
-        gain = (advantage / advantage.std().clamp(min=1e-6))[:, None]
-        bound = 1 - config.clip, 1 + config.clip
-        loss = -torch.minimum(ratio * gain, ratio.clamp(*bound) * gain).mean()
+            old = self.log_probs(self.slow.head, before, latents)
+            advantage = self.advantages(data.features, latents[:, -1, : self.executed])
+        context = repeat_context(self.policy.contexts(data.decisions), config.group_size)
+        ratio = (self.log_probs(head, context, latents) - old).exp()
+        weighted = (advantage / advantage.std().clamp(min=1e-6))[:, None]
+        bounded = ratio.clamp(1 - config.clip_ploss_coef, 1 + config.clip_ploss_coef)
+        loss = -torch.minimum(ratio * weighted, bounded * weighted).mean()
         return loss, float(advantage.std())
 
-    def scores(self, head: Any, context: Context, latents: Tensor) -> Tensor:
+    def log_probs(self, head: Any, context: Context, latents: Tensor) -> Tensor:
         """Return log-probabilities f32 [m, steps] of transitions, per executed number."""
-        found = []
-        for i in range(head.config.steps):
+        log_probs = []
+        for i in range(head.config.num_inference_steps):
             mean, std = head.step(i, latents[:, i], context, True)
-            mean, latent = mean[:, : self.acted], latents[:, i + 1, : self.acted]
-            found.append(diffusion.gaussian_log_prob(latent, mean, std) / latent[0].numel())
-        return torch.stack(found, 1)
+            mean, latent = mean[:, : self.executed], latents[:, i + 1, : self.executed]
+            log_probs.append(diffusion.gaussian_log_prob(latent, mean, std) / latent[0].numel())
+        return torch.stack(log_probs, 1)
 
     def advantages(self, features: Tensor, chunk: Tensor) -> Tensor:
         """Return how much better than its group each chunk is, f32 [m g].
@@ -182,79 +193,80 @@ class Ogpo(Practitioner):
             features: f32 [m, d].
             chunk: f32 [m g, h, u], those of a state side by side.
         """
-        group = self.config.group
-        critics: ChunkCritics = self.module.beside["critics"]
-        value = critics(features.repeat_interleave(group, 0), chunk)
-        value = value.unflatten(1, (-1, group))
+        group_size = self.config.group_size
+        value = self.critics(features.repeat_interleave(group_size, 0), chunk)
+        value = value.unflatten(1, (-1, group_size))
         better = (value - value.mean(2, keepdim=True)).flatten(1)  # [n, m g]
         return agreed(better) if self.config.conservative else better.mean(0)
 
-    def _cloned(self) -> EpisodeBatch:
-        """Draw demonstrations, and as many successes of practice, if there are any."""
-        lessons, half = self.lessons(), self.config.cloned // 2
-        parts = [self.demonstrated(half if lessons else 2 * half, self.config.queries)]
-        if lessons:
-            parts.append(self.practised(lessons, half, self.config.queries))
-        return self.shaken(join(parts))
+    def _bc_batch(self) -> EpisodeBatch:
+        """Draw demonstrations, and as many successful rollouts, if there are any."""
+        rollouts, half = self.bc_rollouts(), self.config.bc_batch_size // 2
+        queries = self.config.states_per_episode
+        parts = [self.sample_demos(half if rollouts else 2 * half, queries)]
+        if rollouts:
+            parts.append(self.sample_rollouts(rollouts, half, queries))
+        return self.augment(join(parts))
 
     @torch.no_grad()
-    def _see_(self) -> None:
-        """Encode episodes that were not yet seen; make transitions of all."""
-        episodes = self.rounds.episodes
+    def _encode(self) -> None:
+        """Encode new episodes; make transitions of all."""
+        episodes = self.runner.episodes
         if len(self.features) == len(episodes):
             return
         for episode in episodes[len(self.features) :]:
-            # What the values see does not move while the policy learns.
-            seen = self.begun.contexts(self.moments(episode))
-            self.features.append(seen.pooled)
-        self.transitions = transitions(self.policy, self.features, episodes, self.rounds.worth)
+            # What the critics see does not change while the policy learns.
+            context = self.ref_policy.contexts(self.boundaries(episode))
+            self.features.append(context.pooled)
+        self.transitions = transitions(self.policy, self.features, episodes, self.runner.rewards)
 
     @torch.no_grad()
-    def _look_ahead(self) -> np.ndarray:
-        """Draw, at every moment of practice, what the slow copy would do there: [m, c, h, u]."""
-        count, found = self.config.next_chunks, []
-        generator = torch.Generator().manual_seed(self.run.seed * 1000 + self.rounds.count)
-        for episode in self.rounds.episodes:
-            context = widened(self.slow.contexts(self.moments(episode)), count)
+    def _sample_next_chunks(self) -> np.ndarray:
+        """Sample chunks of the slow copy at every state of the rollouts: [m, c, h, u]."""
+        count, chunks = self.config.num_target_action_samples, []
+        generator = torch.Generator().manual_seed(self.run.seed * 1000 + self.runner.iteration)
+        for episode in self.runner.episodes:
+            context = repeat_context(self.slow.contexts(self.boundaries(episode)), count)
             noise = torch.randn(
                 (len(context.pooled), *self.policy.head.noise_shape), generator=generator
             )
             latents, _ = self.slow.head.sample(context, noise, True)
-            found.append(latents[:, -1, : self.acted].unflatten(0, (-1, count)))
-        return torch.cat(found).numpy()
+            chunks.append(latents[:, -1, : self.executed].unflatten(0, (-1, count)))
+        return torch.cat(chunks).numpy()
 
-    def restore_(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken."""
-        super().restore_(state)
-        self.next_chunks = store.read_chunks(self.rounds.start.experience, self.rounds.count)
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from `state`."""
+        super().restore(state)
+        self.next_chunks = episode_store.read_chunks(
+            self.runner.start.experience, self.runner.iteration
+        )
 
     @torch.no_grad()
-    def _learn_values_(self, extra: int) -> None:
-        """Let the values learn from transitions drawn from all practice."""
-        critics: ChunkCritics = self.module.beside["critics"]
-        told, config, count = self.transitions, self.config, self.config.next_chunks
-        ahead = torch.from_numpy(self.next_chunks)
-        for _ in range(config.critic_steps + extra):
-            i = torch.from_numpy(self.rng.integers(len(told.reward), size=config.critic_batch))
-            after = told.before[i] + 1
-            features = told.features[after].repeat_interleave(count, 0)
-            value = critics(features, ahead[after].flatten(0, 1), slow=True)
+    def _update_critics(self, warmup_steps: int) -> None:
+        """Update the critics with transitions of all rollouts."""
+        data, config = self.transitions, self.config
+        count = config.num_target_action_samples
+        next_chunks = torch.from_numpy(self.next_chunks)
+        for _ in range(config.utd_ratio + warmup_steps):
+            size = config.critic_batch_size
+            i = torch.from_numpy(self.rng.integers(len(data.reward), size=size))
+            after = data.state[i] + 1
+            features = data.features[after].repeat_interleave(count, 0)
+            value = self.critics.slow(features, next_chunks[after].flatten(0, 1))
             value = value.mean(0).unflatten(0, (-1, count)).mean(1)
-            target = told.reward[i] + self.run.gamma * told.goes_on[i] * value
-            self.value_error = critics.learn_(
-                told.features[told.before[i]], told.chunk[i], target,
-                rate=config.critic_rate, follow=config.critic_follow,
-            )  # fmt: skip
+            target = data.reward[i] + self.run.gamma * data.not_terminated[i] * value
+            features = data.features[data.state[i]]
+            self.value_error = self.critics.update(features, data.chunk[i], target)
 
     @torch.no_grad()
-    def _follow_(self) -> None:
+    def _follow(self) -> None:
         pairs = zip(self.slow.state_dict().values(), self.policy.state_dict().values(), strict=True)
         for slow, value in pairs:
             if value.is_floating_point():
-                slow.lerp_(value, self.config.follow)
+                slow.lerp_(value, self.config.tau)
 
 
 def agreed(better: Tensor) -> Tensor:
-    """Return, of advantages f32 [n, m] by n values, the one nearest 0 where all agree, else 0."""
+    """Return, of advantages f32 [n, m] by n critics, the one nearest 0 where all agree, else 0."""
     least, most = better.min(0).values, better.max(0).values
     return torch.where(least > 0, least, torch.where(most < 0, most, 0.0))

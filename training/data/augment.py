@@ -1,31 +1,31 @@
-"""Makes few pictures go further: whole episodes shifted and brightened or darkened as one."""
+"""Image augmentation: random shift and brightness, the same for all images of an episode."""
 
 import cv2
 import numpy as np
 
 
-def shaken(
-    images: np.ndarray, row: np.ndarray, *, shift_px: int, gain: float, rng: np.random.Generator,
-    first: int = 0, rows: int = 0,
+def shift_and_brighten(
+    images: np.ndarray, episode: np.ndarray, *, shift_px: int, brightness: float,
+    rng: np.random.Generator, first: int = 0, count: int = 0,
 ) -> np.ndarray:  # fmt: skip
-    """Return images of which each view of each row is shifted and brightened alike over time.
+    """Return images with one random shift and brightness per view and episode.
 
     Args:
         images: u8 [n, v, h, w, 3].
-        row: i64 [n], episode of each.
-        shift_px: Largest shift along either side; what comes in repeats the border.
-        gain: Largest change of brightness, as a share.
+        episode: i64 [n], episode of each.
+        shift_px: Largest shift along either axis; the border is replicated.
+        brightness: Largest relative change of brightness.
         rng: Source of randomness.
-        first: Where row 0 lies in a larger batch, for all of which numbers are drawn.
-        rows: Rows of that batch; 0 where this is all of it.
+        first: Index of episode 0 in a larger batch, for all of which numbers are drawn.
+        count: Episodes of the larger batch; 0 if `images` is the whole batch.
     """
     out = np.empty_like(images)
     size = images.shape[3], images.shape[2]
-    for one in range(rows or int(row.max()) + 1):
-        members = np.flatnonzero(row == one - first)
+    for index in range(count or int(episode.max()) + 1):
+        members = np.flatnonzero(episode == index - first)
         for v in range(images.shape[1]):
             dy, dx = rng.integers(-shift_px, shift_px + 1, size=2)
-            factor = 1.0 + rng.uniform(-gain, gain)
+            factor = 1.0 + rng.uniform(-brightness, brightness)
             table = np.clip(np.arange(256) * factor, 0, 255).astype(np.uint8)
             move = np.array([[1.0, 0.0, -dx], [0.0, 1.0, -dy]])
             for i in members:

@@ -1,4 +1,4 @@
-"""Makes `EpisodeBatch`es of an `EpisodeStore`: whole episodes, or single decisions."""
+"""Builds `EpisodeBatch`es from an `EpisodeStore`: whole episodes, or single decisions."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -7,133 +7,126 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from training.core.distributed import Partition
 from training.data import augment
 from training.data.sampler import draw_weighted
-from training.team import Part
-from vla.contracts.types import EpisodeBatch, Share
+from vla.contracts.types import BatchShard, EpisodeBatch
 from vla.data.store import EpisodeStore
 
 Features = Mapping[str, np.ndarray]
-"""What a frozen backbone made of all frames of a store, by name (`training.data.features`)."""
+"""Outputs of a frozen backbone for all frames of a store, by name (`training.data.features`)."""
 
 
 def episode_batch(
-    store: EpisodeStore, sequences: np.ndarray, chunk: int, queries: int, weights: np.ndarray,
-    rng: np.random.Generator, features: Features | None = None, part: Part | None = None,
+    store: EpisodeStore, sequences: np.ndarray, chunk_size: int, num_states: int,
+    weights: np.ndarray, rng: np.random.Generator, features: Features | None = None,
+    partition: Partition | None = None,
 ) -> EpisodeBatch:  # fmt: skip
-    """Return every decision of some sequences, a few of which carry a loss.
+    """Return every decision of some sequences; a sample of the decisions carries a loss.
 
     Args:
-        store: Where they lie.
+        store: The data set.
         sequences: i64 [b].
-        chunk: K, actions per decision.
-        queries: Decisions per sequence that carry a loss; all of a shorter one.
-        weights: f32 [f], with which decisions are drawn to carry a loss.
+        chunk_size: K, actions per decision.
+        num_states: Decisions per sequence that carry a loss; all of a shorter sequence.
+        weights: f32 [f], sampling weight of each decision of the store.
         rng: Source of randomness.
-        features: What stands for the pictures of all frames of the store.
-        part: Whose share to return; all if None.
+        features: Cached features of all frames of the store.
+        partition: Return this process's part of the batch; all of it if None.
     """
     lengths = store.seq_lengths[sequences]
     within = np.arange(lengths.max())
     valid = within < lengths[:, None]
     frames = (store.seq_offsets[sequences][:, None] + within)[valid]
-    row, decision = np.nonzero(valid)
-    share = np.zeros(valid.shape, np.float32)
-    share[valid] = weights[frames]
-    chosen = draw_weighted(share, min(queries, len(within)), rng)
-    flat = np.cumsum(valid).reshape(valid.shape) - 1  # place of each valid decision among frames
-    kept = np.take_along_axis(valid, chosen, 1)
-    query = np.take_along_axis(flat, chosen, 1)[kept]
+    episode, decision = np.nonzero(valid)
+    padded = np.zeros(valid.shape, np.float32)
+    padded[valid] = weights[frames]
+    columns = draw_weighted(padded, min(num_states, len(within)), rng)
+    flat = np.cumsum(valid).reshape(valid.shape) - 1  # index of each valid decision among frames
+    loss = np.take_along_axis(flat, columns, 1)[np.take_along_axis(valid, columns, 1)]
     tasks = tuple(store.tasks[e] for e in store.seq_episode[sequences])
-    found = _Chosen(frames, row, decision, np.sort(query), tasks)
-    return _batch(store, found, chunk, features, part)
+    indices = _Indices(frames, episode, decision, np.sort(loss), tasks)
+    return _batch(store, indices, chunk_size, features, partition)
 
 
-def window_batch(
-    store: EpisodeStore, frames: np.ndarray, chunk: int, features: Features | None = None,
-    part: Part | None = None,
+def frame_batch(
+    store: EpisodeStore, frames: np.ndarray, chunk_size: int, features: Features | None = None,
+    partition: Partition | None = None,
 ) -> EpisodeBatch:  # fmt: skip
-    """Return single decisions, each an episode of its own; frames i64 [b] are rows of the store."""
-    episode = store.frame_episode[frames]
+    """Return single decisions as episodes of length 1; frames i64 [b] are rows of the store."""
     index = np.arange(len(frames))
-    tasks = tuple(store.tasks[e] for e in episode)
-    chosen = _Chosen(frames, index, np.zeros_like(index), index, tasks)
-    return _batch(store, chosen, chunk, features, part)
+    tasks = tuple(store.tasks[e] for e in store.frame_episode[frames])
+    indices = _Indices(frames, index, np.zeros_like(index), index, tasks)
+    return _batch(store, indices, chunk_size, features, partition)
 
 
-def shaken(
-    batch: EpisodeBatch, shift_px: int, gain: float, rng: np.random.Generator
+def augment_batch(
+    batch: EpisodeBatch, shift_px: int, brightness: float, rng: np.random.Generator
 ) -> EpisodeBatch:
-    """Return a batch with its pictures shifted and brightened, episode by episode.
+    """Return a batch with randomly shifted and brightened images, alike within an episode.
 
     Args:
-        batch: What to learn from.
-        shift_px: Largest shift.
-        gain: Largest change of brightness, as a share.
+        batch: The batch.
+        shift_px: Largest shift in pixels.
+        brightness: Largest relative change of brightness.
         rng: Source of randomness.
     """
-    if not (shift_px or gain):
+    if not (shift_px or brightness):
         return batch
-    images, row, share = batch.images.numpy(), batch.row.numpy(), batch.share
-    first, rows = (share.row, share.rows) if share else (0, 0)
-    moved = augment.shaken(
-        images, row, shift_px=shift_px, gain=gain, rng=rng, first=first, rows=rows
-    )
-    return replace(batch, images=torch.from_numpy(moved))
+    first, count = batch.shard[:2] if batch.shard else (0, 0)
+    images = augment.shift_and_brighten(
+        batch.images.numpy(), batch.episode_index.numpy(), shift_px=shift_px,
+        brightness=brightness, rng=rng, first=first, count=count,
+    )  # fmt: skip
+    return replace(batch, images=torch.from_numpy(images))
 
 
-class _Chosen(NamedTuple):
-    """What is in a batch, as places in a store and in each other; see `EpisodeBatch`."""
+class _Indices(NamedTuple):
+    """Contents of a batch as indices into a store and into each other; see `EpisodeBatch`."""
 
     frames: np.ndarray
-    row: np.ndarray
+    episode: np.ndarray
     decision: np.ndarray
-    query: np.ndarray
+    loss: np.ndarray
     tasks: tuple[str, ...]
 
-    def share(self, part: Part) -> tuple["_Chosen", Share]:
-        """Return a process's share of it."""
-        rows = len(self.tasks)
-        begin, end = part.range(rows)
-        own = (self.row >= begin) & (self.row < end)
-        asked = own[self.query]
-        before = int((self.row < begin).sum())
-        share = Share(begin, rows, int((self.row[self.query] < begin).sum()), len(self.query),
-                      float(len(self.query)))  # fmt: skip
-        return _Chosen(
-            self.frames[own], self.row[own] - begin, self.decision[own],
-            self.query[asked] - before, self.tasks[begin:end] or self.tasks[:1],
-        ), share  # fmt: skip
+    def part(self, partition: Partition) -> tuple["_Indices", BatchShard]:
+        """Return one process's part."""
+        count = len(self.tasks)
+        begin, end = partition.range(count)
+        inside = (self.episode >= begin) & (self.episode < end)
+        loss_inside = inside[self.loss]
+        before = int((self.episode < begin).sum())
+        shard = BatchShard(
+            begin, count, int((self.episode[self.loss] < begin).sum()), len(self.loss),
+            float(len(self.loss)),
+        )  # fmt: skip
+        return _Indices(
+            self.frames[inside], self.episode[inside] - begin, self.decision[inside],
+            self.loss[loss_inside] - before, self.tasks[begin:end] or self.tasks[:1],
+        ), shard  # fmt: skip
 
 
 def _batch(
-    store: EpisodeStore, chosen: _Chosen, chunk: int, features: Features | None,
-    part: Part | None,
+    store: EpisodeStore, indices: _Indices, chunk_size: int, features: Features | None,
+    partition: Partition | None,
 ) -> EpisodeBatch:  # fmt: skip
-    share = None
-    if part is not None:
-        chosen, share = chosen.share(part)
-    frames, row, decision, query, tasks = chosen
+    shard = None
+    if partition is not None:
+        indices, shard = indices.part(partition)
+    frames, loss = indices.frames, indices.loss
     episode, time = store.frame_episode[frames], store.frame_time[frames]
-    actions, pad = store.action_chunks(episode[query], time[query], chunk)
+    actions, action_is_pad = store.action_chunks(episode[loss], time[loss], chunk_size)
+    empty = np.zeros((len(frames), store.frames.shape[1], 0, 0, 3), np.uint8)
     arrays = {
-        "images": store.frames[frames] if features is None else _unseen(store, len(frames)),
-        "proprio": store.state_at(episode, time),
-        "now": time.astype(np.float32),
-        "row": row,
-        "decision": decision,
-        "query": query,
-        "actions": actions,
-        "pad": pad,
-        "weight": np.ones(len(query), np.float32),
-    }
-    seen = None
+        "images": store.frames[frames] if features is None else empty,
+        "proprio": store.state_at(episode, time), "step_index": time.astype(np.float32),
+        "episode_index": indices.episode, "decision": indices.decision, "loss_index": loss,
+        "actions": actions, "action_is_pad": action_is_pad,
+        "weight": np.ones(len(loss), np.float32),
+    }  # fmt: skip
+    cached = None
     if features is not None:
-        seen = {name: torch.from_numpy(part[frames]) for name, part in features.items()}
-    tensors = {k: torch.from_numpy(v) for k, v in arrays.items()}
-    return EpisodeBatch(task=tasks, features=seen, share=share, **tensors)
-
-
-def _unseen(store: EpisodeStore, count: int) -> np.ndarray:
-    """Return pictures u8 [n, v, 0, 0, 3]."""
-    return np.zeros((count, store.frames.shape[1], 0, 0, 3), np.uint8)
+        cached = {name: torch.from_numpy(values[frames]) for name, values in features.items()}
+    tensors = {name: torch.from_numpy(values) for name, values in arrays.items()}
+    return EpisodeBatch(task=indices.tasks, features=cached, shard=shard, **tensors)

@@ -1,8 +1,7 @@
-"""Keeps what a frozen backbone makes of a data set's pictures: it looks once, not every epoch.
+"""Cache of a frozen backbone's features of a data set: images are encoded once, not every epoch.
 
-A zarr store beside the data, whole or absent, named by a hash of everything that decides what is in
-it: another weight, picture, size or instruction is another store. A run that was killed on the way
-goes on where it was.
+The cache is a zarr store next to the data set, written atomically and named by a hash of all that
+determines its content: weights, images, sizes and instructions. A killed run resumes writing it.
 """
 
 import fcntl
@@ -29,53 +28,53 @@ from vla.policies.vla import VLAPolicy
 
 VERSION = 1
 BLOCK = 64
-"""Frames that are looked at, and stored, at once."""
+"""Frames that are encoded and stored at once."""
 
 
 def load(policy: VLAPolicy, store: EpisodeStore, folder: Path) -> dict[str, np.ndarray]:
-    """Return what a policy's frozen backbone makes of all frames of a store, by name: f32 [f, ...].
+    """Return the frozen features of all frames of a store by name, f32 [f, ...].
 
     Args:
-        policy: On its device.
-        store: The frames, and the instruction of each.
-        folder: Where features are kept.
+        policy: The policy, on its device.
+        store: The frames and the instruction of each.
+        folder: Folder of the cache.
 
     Raises:
-        ValueError: the backbone has nothing frozen, or its features do not fit into memory.
+        ValueError: the backbone has no frozen part, or the features do not fit into memory.
     """
     backbone = policy.backbone
     if not (isinstance(backbone, Cacheable) and backbone.frozen):
         raise ValueError(
-            f"features: backbone {type_name(policy.config.backbone)!r} has no frozen part to "
-            "keep; freeze it (tiny: --policy.backbone.frozen True, pretrained ones: "
-            "--policy.backbone.tune frozen), or take --features encode"
+            f"cache_frozen_features: backbone {type_name(policy.config.backbone)!r} has no frozen "
+            "part; freeze it (tiny: --policy.backbone.frozen True, pretrained ones: "
+            "--policy.backbone.finetune_mode frozen), or leave --cache-frozen-features out"
         )
     place = folder / f"features-{name(policy, store)}.zarr"
     folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder / f".{place.name}.lock"):
-        found = _read(place, len(store.frames))
-        if found is None:
+    with _locked(folder / f".{place.name}.lock"):
+        cached = _read(place, len(store.frames))
+        if cached is None:
             shutil.rmtree(place, ignore_errors=True)
             _write(policy, store, place)
-            found = _read(place, len(store.frames))
-    if found is None:
+            cached = _read(place, len(store.frames))
+    if cached is None:
         raise ValueError(f"{place}: damaged while it was written; is the disk full?")
-    return found
+    return cached
 
 
 def name(policy: VLAPolicy, store: EpisodeStore) -> str:
-    """Return a hash of everything that decides what `load` returns."""
+    """Return a hash of all that determines what `load` returns."""
     digest = hashlib.blake2b(digest_size=16)
-    learned = {n for n, p in policy.backbone.named_parameters() if p.requires_grad}
+    trained = {n for n, p in policy.backbone.named_parameters() if p.requires_grad}
     for key, value in policy.backbone.state_dict().items():
-        if key not in learned:
-            whole = value.detach().cpu().contiguous()
-            digest.update(f"{key} {whole.dtype} {tuple(whole.shape)} ".encode())
-            digest.update(whole.reshape(-1).view(torch.uint8).numpy().tobytes())
+        if key not in trained:
+            tensor = value.detach().cpu().contiguous()
+            digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     key = {
         "version": VERSION, "backbone": configs.to_json(policy.config.backbone),
         "data": content_hash(store.info), "cameras": list(store.cameras),
-        "tasks": list(store.tasks),  # a language model sees pictures in the light of what is asked
+        "tasks": list(store.tasks),  # a language model encodes images together with the instruction
         "frames": list(store.frames.shape), "words": policy.text.tokenizer.to_str(),
         "device": policy.device.type,
     }  # fmt: skip
@@ -85,41 +84,41 @@ def name(policy: VLAPolicy, store: EpisodeStore) -> str:
 
 
 def _write(policy: VLAPolicy, store: EpisodeStore, place: Path) -> None:
-    """Look at every frame, block by block, under another name until all is there."""
+    """Encode all frames block by block, under a temporary name until the cache is complete."""
     part = place.with_name(f".{place.name}.part")
-    done, count = _done(part), len(store.frames)
+    done, count = _frames_done(part), len(store.frames)
     arrays: dict[str, Any] = {}
-    for begin in track(range(0, count, BLOCK), "looking once", transient=True):
+    for begin in track(range(0, count, BLOCK), "encoding images", transient=True):
         if begin < done:
             continue
         rows = np.arange(begin, min(begin + BLOCK, count))
-        found = {k: v.float().cpu().numpy() for k, v in look(policy, store, rows).items()}
+        values = {k: v.float().cpu().numpy() for k, v in encode(policy, store, rows).items()}
         if not arrays:
-            _check_fits(found, count)
-            arrays = {k: _array(part / k, v, count, begin > 0) for k, v in found.items()}
-        for key, value in found.items():
+            _check_memory(values, count)
+            arrays = {k: _array(part / k, v, count, begin > 0) for k, v in values.items()}
+        for key, value in values.items():
             arrays[key][begin : begin + len(rows)] = value
-        _set_done(part, begin + len(rows), sorted(arrays))
+        _write_done(part, begin + len(rows), sorted(arrays))
     part.rename(place)
 
 
 @torch.no_grad()
-def look(policy: VLAPolicy, store: EpisodeStore, rows: np.ndarray) -> dict[str, torch.Tensor]:
-    """Return what the frozen part makes of some frames, as training would."""
+def encode(policy: VLAPolicy, store: EpisodeStore, rows: np.ndarray) -> dict[str, torch.Tensor]:
+    """Return the frozen features of some frames, computed as in training."""
     device, before = policy.device, policy.training
     tasks = tuple(store.tasks[e] for e in store.frame_episode[rows])
     images = torch.from_numpy(store.frames[rows]).to(device)
     policy.eval()
     with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-        found: dict[str, torch.Tensor] = policy.backbone.frozen_features(
+        features: dict[str, torch.Tensor] = policy.backbone.frozen_features(
             images, policy.text(tasks, device)
         )
     policy.train(before)
-    return found
+    return features
 
 
-def _array(place: Path, example: np.ndarray, count: int, begun: bool) -> Any:
-    if begun:
+def _array(place: Path, example: np.ndarray, count: int, exists: bool) -> Any:
+    if exists:
         return zarr.open_array(place, mode="r+")
     return zarr.create_array(
         place, shape=(count, *example.shape[1:]), dtype="float32", overwrite=True,
@@ -128,19 +127,19 @@ def _array(place: Path, example: np.ndarray, count: int, begun: bool) -> Any:
     )  # fmt: skip
 
 
-def _check_fits(found: dict[str, np.ndarray], count: int) -> None:
-    """Raise ValueError unless the features of all frames fit into what memory is free."""
-    wanted = sum(value[0].nbytes for value in found.values()) * count
+def _check_memory(values: dict[str, np.ndarray], count: int) -> None:
+    """Raise ValueError unless the features of all frames fit into free memory."""
+    needed = sum(value[0].nbytes for value in values.values()) * count
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if wanted > free:
+    if needed > free:
         raise ValueError(
-            f"features: {count} frames take {wanted / 1e9:.1f} GB, {free / 1e9:.1f} GB of memory "
-            "are free; learn from fewer episodes, or take --features encode"
+            f"cache_frozen_features: {count} frames need {needed / 1e9:.1f} GB, {free / 1e9:.1f} "
+            "GB of memory are free; learn from fewer episodes, or leave --cache-frozen-features out"
         )
 
 
-def _done(part: Path) -> int:
-    """Return the frames that an earlier run has looked at."""
+def _frames_done(part: Path) -> int:
+    """Return the number of frames that an earlier run has encoded."""
     path = part / "done.json"
     try:
         return int(json.loads(path.read_text())["frames"])
@@ -150,30 +149,30 @@ def _done(part: Path) -> int:
         return 0
 
 
-def _set_done(part: Path, count: int, names: list[str]) -> None:
-    fresh = part / ".done.json.new"
-    fresh.write_text(json.dumps({"frames": count, "names": names}))
-    fresh.replace(part / "done.json")
+def _write_done(part: Path, count: int, names: list[str]) -> None:
+    temporary = part / ".done.json.new"
+    temporary.write_text(json.dumps({"frames": count, "names": names}))
+    temporary.replace(part / "done.json")
 
 
 def _read(place: Path, count: int) -> dict[str, np.ndarray] | None:
-    """Return kept features, or None if there are none or they are damaged."""
-    found = {}
+    """Return cached features, or None if there are none or they are damaged."""
+    features = {}
     try:
         for key in json.loads((place / "done.json").read_text())["names"]:
             array = zarr.open_array(place / key, mode="r")
             # zarr reads a missing chunk as zeros; a damaged one fails its checksum.
             if array.shape[0] != count or array.nchunks_initialized != array.nchunks:
                 return None
-            found[key] = np.asarray(array[:])
+            features[key] = np.asarray(array[:])
     except (ValueError, OSError, LookupError, TypeError, RuntimeError):
         return None
-    return found
+    return features
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Let one process at a time look; the others find what it kept."""
+def _locked(path: Path) -> Iterator[None]:
+    """Lock a file, so that one process at a time fills the cache."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -1,7 +1,7 @@
-"""Draws which sequences or decisions of an `EpisodeStore` make a batch; numpy only.
+"""Samples the sequences or decisions of an `EpisodeStore` that make up a batch; numpy only.
 
-What is in a batch is gathered in `training.data.batches`. All randomness comes from the generators
-given or held here, and a stream of batches can be saved and continued to the bit.
+`training.data.batches` builds the batch. Generators are arguments or part of a stream's state, so a
+stream of batches can be saved and resumed bit-identically.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ def motion_weights(store: EpisodeStore, horizon: int) -> np.ndarray:
     stats = store.action_statistics()
     span = stats.max - stats.min
     change = np.abs(np.diff(store.actions, axis=0, prepend=store.actions[:1]))
-    change[store.step_offsets[:-1]] = 0.0  # the first step of an episode follows nothing
+    change[store.step_offsets[:-1]] = 0.0  # the first step of an episode has no predecessor
     moves = np.any(change > _MOVING_SHARE_OF_RANGE * span, axis=1)
     total = np.concatenate([[0], np.cumsum(moves)])
     episode = store.frame_episode
@@ -33,10 +33,10 @@ def motion_weights(store: EpisodeStore, horizon: int) -> np.ndarray:
 
 
 def draw_weighted(weight: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw `count` different columns of each row, with probability in proportion to `weight`.
+    """Sample `count` different columns of each row with probability proportional to `weight`.
 
     Args:
-        weight: f32 `b t`, at least 0; columns of weight 0 come last of all.
+        weight: f32 `b t`, at least 0; columns of weight 0 are taken last.
         count: At most t.
         rng: Source of randomness.
 
@@ -53,23 +53,23 @@ def draw_weighted(weight: np.ndarray, count: int, rng: np.random.Generator) -> n
 class SequenceStream:
     """An endless stream of batches of sequences, every sequence once per epoch.
 
-    Batches mix lengths as the data do: a batch of equally long sequences would hide from batch
-    statistics what differs between short and long. The last batch of an epoch may be smaller.
+    Batches mix sequence lengths as the data do, because batch statistics need both short and long
+    sequences. The last batch of an epoch may be smaller.
     """
 
     def __init__(self, sequences: np.ndarray, batch: int, seed: int) -> None:
-        """Prepare the stream.
+        """Start the stream.
 
         Args:
-            sequences: i64 `q`, what to draw from.
+            sequences: i64 `q`, sequences to sample.
             batch: Sequences per batch.
-            seed: Decides the order.
+            seed: Seed of the order.
 
         Raises:
-            ValueError: there is nothing to draw from.
+            ValueError: `sequences` is empty.
         """
         if not len(sequences):
-            raise ValueError("no sequences to draw batches from, expected at least one")
+            raise ValueError("got no sequences, expected at least one")
         self._sequences, self._batch = sequences, batch
         self._rng = np.random.default_rng(seed)
         self._begin_epoch()
@@ -87,18 +87,18 @@ class SequenceStream:
         return self._order[self._served - self._batch : self._served]
 
     def state(self) -> dict[str, Any]:
-        """Return where the stream is, as JSON types."""
+        """Return the position of the stream as JSON types."""
         return {"epoch": self._epoch_state, "served": self._served}
 
-    def restore_(self, state: dict[str, Any]) -> None:
-        """Go to where `state()` was taken from a stream made with the same arguments."""
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a state of a stream with the same arguments."""
         self._rng.bit_generator.state = state["epoch"]
         self._begin_epoch()
         self._served = state["served"]
 
 
 def no_longer_than(lengths: np.ndarray, limit: int) -> np.ndarray:
-    """Return the sequences of at most `limit` decisions, i64, for curricula.
+    """Return the sequences of at most `limit` decisions, i64.
 
     Args:
         lengths: i64 `q`, decisions of each sequence (`EpisodeStore.seq_lengths`).
@@ -107,10 +107,10 @@ def no_longer_than(lengths: np.ndarray, limit: int) -> np.ndarray:
     Raises:
         ValueError: no sequence is short enough.
     """
-    kept = np.flatnonzero(lengths <= limit)
-    if not len(kept):
+    short = np.flatnonzero(lengths <= limit)
+    if not len(short):
         raise ValueError(
             f"no sequence has at most {limit} decisions, the shortest has {lengths.min()}; raise "
             "algo.short_decisions, or set it to 0"
         )
-    return kept
+    return short

@@ -1,6 +1,6 @@
 """From scratch, on two CPU cores: what the recipes have by themselves."""
 
-from training.config import TrainConfig
+from training.core.config import TrainConfig
 
 
 def preset(recipe: TrainConfig) -> TrainConfig:

@@ -3,14 +3,14 @@
 import dataclasses
 
 from sim.tasks import cue_colour
-from training import bases
-from training.config import TrainConfig
+from training.core.config import TrainConfig
+from training.recipes import _base
 from vla.memory import bank
 from vla.policies import vla
 
 
 def recipe() -> TrainConfig:
     """Return the recipe."""
-    base = bases.memory_task(cue_colour.Config(distractors=8))
+    base = _base.memory_task(cue_colour.Config(distractors=8))
     policy = vla.Config(memory=bank.Config(slots=32, recent=8))
     return dataclasses.replace(base, policy=policy, steps=1500)

@@ -1,1 +1,1 @@
-"""Practice in simulation: episodes, rewards, returns, and where experience is kept."""
+"""Online RL: rollouts, rewards, experience, interventions, and the iterations of a run."""

@@ -1,1 +1,1 @@
-"""What Rerun shows: data sets, policies in simulation, practice as it goes on."""
+"""Rerun recordings of data sets, policies in simulation, and online RL in progress."""

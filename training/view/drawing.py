@@ -1,6 +1,6 @@
-"""Arrays as entities of a Rerun recording; what they mean is the business of who calls.
+"""Writes arrays as entities of a Rerun recording.
 
-Rerun is imported where a recording is opened, so that nothing else needs it.
+Rerun is imported only when a recording is opened.
 """
 
 import colorsys
@@ -16,29 +16,29 @@ from PIL import Image
 
 APPLICATION = "mneme-vla"
 QUALITY = 92
-"""Of JPEG: at 96 pixels an eye sees no difference, and a picture is a tenth as large."""
+"""JPEG quality: at 96 pixels no visible difference, at a tenth of the size."""
 
 Times = Mapping[str, np.ndarray]
-"""By timeline: seconds as floats, or counts as integers; all equally long."""
+"""Values by timeline: seconds as floats or counts as integers, of equal length."""
 
 
 @contextmanager
 def recording(path: Path) -> Iterator[Any]:
-    """Write a recording to a file that appears once it is whole."""
-    fresh = path.with_name(f".{path.name}.new-{os.getpid()}")
+    """Write a recording to a file atomically."""
+    temporary = path.with_name(f".{path.name}.new-{os.getpid()}")
     try:
-        stream = opened(path.stem)
-        stream.save(fresh)
+        stream = new_stream(path.stem)
+        stream.save(temporary)
         yield stream
         stream.flush()
         stream.disconnect()
-        fresh.replace(path)
+        temporary.replace(path)
     finally:
-        fresh.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
-def opened(name: str) -> Any:
-    """Return a recording that goes nowhere yet."""
+def new_stream(name: str) -> Any:
+    """Return a recording without a destination."""
     import rerun
 
     stream = rerun.RecordingStream(APPLICATION)
@@ -49,14 +49,14 @@ def opened(name: str) -> Any:
 def scalars(
     stream: Any, path: str, times: Times, values: np.ndarray, names: Sequence[str] = ()
 ) -> None:
-    """Draw time series.
+    """Log time series.
 
     Args:
         stream: The recording.
         path: Entity.
-        times: Of T moments.
+        times: Times of T samples.
         values: [t] or [t, n]; NaN is a gap.
-        names: Of the N series.
+        names: Names of the N series.
     """
     import rerun
 
@@ -67,59 +67,59 @@ def scalars(
     stream.send_columns(path, _indexes(times), columns.partition([table.shape[1]] * len(table)))
 
 
-def pictures(stream: Any, path: str, times: Times, images: np.ndarray) -> None:
-    """Show pictures u8 [t, h, w, 3], one at each moment."""
+def images(stream: Any, path: str, times: Times, values: np.ndarray) -> None:
+    """Log images u8 [t, h, w, 3], one per time."""
     import rerun
 
-    blobs = [jpeg(image) for image in images]
+    blobs = [jpeg(image) for image in values]
     columns = rerun.EncodedImage.columns(blob=blobs, media_type=["image/jpeg"] * len(blobs))
     stream.send_columns(path, _indexes(times), columns)
 
 
 def jpeg(image: np.ndarray) -> bytes:
-    """Return a picture u8 [h, w, 3] as JPEG."""
+    """Return an image u8 [h, w, 3] as JPEG."""
     out = io.BytesIO()
     Image.fromarray(image).save(out, "JPEG", quality=QUALITY, subsampling=0)
     return out.getvalue()
 
 
-def text(stream: Any, path: str, words: str) -> None:
-    """Show words that hold all the time."""
+def text(stream: Any, path: str, content: str) -> None:
+    """Log a text that holds for all times."""
     import rerun
 
-    stream.log(path, rerun.TextDocument(words), static=True)
+    stream.log(path, rerun.TextDocument(content), static=True)
 
 
-def remark(stream: Any, path: str, times: Times, words: str) -> None:
-    """Add a line to a log, at one moment."""
+def log_line(stream: Any, path: str, times: Times, content: str) -> None:
+    """Append a line to a log at one time."""
     import rerun
 
-    _at(stream, times, 0)
-    stream.log(path, rerun.TextLog(words))
+    _set_time(stream, times, 0)
+    stream.log(path, rerun.TextLog(content))
     stream.reset_time()
 
 
-def tables(
+def tensors(
     stream: Any, path: str, times: Times, values: Sequence[np.ndarray], axes: Sequence[str]
 ) -> None:
-    """Show an array at each moment; their shapes may differ."""
+    """Log an array per time; their shapes may differ."""
     import rerun
 
     for i, value in enumerate(values):
-        _at(stream, times, i)
+        _set_time(stream, times, i)
         stream.log(path, rerun.Tensor(np.asarray(value, np.float32), dim_names=list(axes)))
     stream.reset_time()
 
 
 def lines(stream: Any, path: str, times: Times, values: np.ndarray, names: Sequence[str]) -> None:
-    """Show N lines of K points each at every moment.
+    """Log N lines of K points each per time.
 
     Args:
         stream: The recording.
         path: Entity.
-        times: Of T moments.
-        values: [t, k, n], in [0, 1] where they are to be seen; up is more.
-        names: Of the N lines.
+        times: Times of T samples.
+        values: [t, k, n]; [0, 1] is visible, larger values are drawn higher.
+        names: Names of the N lines.
     """
     import rerun
 
@@ -127,8 +127,8 @@ def lines(stream: Any, path: str, times: Times, values: np.ndarray, names: Seque
     along = np.arange(count, dtype=np.float32)
     shades = [colorsys.hsv_to_rgb(n / len(names), 0.7, 0.8) for n in range(len(names))]
     for i, chunk in enumerate(values):
-        _at(stream, times, i)
-        # Pictures of two dimensions count downwards, and are shown with equal scales.
+        _set_time(stream, times, i)
+        # The y axis of 2D views points down, and both axes have the same scale.
         strips = [np.stack([along, -count * chunk[:, n] / 2], 1) for n in range(chunk.shape[1])]
         stream.log(
             path, rerun.LineStrips2D(strips, labels=list(names), show_labels=False, colors=shades)
@@ -136,7 +136,7 @@ def lines(stream: Any, path: str, times: Times, values: np.ndarray, names: Seque
     stream.reset_time()
 
 
-def _at(stream: Any, times: Times, i: int) -> None:
+def _set_time(stream: Any, times: Times, i: int) -> None:
     for name, values in times.items():
         if np.issubdtype(values.dtype, np.integer):
             stream.set_time(name, sequence=int(values[i]))

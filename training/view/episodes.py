@@ -1,4 +1,4 @@
-"""Episodes of a data set as entities: cameras, state, action, instruction, a critic's labels."""
+"""Episodes of a data set as entities: cameras, state, action, instruction and labels."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ from vla.data.info import Columns, DatasetInfo
 BLOCK = 256
 """Frames decoded at once."""
 LABELS = ("progress", "next.")
-"""How columns begin that `vla label` adds, or other labellers by the same names."""
+"""Prefixes of the columns of labels, such as those of `vla label`."""
 
 
 def labels(info: DatasetInfo) -> list[str]:
-    """Return the names of the columns that say how far the work is."""
+    """Return the names of the label columns."""
     return [name for name in info.scalars if name.startswith(LABELS)]
 
 
@@ -33,22 +33,22 @@ def show(
     stream: Any, info: DatasetInfo, columns: Columns, episodes: tuple[int, ...],
     bar: rich.progress.Progress,
 ) -> None:  # fmt: skip
-    """Put episodes into a recording, each under its own name, and a layout with a tab for each."""
+    """Log episodes under separate entities, and a layout with a tab for each."""
     line = bar.add_task("frames", total=int(info.lengths[list(episodes)].sum()))
     for number in episodes:
         _numbers(stream, info, columns, number)
         for begin in range(0, int(info.lengths[number]), BLOCK):
             steps = np.arange(begin, min(begin + BLOCK, int(info.lengths[number])))
-            _pictures(stream, info, number, steps)
+            _images(stream, info, number, steps)
             bar.advance(line, len(steps))
     cameras = [camera.name for camera in info.cameras]
-    found = [layout.episode(place(n), f"episode {n}", cameras, critic=bool(labels(info)))
+    tabs = [layout.episode(place(n), f"episode {n}", cameras, reward_model=bool(labels(info)))
              for n in episodes]  # fmt: skip
-    layout.send(stream, found)
+    layout.send(stream, tabs)
 
 
 def place(number: int) -> str:
-    """Return the entity that holds an episode."""
+    """Return the entity path of an episode."""
     return f"episode_{number}"
 
 
@@ -60,15 +60,15 @@ def _numbers(stream: Any, info: DatasetInfo, columns: Columns, number: int) -> N
     drawing.scalars(stream, f"{at}/action", times, columns.action[rows], info.action_names)
     for name in labels(info):
         values = columns.scalars[name][rows]
-        drawing.scalars(stream, f"{at}/critic/{name}", times, values, (name,))
+        drawing.scalars(stream, f"{at}/reward_model/{name}", times, values, (name,))
 
 
-def _pictures(stream: Any, info: DatasetInfo, number: int, steps: np.ndarray) -> None:
+def _images(stream: Any, info: DatasetInfo, number: int, steps: np.ndarray) -> None:
     choice = FrameChoice(episode=np.full(len(steps), number), step=steps)
     for camera in info.cameras:
         images = decode_views(info, (camera,), choice, (camera.height_px, camera.width_px))
         path = f"{place(number)}/camera/{camera.name}"
-        drawing.pictures(stream, path, _times(info, steps), images[:, 0])
+        drawing.images(stream, path, _times(info, steps), images[:, 0])
 
 
 def _times(info: DatasetInfo, steps: np.ndarray) -> drawing.Times:

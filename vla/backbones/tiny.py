@@ -1,8 +1,8 @@
 """From-scratch vision-language backbone for two CPU cores: convolutions, FiLM and keypoints.
 
-Vision is modulated early by instruction and memory, and summarised by keypoints: at this scale that
-learns in minutes what a patch transformer does not learn in an hour. What memory
-stores does not depend on what it retrieves, so an episode is encoded in one pass.
+Instruction and memory modulate vision early, and keypoints summarise it: at this scale that learns
+in minutes what a patch transformer does not learn in an hour. The stored tokens do not depend on
+the retrieved ones, so an episode is encoded in one pass.
 """
 
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from vla.nn.backbone import BackboneConfig
 from vla.nn.context import Context, Encoded, Retrieved
-from vla.nn.text import MeanOfWords
+from vla.nn.text import MeanEmbedding
 from vla.nn.vision import FilmConv, MaxGrid, grid, spatial_softmax
 
 PERCEPTUAL = 16
 """Perceptual tokens per decision: a 4 x 4 grid."""
-LOOKING = ("stem", "look", "perceive", "place", "view", "temperature", "conv", "norm")
-"""Parts in which neither instruction, memory nor proprioception has a share."""
+VISION = ("stem", "look", "perceive", "place", "view", "temperature", "conv", "norm")
+"""Parts that are independent of instruction, memory and proprioception."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class Config(BackboneConfig):
     """Settings of the tiny backbone."""
 
     image_px: int = 96
-    """Side of the square images it works on; cameras of other sizes are resized."""
+    """Side of its square images; cameras of other sizes are resized."""
     channels: int = 32
     """Channels of the feature maps."""
     blocks: int = 2
@@ -34,15 +34,15 @@ class Config(BackboneConfig):
     token_width: int = 64
     """Width of the tokens that memory stores."""
     pooled_width: int = 256
-    """Width of the vector handed to the action head."""
+    """Width of the vector that conditions the action head."""
     text_width: int = 32
-    """Width of the word embedding."""
-    sharpness: float = 5.0
+    """Width of the token embedding."""
+    softmax_inverse_temperature: float = 5.0
     """Initial inverse temperature of the keypoints' softmax: at 1 they all start at the centre."""
     selected: int = 8
-    """Keypoints picked by instruction and memory: a choice is then one product, not a network."""
+    """Keypoints selected by instruction and memory: selection is one product, not a network."""
     frozen: bool = False
-    """Leave what looks before instruction and memory come in as it begins (see --vision-from)."""
+    """Freeze the initial weights of the layers before instruction and memory enter."""
 
     def build(self, views: int, proprio: int, vocabulary: int, memory: int) -> "TinyBackbone":
         """Return a backbone.
@@ -50,14 +50,14 @@ class Config(BackboneConfig):
         Args:
             views: Cameras.
             proprio: Numbers of proprioception.
-            vocabulary: Words of the tokenizer; id 0 is padding.
+            vocabulary: Tokens of the tokenizer; id 0 is padding.
             memory: Width of the retrieved vector.
         """
         return TinyBackbone(self, views, proprio, vocabulary, memory)
 
 
 class TinyBackbone(nn.Module):
-    """See the module's sentence."""
+    """Convolutional backbone with FiLM and keypoints."""
 
     def __init__(
         self, config: Config, views: int, proprio: int, vocabulary: int, memory: int
@@ -66,7 +66,7 @@ class TinyBackbone(nn.Module):
         self.config, self.views = config, views
         c, d = config.channels, config.token_width
         side = config.image_px // 4
-        self.words = MeanOfWords(vocabulary, config.text_width)
+        self.words = MeanEmbedding(vocabulary, config.text_width)
         self.stem = nn.Sequential(nn.Conv2d(3, c, 6, stride=4, padding=1), nn.ReLU())
         self.look = nn.Sequential(nn.Conv2d(c, c, 3, stride=2, padding=1), nn.ReLU(), MaxGrid(4))
         self.perceive = nn.Linear(c * views, d)
@@ -75,7 +75,7 @@ class TinyBackbone(nn.Module):
         condition = memory + config.text_width
         self.blocks = nn.ModuleList(FilmConv(c, condition) for _ in range(config.blocks))
         self.view = nn.Embedding(views, c)
-        self.temperature = nn.Parameter(torch.full((c, 1), config.sharpness))
+        self.temperature = nn.Parameter(torch.full((c, 1), config.softmax_inverse_temperature))
         self.select = nn.Linear(condition, config.selected * c * views)
         self.register_buffer("coordinates", grid(side, side), persistent=False)
         seen = 3 * (c * views + config.selected)
@@ -89,7 +89,7 @@ class TinyBackbone(nn.Module):
 
     @property
     def frozen(self) -> bool:
-        """Whether `frozen_features` are of weights that stay as they are."""
+        """Whether the weights of `frozen_features` are frozen."""
         return self.config.frozen
 
     @property
@@ -102,21 +102,21 @@ class TinyBackbone(nn.Module):
         return self.config.pooled_width, self.config.token_width, memory
 
     def vision(self) -> dict[str, Tensor]:
-        """Return the weights that look at pictures, whatever is asked and remembered, by name."""
+        """Return the weights of vision that no instruction or memory enters, by name."""
         weights = self.state_dict(keep_vars=True)
-        return {n: w for n, w in weights.items() if not set(LOOKING).isdisjoint(n.split("."))}
+        return {n: w for n, w in weights.items() if not set(VISION).isdisjoint(n.split("."))}
 
-    def encode(self, images: Tensor, proprio: Tensor, words: Tensor) -> Encoded:
+    def encode(self, images: Tensor, proprio: Tensor, token_ids: Tensor) -> Encoded:
         """Encode observations without memory.
 
         Args:
             images: u8 [b, v, h, w, 3].
             proprio: f32 [b, s], normalised.
-            words: i64 [b, w], token ids, 0 pads.
+            token_ids: i64 [b, w], 0 pads.
         """
-        return self.encode_from(self.frozen_features(images, words), proprio, words)
+        return self.encode_from(self.frozen_features(images, token_ids), proprio, token_ids)
 
-    def frozen_features(self, images: Tensor, words: Tensor) -> dict[str, Tensor]:
+    def frozen_features(self, images: Tensor, token_ids: Tensor) -> dict[str, Tensor]:
         """Return feature maps f32 [b, v, c, h, w] and the largest of each cell [b, v, c, 16]."""
         side = self.config.image_px
         flat = images.flatten(0, 1).permute(0, 3, 1, 2).float().div_(127.5).sub_(1)
@@ -126,16 +126,18 @@ class TinyBackbone(nn.Module):
         cells = self.look(maps).flatten(2).unflatten(0, (-1, self.views))
         return {"maps": maps.unflatten(0, (-1, self.views)), "cells": cells}
 
-    def encode_from(self, features: dict[str, Tensor], proprio: Tensor, words: Tensor) -> Encoded:
-        """Encode observations without memory, from what was seen in them."""
-        text = self.words(words)
+    def encode_from(
+        self, features: dict[str, Tensor], proprio: Tensor, token_ids: Tensor
+    ) -> Encoded:
+        """Encode observations without memory, from frozen features."""
+        text = self.words(token_ids)
         cells = features["cells"].flatten(1, 2).transpose(1, 2)
         cognitive = self.think(torch.cat([cells.amax(1), proprio, text], 1))
         tokens = torch.cat([self.perceive(cells) + self.place, cognitive[:, None]], 1)
         return Encoded(tokens, (features["maps"], proprio, text))
 
     def refine(self, cache: tuple[Tensor, Tensor, Tensor], retrieved: Retrieved) -> Context:
-        """Look again, knowing what memory retrieved."""
+        """Modulate vision by instruction and memory, and pool it."""
         maps, proprio, text = cache
         condition = torch.cat([retrieved.vector, text], 1)
         wide = condition[:, None].expand(-1, self.views, -1).flatten(0, 1)

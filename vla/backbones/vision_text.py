@@ -1,12 +1,12 @@
 """A pretrained vision tower with a text tower, for smaller policies: SigLIP2, or DINOv2.
 
-DINOv2 knows no words: an embedding of our own, learned with the policy, reads the instruction.
+DINOv2 has no text tower: a token embedding that is trained with the policy reads the instruction.
 """
 
 import copy
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from vla.nn import pretrained
 from vla.nn.context import Encoded
 from vla.nn.pretrained import PretrainedBackbone, PretrainedConfig
-from vla.nn.text import MeanOfWords, train_tokenizer
+from vla.nn.text import MeanEmbedding, train_tokenizer
 from vla.nn.vlm import DTYPES, LOCAL
 
 FAMILIES = ("siglip", "dinov2", "dinov2_with_registers")
-"""Names that the models give themselves; SigLIP2 for pictures of one size is a siglip."""
+"""Supported model types; SigLIP2 for images of one size is a siglip."""
 LAYERS = r".*\.(q_proj|k_proj|v_proj|out_proj|fc1|fc2|query|key|value)"
-"""What an adapter is attached to."""
+"""Layers that adapters are attached to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,115 +31,117 @@ class Config(PretrainedConfig):
     """Settings of a vision tower and a text tower as a backbone."""
 
     text_width: int = 64
-    """Width of the word embedding, where the model has no text tower."""
+    """Width of the token embedding, for a model without text tower."""
 
     @property
     def families(self) -> tuple[str, ...]:
-        """See `PretrainedConfig.families`."""
+        """Supported model types; see `PretrainedConfig.families`."""
         return FAMILIES
 
     def tokenizer(self, instructions: Iterable[str]) -> Tokenizer:
-        """Return the text tower's tokenizer; a small one of our own where there is none."""
+        """Return the text tower's tokenizer; without tower, one trained on the instructions."""
         folder = self.folder()
         if "text_config" not in json.loads((folder / "config.json").read_text()):
             return train_tokenizer(instructions)
         return pretrained.bare_tokenizer(folder, ends=True)
 
     def build(self, views: int, proprio: int, vocabulary: int, memory: int) -> "VisionText":
-        """Return a backbone; with pretrained weights, unless a checkpoint has them.
+        """Return a backbone with pretrained weights, unless a checkpoint holds them.
 
         Args:
             views: Cameras.
             proprio: Numbers of proprioception.
-            vocabulary: Words of the tokenizer; the model's own if it has a text tower.
+            vocabulary: Tokens of the tokenizer; the model's if it has a text tower.
             memory: Width of the retrieved vector.
 
         Raises:
-            ValueError: the model is missing, of an unknown family, or reads other words.
+            ValueError: the model is missing, of an unsupported family, or has another vocabulary.
         """
-        if self.given is not None:
+        if self.description is not None:
             model = _model(self, pretrained.weights_folder(self))
             return VisionText(self, model, views, proprio, vocabulary, memory)
         folder = self.folder()
-        config = pretrained.settled(self, _read(self, folder))
+        config = replace(self, description=_read(self, folder))
         model = _model(config, folder)
         return VisionText(config, model, views, proprio, vocabulary, memory)
 
 
 class VisionText(PretrainedBackbone):
-    """See the module's sentence."""
+    """Backbone around a vision tower and, with SigLIP2, its text tower."""
 
     def __init__(
         self, config: Config, model: nn.Module, views: int, proprio: int, vocabulary: int,
         memory: int,
     ) -> None:  # fmt: skip
         super().__init__(config, views)
-        given: dict[str, Any] = config.given or {}
-        self.net, self.side, self.pad = model, int(given["side"]), given["pad"]
+        description: dict[str, Any] = config.description or {}
+        self.net, self.side, self.pad = model, int(description["side"]), description["pad"]
         made: Any = model.config
         if self.pad is None:
-            self.words = MeanOfWords(vocabulary, config.text_width)
+            self.words = MeanEmbedding(vocabulary, config.text_width)
             side, last, width = self.side // made.patch_size, config.text_width, made.hidden_size
             self._prepare_dino(side)
         else:
-            pretrained.check_vocabulary(vocabulary, given["vocabulary"])
+            pretrained.check_vocabulary(vocabulary, description["vocabulary"])
             side, last = (
                 self.side // made.vision_config.patch_size,
                 made.text_config.projection_size,
             )
             width = made.vision_config.hidden_size
             self.longest = int(made.text_config.max_position_embeddings)
-        pretrained.tune_(model, config, model, LAYERS)
+        pretrained.set_trainable(model, config, model, LAYERS)
         for name in ("mean", "std"):
-            value = torch.tensor(given[name]).view(3, 1, 1)
+            value = torch.tensor(description[name]).view(3, 1, 1)
             self.register_buffer(name, value, persistent=False)
-        self.equip_(width, last, side, proprio, memory)
+        self.add_trainable_layers(width, last, side, proprio, memory)
 
-    def features(self, images: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-        """See `PretrainedBackbone.features`; without a text tower the words are handed on."""
+    def features(self, images: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """See `PretrainedBackbone.features`; without a text tower the token ids are returned."""
         kind = next(self.net.parameters()).dtype
         pixels = self.pixels(images, self.side, self.mean, self.std).to(kind)
         net: Any = self.net
         if self.pad is None:
-            return self._see_dino(pixels).float().unflatten(0, (-1, self.views)), words
-        seen = net.vision_model(pixel_values=pixels).last_hidden_state
-        written = (words != 0).long()
+            return self._dino_features(pixels).float().unflatten(0, (-1, self.views)), token_ids
+        vision = net.vision_model(pixel_values=pixels).last_hidden_state
+        written = (token_ids != 0).long()
         real = written.sum(1, keepdim=True) - written.cumsum(1) + written > 0
-        ids = torch.where(real, words, self.pad)
-        # The tower was trained on texts of one length, their padding in it.
+        ids = torch.where(real, token_ids, self.pad)
+        # The tower was trained on texts padded to one length.
         ids = torch.cat([ids, torch.full_like(ids[:, :1], self.pad).expand(-1, self.longest)], 1)
-        told = net.text_model(input_ids=ids[:, : self.longest]).pooler_output
-        return seen.float().unflatten(0, (-1, self.views)), told.float()
+        text = net.text_model(input_ids=ids[:, : self.longest]).pooler_output
+        return vision.float().unflatten(0, (-1, self.views)), text.float()
 
-    def frozen_features(self, images: Tensor, words: Tensor) -> dict[str, Tensor]:
-        """See `Cacheable`; words that are read with an embedding of our own stay words."""
-        found = super().frozen_features(images, words)
-        return {"seen": found["seen"]} if self.pad is None else found
+    def frozen_features(self, images: Tensor, token_ids: Tensor) -> dict[str, Tensor]:
+        """See `Cacheable`; token ids that a trained embedding reads are not features."""
+        features = super().frozen_features(images, token_ids)
+        return {"seen": features["seen"]} if self.pad is None else features
 
-    def encode_from(self, features: dict[str, Tensor], proprio: Tensor, words: Tensor) -> Encoded:
-        """See `Cacheable`."""
-        return self.encode_features(features["seen"], features.get("last", words), proprio)
+    def encode_from(
+        self, features: dict[str, Tensor], proprio: Tensor, token_ids: Tensor
+    ) -> Encoded:
+        """Encode from frozen features; see `Cacheable`."""
+        return self.encode_features(features["seen"], features.get("last", token_ids), proprio)
 
     def encode_features(self, seen: Tensor, last: Tensor, proprio: Tensor) -> Encoded:
-        """Encode what `features` gave."""
-        told = self.words(last) if self.pad is None else last
-        return super().encode_features(seen, told, proprio)
+        """Encode the result of `features`."""
+        text = self.words(last) if self.pad is None else last
+        return super().encode_features(seen, text, proprio)
 
     def _prepare_dino(self, side: int) -> None:
-        """Compute the resampling of the places that the tower was trained with."""
+        """Compute the resampling matrix of the tower's position embeddings."""
         net: Any = self.net
         count = net.embeddings.position_embeddings.shape[1] - 1
-        had = int(count**0.5)
+        trained_side = int(count**0.5)
         spread = torch.eye(count)
-        if had != side:
+        if trained_side != side:
             spread = nn.functional.interpolate(
-                spread.view(count, 1, had, had), (side, side), mode="bicubic",
+                spread.view(count, 1, trained_side, trained_side), (side, side), mode="bicubic",
                 antialias=hasattr(net.embeddings, "register_tokens"),
             ).flatten(1).T.contiguous()  # fmt: skip
         self.register_buffer("spread", spread, persistent=False)
 
-    def _see_dino(self, pixels: Tensor) -> Tensor:
-        """Its tower, with the resampling as a product; patches alone, without summary tokens."""
+    def _dino_features(self, pixels: Tensor) -> Tensor:
+        """Run DINOv2 with resampling as a matrix product; return its patch tokens."""
         net: Any = self.net
         parts = net.embeddings
         x = parts.patch_embeddings(pixels)
@@ -154,25 +156,28 @@ class VisionText(PretrainedBackbone):
 
 
 def _read(config: Config, folder: Path) -> dict[str, Any]:
-    """Return everything that is needed of a model's folder but its weights."""
+    """Return the description of a model in a folder: everything but weights and tokenizer."""
     from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer
 
-    opened = pretrained.opened
-    made = opened(lambda: AutoConfig.from_pretrained(folder, **LOCAL), folder)
+    read_model = pretrained.read_model
+    made = read_model(lambda: AutoConfig.from_pretrained(folder, **LOCAL), folder)
     _check_family(made.model_type, folder)
-    eyes = opened(
+    processor = read_model(
         lambda: AutoImageProcessor.from_pretrained(folder, use_fast=True, **LOCAL), folder
     )
     texts, pad = made.model_type == "siglip", None
     if texts:
-        pad = opened(lambda: AutoTokenizer.from_pretrained(folder, **LOCAL).pad_token_id, folder)
+        pad = read_model(
+            lambda: AutoTokenizer.from_pretrained(folder, **LOCAL).pad_token_id, folder
+        )
     patch = 1 if texts else made.patch_size
     side = made.vision_config.image_size if texts else max(config.image_px // patch, 1) * patch
-    words = pretrained.bare_tokenizer(folder).get_vocab_size() if texts else 0
-    return pretrained.given_of(config, folder, {
+    vocabulary = pretrained.bare_tokenizer(folder).get_vocab_size() if texts else 0
+    return pretrained.describe_model(config, folder, {
         "architecture": {**json.loads(made.to_json_string()), "model_type": made.model_type},
-        "side": side, "pad": pad, "vocabulary": words,
-        "mean": [float(v) for v in eyes.image_mean], "std": [float(v) for v in eyes.image_std],
+        "side": side, "pad": pad, "vocabulary": vocabulary,
+        "mean": [float(v) for v in processor.image_mean],
+        "std": [float(v) for v in processor.image_std],
     })  # fmt: skip
 
 
@@ -182,7 +187,7 @@ def _check_family(kind: str, where: object) -> None:
 
 
 def _model(config: Config, folder: Path | None) -> nn.Module:
-    """Return the towers without what nothing here asks: from a folder, or yet to be filled."""
+    """Return the towers without unused heads, with a folder's weights or uninitialised."""
     from transformers import CONFIG_MAPPING, AutoModel
     from transformers.modeling_utils import no_init_weights
 
@@ -193,7 +198,7 @@ def _model(config: Config, folder: Path | None) -> nn.Module:
             **LOCAL,
         )  # fmt: skip
     else:
-        architecture = (config.given or {})["architecture"]
+        architecture = (config.description or {})["architecture"]
         _check_family(architecture["model_type"], "policy.json")
         made = CONFIG_MAPPING[architecture["model_type"]].from_dict(copy.deepcopy(architecture))
         with no_init_weights():

@@ -1,12 +1,12 @@
-"""A pretrained vision-language model: pictures and instruction in, hidden states to tokens.
+"""A pretrained vision-language model as a backbone: images and instruction to tokens.
 
-SmolVLM2, Qwen3-VL, Qwen2.5-VL, PaliGemma, Gemma 3 and InternVL, as transformers has them. It runs
-once per decision; memory, proprioception and all denoising steps work on what it gave.
+SmolVLM2, Qwen3-VL, Qwen2.5-VL, PaliGemma, Gemma 3 and InternVL of transformers. It runs once per
+decision; memory, proprioception and all denoising steps use its hidden states.
 """
 
 import copy
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from vla.nn import families, pretrained
-from vla.nn.families import Eyes, Prompt, Reader
+from vla.nn.families import ImageSize, Prompt, VlmEncoder
 from vla.nn.pretrained import PretrainedBackbone, PretrainedConfig
 from vla.nn.vlm import DTYPES, LOCAL
 
@@ -23,105 +23,109 @@ from vla.nn.vlm import DTYPES, LOCAL
 class Config(PretrainedConfig):
     """Settings of a vision-language model as a backbone."""
 
-    layer: int = 0
-    """Layers of the language model that run; the others are cut off. 0 for all."""
-    look_layer: int = 0
-    """Layer after which vision tokens are taken; 0 for those that go into the language model."""
+    num_vlm_layers: int = 0
+    """First layers of the language model that are kept; 0 for all."""
+    vision_feature_layer: int = 0
+    """Layer whose hidden states are the vision tokens; 0 for the inputs of the language model."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers out of range."""
         super().__post_init__()
-        if self.layer < 0 or not 0 <= self.look_layer <= (self.layer or self.look_layer):
+        if self.num_vlm_layers < 0 or not 0 <= self.vision_feature_layer <= (
+            self.num_vlm_layers or self.vision_feature_layer
+        ):
             raise ValueError(
-                f"look_layer: got {self.look_layer} with layer {self.layer}; give a layer that runs"
+                f"vision_feature_layer: got {self.vision_feature_layer}, expected a kept one: 0 to "
+                f"num_vlm_layers = {self.num_vlm_layers}"
             )
 
     @property
     def families(self) -> tuple[str, ...]:
-        """See `PretrainedConfig.families`."""
+        """Supported model types; see `PretrainedConfig.families`."""
         return families.FAMILIES
 
     def build(self, views: int, proprio: int, vocabulary: int, memory: int) -> "VlmBackbone":
-        """Return a backbone; with pretrained weights, unless a checkpoint has them.
+        """Return a backbone with pretrained weights, unless a checkpoint holds them.
 
         Args:
             views: Cameras.
             proprio: Numbers of proprioception.
-            vocabulary: Words of the tokenizer, which must be the model's own.
+            vocabulary: Tokens of the tokenizer, which must be the model's.
             memory: Width of the retrieved vector.
 
         Raises:
-            ValueError: the model is missing, of an unknown family, or reads other words.
+            ValueError: the model is missing, of an unsupported family, or has another vocabulary.
         """
-        if self.given is not None:
+        if self.description is not None:
             model = _model(self, pretrained.weights_folder(self))
             return VlmBackbone(self, model, views, proprio, vocabulary, memory)
         folder = self.folder()
-        config = pretrained.settled(self, _read(self, folder, views))
+        config = replace(self, description=_read(self, folder, views))
         model = _model(config, folder)
         return VlmBackbone(config, model, views, proprio, vocabulary, memory)
 
 
 class VlmBackbone(PretrainedBackbone):
-    """See the module's sentence."""
+    """Backbone around a vision-language model."""
 
     def __init__(
         self, config: Config, model: torch.nn.Module, views: int, proprio: int, vocabulary: int,
         memory: int,
     ) -> None:  # fmt: skip
         super().__init__(config, views)
-        given: dict[str, Any] = config.given or {}
-        pretrained.check_vocabulary(vocabulary, given["vocabulary"])
-        told = Prompt(given["before"], given["after"])
-        self.net = Reader(model, told, Eyes(given["side"], given["tokens"]), config.layer)
+        description: dict[str, Any] = config.description or {}
+        pretrained.check_vocabulary(vocabulary, description["vocabulary"])
+        prompt = Prompt(description["before"], description["after"])
+        size = ImageSize(description["side"], description["tokens"])
+        self.net = VlmEncoder(model, prompt, size, config.num_vlm_layers)
         if self.net.views != views:
             raise ValueError(
-                f"policy.cameras: got {views}, the checkpoint's prompt shows {self.net.views}"
+                f"policy.cameras: got {views}, expected the checkpoint's {self.net.views}"
             )
-        self.look_layer = config.look_layer
-        have = len(self.net.language.layers)
-        if self.look_layer > have:
-            raise ValueError(f"look_layer: got {self.look_layer}, the model has {have}")
-        pretrained.tune_(model, config, self.net.language, families.LAYERS)
+        self.vision_feature_layer = config.vision_feature_layer
+        count = len(self.net.language.layers)
+        if self.vision_feature_layer > count:
+            raise ValueError(
+                f"vision_feature_layer: got {self.vision_feature_layer}, the model has {count}"
+            )
+        pretrained.set_trainable(model, config, self.net.language, families.LAYERS)
         for name in ("mean", "std"):
-            value = torch.tensor(given[name]).view(3, 1, 1)
+            value = torch.tensor(description[name]).view(3, 1, 1)
             self.register_buffer(name, value, persistent=False)
         width = self.net.width
-        self.equip_(width, width, given["tokens"], proprio, memory)
+        self.add_trainable_layers(width, width, description["tokens"], proprio, memory)
 
-    def features(self, images: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
+    def features(self, images: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
         """See `PretrainedBackbone.features`."""
-        pixels = self.pixels(images, self.net.seen.side, self.mean, self.std)
-        seen, last = self.net(pixels, words, self.look_layer)
-        return seen.float(), last.float()
+        pixels = self.pixels(images, self.net.size.side, self.mean, self.std)
+        vision, last = self.net(pixels, token_ids, self.vision_feature_layer)
+        return vision.float(), last.float()
 
 
 def _read(config: Config, folder: Path, views: int) -> dict[str, Any]:
-    """Return everything that is needed of a model's folder but its weights."""
+    """Return the description of a model in a folder: everything but weights and tokenizer."""
     from transformers import AutoConfig
 
-    opened = pretrained.opened
-    made = opened(lambda: AutoConfig.from_pretrained(folder, **LOCAL), folder)
+    read_model = pretrained.read_model
+    made = read_model(lambda: AutoConfig.from_pretrained(folder, **LOCAL), folder)
     families.check(made.model_type, folder)
-    processor = opened(lambda: families.processor_of(folder, made), folder)
-    seen = families.eyes(made, config.image_px)
+    processor = read_model(lambda: families.load_processor(folder, made), folder)
+    size = families.image_size(made, config.image_px)
     image_token = getattr(made, "image_token_id", None)
     token = made.image_token_index if image_token is None else image_token
-    told = families.prompt(processor, int(token), views, seen.side)
-    eyes = processor.image_processor
-    normal = bool(getattr(eyes, "do_normalize", True))
-    words = pretrained.bare_tokenizer(folder)
-    return pretrained.given_of(config, folder, {
+    prompt = families.prompt(processor, int(token), views, size.side)
+    images = processor.image_processor
+    normal = bool(getattr(images, "do_normalize", True))
+    return pretrained.describe_model(config, folder, {
         "architecture": {**json.loads(made.to_json_string()), "model_type": made.model_type},
-        "before": told.before, "after": told.after, "side": seen.side, "tokens": seen.tokens,
-        "mean": [float(v) for v in (eyes.image_mean if normal else (0, 0, 0))],
-        "std": [float(v) for v in (eyes.image_std if normal else (1, 1, 1))],
-        "vocabulary": words.get_vocab_size(),
+        "before": prompt.before, "after": prompt.after, "side": size.side, "tokens": size.tokens,
+        "mean": [float(v) for v in (images.image_mean if normal else (0, 0, 0))],
+        "std": [float(v) for v in (images.image_std if normal else (1, 1, 1))],
+        "vocabulary": pretrained.bare_tokenizer(folder).get_vocab_size(),
     })  # fmt: skip
 
 
 def _model(config: Config, folder: Path | None) -> torch.nn.Module:
-    """Return the model without the head that predicts words: from a folder, or yet to be filled."""
+    """Return the model without its language head, with a folder's weights or uninitialised."""
     from transformers import CONFIG_MAPPING, AutoModelForImageTextToText
     from transformers.modeling_utils import no_init_weights
 
@@ -131,7 +135,7 @@ def _model(config: Config, folder: Path | None) -> torch.nn.Module:
             **LOCAL,
         )  # fmt: skip
         return whole.model
-    architecture = (config.given or {})["architecture"]
+    architecture = (config.description or {})["architecture"]
     families.check(architecture["model_type"], "policy.json")
     made = CONFIG_MAPPING[architecture["model_type"]].from_dict(copy.deepcopy(architecture))
     with no_init_weights():

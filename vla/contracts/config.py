@@ -10,7 +10,7 @@ import types
 import typing
 from typing import Any
 
-from vla.contracts import registry
+from vla.contracts import migrate, registry
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,13 +18,13 @@ class PluginConfig:
     """Base of every plug-in's `Config`; its module's file name is its registry key."""
 
     def check(self) -> None:
-        """Raise ValueError unless what it names is on this machine.
+        """Raise ValueError unless files and packages that it needs are on this machine.
 
-        Asked before anything that takes long; builds nothing.
+        Called before long work; it builds nothing.
         """
 
     if typing.TYPE_CHECKING:
-        # `build` and what else a folder's plug-ins offer take that folder's own arguments.
+        # `build` and other methods of a folder's plug-ins take that folder's arguments.
         def __getattr__(self, name: str) -> Any: ...
 
 
@@ -45,9 +45,9 @@ def title(value: dict[str, Any]) -> str:
     return "/".join(str(value[key]) for key in ("type", "name") if key in value)
 
 
-def check_least(config: Any, **least: int) -> None:
+def validate_min(config: Any, **minimum: int) -> None:
     """Raise ValueError unless each named field of `config` is at least its number."""
-    for name, low in least.items():
+    for name, low in minimum.items():
         value = getattr(config, name)
         if not value >= low:  # NaN is not
             raise ValueError(f"{name}: got {value}, expected at least {low}")
@@ -70,7 +70,7 @@ def to_json(value: Any) -> Any:
 def from_json(
     kind: Any, value: Any, where: str = "config", package: registry.Packages | None = None
 ) -> Any:
-    """Rebuild an instance of `kind` from what `to_json` returned.
+    """Return an instance of `kind` from the result of `to_json`.
 
     Args:
         kind: A dataclass, or the annotation of one of its fields.
@@ -116,7 +116,7 @@ def _plugin_kind(value: Any, where: str, package: registry.Packages) -> Any:
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
         raise ValueError(f"{where}: expected an object with a 'type' from {package}, got {value!r}")
     try:
-        return registry.load(package, value["type"]).Config
+        return registry.load(package, migrate.plugin(package, value["type"])).Config
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
 
@@ -124,17 +124,18 @@ def _plugin_kind(value: Any, where: str, package: registry.Packages) -> Any:
 def _dataclass_from_json(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
         raise ValueError(f"{where}: expected an object, got {value!r}")
+    value = migrate.config(kind, value)
     fields = {f.name: f for f in dataclasses.fields(kind) if f.init}
     unknown = sorted(set(value) - set(fields))
     if unknown:
         raise ValueError(f"{where}: unknown field {unknown[0]!r}; known are {', '.join(fields)}")
     hints = typing.get_type_hints(kind)
-    given = {
+    values = {
         name: from_json(hints[name], v, f"{where}.{name}", fields[name].metadata.get("package"))
         for name, v in value.items()
     }
     try:
-        return kind(**given)
+        return kind(**values)
     except TypeError as error:
         raise ValueError(f"{where}: {error}") from error
 

@@ -1,6 +1,6 @@
 """Plug-ins by file name: list the names in a folder without importing them, load one by name.
 
-Where plug-ins of several folders serve one purpose, all of them are looked through, in order.
+Plug-ins of several folders that serve one purpose are searched in order.
 """
 
 import difflib
@@ -11,6 +11,9 @@ from types import ModuleType
 
 Packages = str | tuple[str, ...]
 """A folder of plug-ins such as "sim.tasks", or several whose file names differ."""
+
+KINDS = {"reward_models.models": "reward model", "training.algos": "algorithm"}
+"""Names of plug-ins in messages, where the folder's name is not one."""
 
 
 def names(package: str) -> tuple[str, ...]:
@@ -51,9 +54,10 @@ def _home(package: Packages, name: str) -> str:
     for folder in folders:
         if name in names(folder):
             return folder
-    known = [known for folder in folders for known in names(folder)]
+    every = [plugin for folder in folders for plugin in names(folder)]
     folder = folders[0].rsplit(".", 1)[-1]
-    kind = f"{folder[:-3]}y" if folder.endswith("ies") else folder.rstrip("s")
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    kind = f"{folder[:-3]}y" if folder.endswith("ies") else folder.removesuffix("s")
+    kind = KINDS.get(folders[0], kind.replace("_", " "))
+    near = difflib.get_close_matches(name, every, n=3, cutoff=0.4)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
-    raise ValueError(f"unknown {kind} {name!r}: {hint}known names are {', '.join(known)}")
+    raise ValueError(f"unknown {kind} {name!r}: {hint}known names are {', '.join(every)}")

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Unit = Literal["rad", "m", "1"]
-"""Radians, metres, or a number: a share of what the simulator's own controller makes of it."""
+"""Radians, metres, or a normalised command of the simulator's own controller."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class Channel:
     jerk: float
     """Largest absolute jerk."""
     source: str
-    """Where the limits come from: data sheet, URDF or our own choice, in a few words."""
+    """Source of the limits: data sheet, URDF or our choice, in a few words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class Gripper:
 
 @dataclass(frozen=True, kw_only=True)
 class CameraSpec:
-    """One camera: where it sits and what it delivers."""
+    """One camera: pose and image size."""
 
     name: str
     """Name of the camera in MJCF, in data sets (`observation.images.NAME`) and in ROS topics."""
@@ -102,7 +102,7 @@ class RobotSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class EnvSpec:
-    """What a `VecEnv` promises: who acts, what is seen, how long an episode may last."""
+    """Description of a `VecEnv`: task, arm, instructions and time limit."""
 
     task: str
     """Registry key of the task."""

@@ -1,14 +1,16 @@
-"""The data that crosses folder boundaries, with its shapes and units; no behaviour and no torch.
+"""Data types shared by all packages, with shapes and units; no torch.
 
 Legend: E environments, B batch, F frames, T time, V views, S proprioception, U action channels,
-K chunk, L memory slots, N tokens per decision, D token width. SI units, quaternions wxyz, images
+K chunk, N tokens per decision, D token width. SI units, quaternions wxyz, images
 uint8 HWC RGB. An array is a numpy array or a torch tensor: the same types serve simulator, policy
 and robot.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int64, UInt8
 
 Array = Any
@@ -17,7 +19,7 @@ Array = Any
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """What a policy sees at one decision, for a batch of arms."""
+    """Input of a policy at one decision, for a batch of arms."""
 
     images: UInt8[Array, "b v h w 3"]
     """RGB camera images; view order is that of `RobotSpec.cameras`."""
@@ -43,32 +45,65 @@ class ActionChunk:
 
 @dataclass(frozen=True, kw_only=True)
 class Prefix:
-    """Actions that a new chunk has to go on from: what the arm will have done when it is there."""
+    """First actions of a new chunk that are fixed, because the arm executes them before the chunk
+    arrives (real-time chunking). Inside a head, `values` are torch tensors in normalised units.
+    """
 
     values: Float32[Array, "b k u"]
     """Position targets from the observation on, in the order and units of `RobotSpec.channels`."""
-    weight: Float32[Array, "b k"]
-    """1 where an action is settled, 0 where the policy is free; between them only if `guided`."""
+    mask: Float32[Array, "b k"]
+    """1 where an action is fixed, 0 where the policy is free; between them only if `guided`."""
     guided: bool = False
-    """Pull the denoising towards `values` from outside (any policy), instead of giving them to
-    networks that were trained to go on from them."""
+    """Pull the denoising of any policy towards `values`, instead of passing `values` and `mask` to
+    networks trained with a prefix."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyState:
-    """Everything a policy carries from one decision to the next; fixed shape, so it exports."""
+    """State of a policy between decisions, of fixed shapes so that it exports.
 
-    tokens: Float32[Array, "b l n d"]
-    """Content of the memory slots, oldest first; zero where empty."""
-    slot_time: Float32[Array, "b l"]
-    """Count-weighted mean time of each slot, in control steps since the episode began."""
-    slot_count: Float32[Array, "b l"]
-    """How many decisions each slot holds; 0 marks an empty slot."""
+    The policy's memory names the tensors (`Memory.state_shapes`). At the start of an episode all of
+    them are zero.
+    """
+
+    tensors: dict[str, Float32[Array, "b ..."]]
+    """Tensors by name, rows first; empty for a policy without memory."""
+
+    def __getitem__(self, name: str) -> Array:
+        """Return a tensor by name.
+
+        Raises:
+            KeyError: the state belongs to a policy with another memory.
+        """
+        if name not in self.tensors:
+            names = ", ".join(self.tensors) or "no tensor"
+            raise KeyError(
+                f"state: got {names}, expected a tensor {name!r}; pass the result of this policy's "
+                "`initial_state` or `act`"
+            )
+        return self.tensors[name]
+
+    def map(self, function: Callable[[Array], Array]) -> "PolicyState":
+        """Return the state with a function applied to every tensor."""
+        return PolicyState(tensors={n: function(value) for n, value in self.tensors.items()})
+
+    def rows(self, index: Any) -> "PolicyState":
+        """Return some rows, chosen by a slice, index or mask of the tensors."""
+        return self.map(lambda value: value[index])
+
+    @staticmethod
+    def concatenate(
+        states: "Sequence[PolicyState]", join: Callable[[list[Array]], Array] = np.concatenate
+    ) -> "PolicyState":
+        """Return the rows of several states in one; `join` is `torch.cat` for torch tensors."""
+        return PolicyState(
+            tensors={n: join([state[n] for state in states]) for n in states[0].tensors}
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class DenoiseTrace:
-    """One sampled path through the denoising chain: latents[:, 0] is noise, the last the action."""
+class DenoisingChain:
+    """One sampled denoising chain: latents[:, 0] is noise, the last one the action chunk."""
 
     latents: Float32[Array, "b s k u"]
     """Normalised action chunks along the chain: S = steps + 1."""
@@ -78,7 +113,7 @@ class DenoiseTrace:
 
 @dataclass(frozen=True, kw_only=True)
 class EnvStep:
-    """What a `VecEnv` returns for one step of E environments.
+    """Result of one step of the E environments of a `VecEnv`.
 
     Ended environments are reset within the same step: `obs` is then the first observation of the
     next episode, `final_obs` the last one of the episode that ended.
@@ -99,101 +134,102 @@ class EnvStep:
 
 @dataclass(frozen=True, kw_only=True)
 class Frames:
-    """Moments of B episodes as a critic sees them: F frames, those of one episode in time order.
+    """Input of a reward model: F frames of B episodes, those of one episode in time order.
 
-    Nothing here but the last two fields comes from anywhere else than the cameras and the clock;
-    those two serve the controls that every report shows.
+    All fields come from cameras and clock, except the last two, which serve the controls that every
+    report shows.
     """
 
     images: UInt8[Array, "f v h w 3"]
-    """RGB camera images, in the critic's view order."""
+    """RGB camera images, in the reward model's view order."""
     image_ok: Bool[Array, "f v"]
     """False where a camera delivered no image; its pixels are then zero."""
     time_s: Float64[Array, " f"]
-    """Seconds since the episode began; exactly 0 starts an episode and empties what was kept."""
-    row: Int64[Array, " f"]
+    """Seconds since the episode began; exactly 0 starts an episode and resets the state."""
+    episode_index: Int64[Array, " f"]
     """Episode of every frame, in [0, B)."""
     end_s: Float64[Array, " f"] | None = None
-    """Length of the whole episode in seconds; read by the control "time" alone."""
+    """Length of the whole episode in seconds; only the control "time" reads it."""
     truth: Float32[Array, "f 2"] | None = None
-    """Progress and success of the simulator; read by the upper bound "oracle" alone."""
+    """Progress and success of the simulator; only the upper bound "oracle" reads it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """One episode that shows how a task is done, as a one-shot reference for a critic."""
+    """One episode that shows how a task is done, as a one-shot reference for a reward model."""
 
     frames: Frames
     """Its frames; a single row."""
     progress: Float32[Array, " f"]
-    """How far the task was at each frame, in [0, 1]; t/T where nothing better is known."""
+    """Progress at each frame, in [0, 1]; t/T if there is no better label."""
     task: str = ""
-    """Its own instruction; if empty, that of what is judged beside it."""
+    """Its instruction; if empty, that of the scored episode."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """What a process-reward critic says of F moments."""
+    """Predictions of a reward model for F frames."""
 
     value: Float32[Array, " f"]
-    """Progress in [0, 1]; NaN where the critic abstains."""
+    """Progress in [0, 1]; NaN where the reward model abstains."""
     delta: Float32[Array, " f"]
-    """Signed change over the horizon, in [-1, 1]: the share of the work that was left which was
-    done, or, below 0, of the work done which was lost; NaN where the critic abstains."""
+    """Signed change over the horizon, in [-1, 1]: done share of the remaining work, or, below 0,
+    lost share of the work done; NaN where the reward model abstains."""
     trend: Float32[Array, "f 3"]
     """Probabilities that the horizon brought regress, stagnation, progress."""
     done_prob: Float32[Array, " f"]
     """Probability that the task is complete, in [0, 1]."""
     match: Float32[Array, " f"]
-    """Probability that the scene is one in which the instruction can be carried out, in [0, 1]."""
+    """Probability that the instruction can be carried out in the scene, in [0, 1]."""
     confidence: Float32[Array, " f"]
     """Probability that `value` is within 0.1 of the truth, in [0, 1]."""
 
 
-class Share(NamedTuple):
-    """Where in a batch its part lies that one of several processes works on."""
+class BatchShard(NamedTuple):
+    """Position of one process's part within the whole batch."""
 
-    row: int
-    """First of its episodes."""
-    rows: int
+    first_episode: int
+    """Index of its first episode."""
+    num_episodes: int
     """Episodes of the whole batch."""
-    query: int
-    """First of its queries."""
-    queries: int
-    """Queries of the whole batch."""
-    weight: float
-    """Weight of the whole batch's loss."""
+    first_loss: int
+    """Index of its first frame among those that carry a loss."""
+    num_losses: int
+    """Frames of the whole batch that carry a loss."""
+    total_weight: float
+    """Sum of the loss weights of the whole batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeBatch:
-    """Decisions of whole episodes for training, padding left out: F frames of B episodes.
+    """Decisions of whole episodes for training without padding: F frames of B episodes.
 
-    Frames of an episode are in order. M of the frames are queries: they carry a loss.
+    The frames of an episode are in time order. M of the frames carry a loss.
     """
 
     images: UInt8[Array, "f v h w 3"]
     """RGB images of every decision."""
     proprio: Float32[Array, "f s"]
     """Measured channel positions of every decision, in the units of `RobotSpec.channels`."""
-    now: Float32[Array, " f"]
+    step_index: Float32[Array, " f"]
     """Time of every decision, in control steps since the episode began."""
-    row: Int64[Array, " f"]
+    episode_index: Int64[Array, " f"]
     """Episode of every frame, in [0, B)."""
     decision: Int64[Array, " f"]
     """Position of every frame among the decisions of its episode, from 0."""
     task: tuple[str, ...]
     """Instruction of each of the B episodes."""
-    query: Int64[Array, " m"]
-    """Frames that carry a loss."""
+    loss_index: Int64[Array, " m"]
+    """Indices of the frames that carry a loss, ascending."""
     actions: Float32[Array, "m k u"]
-    """Position targets that followed each query, in the units of `RobotSpec.channels`."""
-    pad: Bool[Array, "m k"]
-    """True where the episode had ended."""
+    """Position targets from each of those frames on, in the units of `RobotSpec.channels`."""
+    action_is_pad: Bool[Array, "m k"]
+    """True for actions after the end of the episode."""
     weight: Float32[Array, " m"]
-    """Weight of each query's loss."""
+    """Weight of each frame's loss."""
     features: dict[str, Array] | None = None
-    """What the frozen part of a backbone made of the images, by name, F rows each; the images are
-    then of no height and width. None where the backbone is to look itself."""
-    share: Share | None = None
-    """Where it lies in a larger batch; None where it is whole. An empty part keeps one task."""
+    """Cached outputs of the frozen part of a backbone by name, F rows each; `images` then has
+    height and width 0. None if the backbone encodes the images."""
+    shard: BatchShard | None = None
+    """Position within a larger batch; None if it is the whole batch. An empty part keeps one
+    task."""

@@ -1,4 +1,4 @@
-"""Whether a data set fits the arm that is to learn from it."""
+"""Check that a data set fits a robot."""
 
 from pathlib import Path
 
@@ -8,11 +8,12 @@ from vla.data.store import EpisodeStore
 
 def fits_robot(store: EpisodeStore, robot: RobotSpec, data: Path) -> None:
     """Raise ValueError unless the data set's channels and rate are those of the robot."""
-    found, names = store.info.action_names, robot.names
-    if len(found) != len(names) or store.info.state_dim != len(names):
+    actions, names = store.info.action_names, robot.names
+    if len(actions) != len(names) or store.info.state_dim != len(names):
         raise ValueError(
-            f"{data}: {store.info.state_dim} states and {len(found)} actions ({', '.join(found)}), "
-            f"the robot has {len(names)} channels ({', '.join(names)}); give its own with --robot"
+            f"{data}: {store.info.state_dim} states and {len(actions)} actions "
+            f"({', '.join(actions)}), the robot has {len(names)} channels ({', '.join(names)}); "
+            "name the recorded robot with --robot"
         )
     if store.info.fps != robot.control_hz:
         raise ValueError(

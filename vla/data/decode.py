@@ -1,7 +1,6 @@
-"""Decodes chosen frames of the videos or embedded images of a data set, each file once, in order.
+"""Decodes selected frames of the videos or embedded images of a data set, each file once.
 
-Groups of pictures that hold no chosen frame are skipped undecoded. What to choose and where to
-keep it is decided in `vla.data.store`.
+Groups of frames without a selected frame are skipped. `vla.data.store` selects and caches frames.
 """
 
 import io
@@ -39,16 +38,16 @@ def decode_views(
     info: DatasetInfo, cameras: tuple[Camera, ...], choice: FrameChoice,
     image_hw: tuple[int, int], out: np.ndarray | None = None,
 ) -> np.ndarray:  # fmt: skip
-    """Return the chosen frames of some cameras as u8 `f v h w 3` RGB.
+    """Return the selected frames of some cameras as u8 `f v h w 3` RGB.
 
     Images of another size are stretched to `image_hw` (area average).
 
     Args:
         info: The data set.
-        cameras: Which cameras, in view order.
-        choice: Which frames.
+        cameras: Cameras in view order.
+        choice: Selected frames.
         image_hw: Height and width of the result.
-        out: Zeros of the result's shape to write into, where one array is to hold several sets.
+        out: Zeros of the result's shape to write into, if one array holds several sets.
 
     Raises:
         ValueError: a file cannot be decoded or lacks a frame.
@@ -57,7 +56,7 @@ def decode_views(
     frames = np.zeros(shape, np.uint8) if out is None else out
     jobs = []
     for view, camera in enumerate(cameras):
-        fill = _fill_from_videos_ if camera.video else _fill_from_tables_
+        fill = _fill_from_videos if camera.video else _fill_from_tables
         jobs += fill(info, camera, choice, frames[:, view])
     with ThreadPoolExecutor(THREADS) as pool:
         for job in [pool.submit(job) for job in jobs]:
@@ -65,7 +64,7 @@ def decode_views(
     return frames
 
 
-def _fill_from_videos_(
+def _fill_from_videos(
     info: DatasetInfo, camera: Camera, choice: FrameChoice, out: np.ndarray
 ) -> list[partial[None]]:
     """Return one job per video file of a camera; each writes its frames into rows of `out`."""
@@ -79,11 +78,11 @@ def _fill_from_videos_(
         rows = rows[np.argsort(position[rows], kind="stable")]
         if len(rows):
             path = info.path / name
-            jobs.append(partial(_decode_file_, path, position[rows], rows, info.fps, out))
+            jobs.append(partial(_decode_file, path, position[rows], rows, info.fps, out))
     return jobs
 
 
-def _decode_file_(
+def _decode_file(
     path: Path, position: np.ndarray, rows: np.ndarray, fps: float, out: np.ndarray
 ) -> None:
     """Write the frames at sorted positions of a video into `out[rows]`."""
@@ -103,8 +102,8 @@ def _decode_file_(
             f"{path}: has no frame {min(missing)} ({len(missing)} wanted ones are missing); copy "
             "the data set again or record it again"
         )
-    again = first != np.arange(len(position))
-    out[rows[again]] = out[rows[first[again]]]
+    repeated = first != np.arange(len(position))
+    out[rows[repeated]] = out[rows[first[repeated]]]
 
 
 def _to_rgb(frame: av.VideoFrame, height: int, width: int) -> np.ndarray:
@@ -116,8 +115,8 @@ def _to_rgb(frame: av.VideoFrame, height: int, width: int) -> np.ndarray:
 def _frames(path: Path, wanted: set[int], fps: float) -> Iterator[tuple[int, av.VideoFrame]]:
     """Yield (position, frame) of at least the wanted frames of a video, in order.
 
-    A group of pictures starts at a key frame and is decoded whole or not at all. Skipping needs
-    closed groups: none of a group's frames shown before its key frame.
+    A group of frames starts at a key frame and is decoded completely or skipped. Skipping requires
+    closed groups: no frame of a group is displayed before its key frame.
     """
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
@@ -141,7 +140,7 @@ def _frames(path: Path, wanted: set[int], fps: float) -> Iterator[tuple[int, av.
             yield round(frame.pts * scale), frame
 
 
-def _fill_from_tables_(
+def _fill_from_tables(
     info: DatasetInfo, camera: Camera, choice: FrameChoice, out: np.ndarray
 ) -> list[partial[None]]:
     """Return one job per table; each decodes the wanted images embedded in it."""
@@ -150,10 +149,10 @@ def _fill_from_tables_(
         for r, (e, t) in enumerate(zip(choice.episode, choice.step, strict=True))
     }
     files = table_files(info.path, "data")
-    return [partial(_decode_table_, file, camera.key, row, out) for file in files]
+    return [partial(_decode_table, file, camera.key, row, out) for file in files]
 
 
-def _decode_table_(path: Path, key: str, row: dict[tuple[int, int], int], out: np.ndarray) -> None:
+def _decode_table(path: Path, key: str, row: dict[tuple[int, int], int], out: np.ndarray) -> None:
     height, width = out.shape[1:3]
     with pq.ParquetFile(path) as parquet:
         if key not in parquet.schema_arrow.names:
@@ -169,21 +168,20 @@ def _decode_table_(path: Path, key: str, row: dict[tuple[int, int], int], out: n
                     )
 
 
-def decoded(data: Any, size_hw: tuple[int, int] | None = None) -> np.ndarray:
-    """Return a compressed picture as RGB u8 `h w 3`.
+def decode_image(data: Any, size_hw: tuple[int, int] | None = None) -> np.ndarray:
+    """Return a compressed image as RGB u8 `h w 3`.
 
     Args:
-        data: The bytes; what a file holds in their place is refused.
-        size_hw: Sides that it must have, in either order, as data sets do not always say which is
-            which: a small file may hold a picture that no memory does. Any that is not huge if
-            None.
+        data: The bytes; other types are refused.
+        size_hw: Expected sides in either order, because data sets do not always say which is which;
+            guards against small files with huge images. None accepts all but huge images.
 
     Raises:
         ValueError: why it cannot be decoded.
     """
     if not isinstance(data, bytes) or not data:
         got = "nothing" if not data else f"a value of type {type(data).__name__}"
-        raise ValueError(f"got {got}, expected the bytes of a picture")
+        raise ValueError(f"got {got}, expected the bytes of an image")
     try:
         with Image.open(io.BytesIO(data)) as image:
             if size_hw is not None and sorted(image.size) != sorted(size_hw):
@@ -200,7 +198,7 @@ def _decode_image(cell: pa.StructScalar, what: str, height: int, width: int) -> 
     if not data:
         raise ValueError(f"{what}: is not embedded in the table; embed images or use videos")
     try:
-        pixels = decoded(data)
+        pixels = decode_image(data)
     except ValueError as error:
         raise ValueError(f"{what}: cannot be decoded ({error}); copy the data set again") from error
     return _to_rgb(av.VideoFrame.from_ndarray(pixels, format="rgb24"), height, width)

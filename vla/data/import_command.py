@@ -1,7 +1,7 @@
-"""`vla data import`: a data set of another format becomes a LeRobotDataset v3, safe to interrupt.
+"""`vla data import`: converts a data set of another format to a LeRobotDataset v3; resumable.
 
-Episodes are read one by one into `OUT.parts`, each whole or absent, and joined at the end, so a
-killed import goes on where it was. What a format is made of is said in `vla.data.importers`.
+Episodes are written atomically one by one into `OUT.parts` and joined at the end. The formats are
+in `vla.data.importers`.
 """
 
 import dataclasses
@@ -15,39 +15,36 @@ from typing import Any, TextIO
 
 import tyro
 
-from vla import arguments, files
 from vla.contracts import registry
-from vla.data.bar import bar, stoppable
-from vla.data.import_join import join
-from vla.data.import_parts import EPISODE, Part, folder_of, read_part, write_part
-from vla.data.info import DatasetInfo
+from vla.data.import_parts import EPISODE, Part, join, part_folder, read_part, write_part
+from vla.data.info import RECORDING_FILE, DatasetInfo
+from vla.data.progress_bar import bar, sigterm_as_interrupt
 from vla.data.reader import open_dataset
-from vla.data.source import Source, Wanted, check_names
-from vla.data.whole import leftovers
-from vla.interrupted import Interrupted
+from vla.data.source import ImportOptions, Source, check_names
+from vla.utils import arguments, files
+from vla.utils.interrupted import Interrupted
 
 FORMATS = "vla.data.importers"
 LEAVE_OUT = "leave_out_damaged"
 SHOWN = 5
-"""How many of many sentences of one kind are printed."""
+"""Printed messages per kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImportConfig(Wanted):
-    """What to import, and to where."""
+class ImportConfig(ImportOptions):
+    """Settings of an import."""
 
     source: tyro.conf.Positional[Path]
-    """The data set: a folder of LeRobotDataset v2 or RLDS, an HDF5 file of robomimic's or a folder
-    of them."""
+    """The data set: a folder of LeRobotDataset v2 or RLDS, a robomimic HDF5 file or a folder of
+    such files."""
     out: Path
-    """Directory of the data set to write; unfinished parts are beside it in OUT.parts."""
+    """Directory of the data set to write; unfinished parts are kept in OUT.parts."""
     format: str = ""
-    """A file name under vla/data/importers; recognised if not given."""
+    """File name under vla/data/importers; detected if not given."""
     leave_out_damaged: bool = False
-    """Leave damaged episodes out and say which, instead of stopping at the first."""
+    """Leave damaged episodes out and report them, instead of stopping at the first."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers out of range."""
         if self.fps is not None and self.fps < 1:
             raise ValueError(f"fps: got {self.fps}, expected at least 1")
 
@@ -55,65 +52,65 @@ class ImportConfig(Wanted):
 def main(argv: list[str]) -> int:
     """Run `vla data import SOURCE --out DIR`; return the exit code."""
     config = arguments.read(ImportConfig, argv, "vla data import")
-    info, told = import_set(config)
-    for line in told:
+    info, notes = import_dataset(config)
+    for line in notes:
         print(line)
     print(f"{info.num_episodes} episodes, {info.num_frames} frames in {info.path}")
     return 0
 
 
-def import_set(config: ImportConfig) -> tuple[DatasetInfo, list[str]]:
-    """Import what is missing and join it; return the data set and what a user has to know.
+def import_dataset(config: ImportConfig) -> tuple[DatasetInfo, list[str]]:
+    """Import the missing episodes and join all; return the data set and notes for the user.
 
     Raises:
-        ValueError: no such source, it is damaged, or `config.out` belongs to something else.
-        Interrupted: Ctrl-C or SIGTERM; the episodes that were read are saved.
-        OSError: the disk is full; what was read before is saved.
+        ValueError: the source is missing or damaged, or `config.out` holds something else.
+        Interrupted: Ctrl-C or SIGTERM; finished episodes are saved.
+        OSError: the disk is full; finished episodes are saved.
     """
     source = open_source(config)
     check_names(config.source, source.features)
-    asked = _asked(config, source)
+    settings = _settings(config, source)
     parts = config.out.with_name(config.out.name + ".parts")
     if config.out.exists():
-        _check_same(config.out, config.out / "meta/recording.json", "import", asked)
+        _check_same(config.out, config.out / RECORDING_FILE, "import", settings)
         shutil.rmtree(parts, ignore_errors=True)
         return open_dataset(config.out), [f"{config.out}: was complete already"]
     parts.mkdir(parents=True, exist_ok=True)
     with (parts / "lock").open("w") as lock:
         _claim(lock, config.out)
         if _saved(parts):
-            # Parts saved without the option are whole, so it may be given with the next command.
-            same = {name: value for name, value in asked.items() if name != LEAVE_OUT}
+            # Parts saved without this option are complete, so a later command may add it.
+            same = {name: value for name, value in settings.items() if name != LEAVE_OUT}
             _check_same(parts, parts / "import.json", "import", same)
         if not config.leave_out_damaged:
-            _forget_left_out(parts)
-        files.write_text(parts / "import.json", json.dumps({"import": asked}, indent=1))
+            _delete_left_out(parts)
+        files.write_text(parts / "import.json", json.dumps({"import": settings}, indent=1))
         _clear_leftovers(config.out, parts)
         try:
-            told = _read_and_join(config, source, asked, parts)
+            notes = _read_and_join(config, source, settings, parts)
         finally:
             if config.out.exists() or not _saved(parts):
                 shutil.rmtree(parts)
-    return open_dataset(config.out), told
+    return open_dataset(config.out), notes
 
 
 def _saved(parts: Path) -> int:
-    """Return how many episodes were read."""
+    """Return the number of saved episodes."""
     return sum(1 for _ in parts.glob(f"episode-*/{EPISODE}"))
 
 
-def _forget_left_out(parts: Path) -> None:
-    """Delete the parts of episodes that were left out: they are to be whole now."""
-    for said in parts.glob(f"episode-*/{EPISODE}"):
-        if read_part(said.parent).left_out:
-            shutil.rmtree(said.parent)
+def _delete_left_out(parts: Path) -> None:
+    """Delete the parts of episodes that were left out, to read them again."""
+    for file in parts.glob(f"episode-*/{EPISODE}"):
+        if read_part(file.parent).left_out:
+            shutil.rmtree(file.parent)
 
 
 def open_source(config: ImportConfig) -> Source:
-    """Recognise the source's format and describe it.
+    """Detect the format of the source and describe it.
 
     Raises:
-        ValueError: it is none that is known, is one already, or is damaged.
+        ValueError: the format is unknown, it is a LeRobotDataset v3 already, or it is damaged.
     """
     path, out = config.source, config.out
     if not path.exists():
@@ -122,106 +119,107 @@ def open_source(config: ImportConfig) -> Source:
         raise ValueError(f"{out}: lies in the source, which is never touched; choose another --out")
     if config.format:
         name = registry.check(FORMATS, config.format)
-        if not registry.load(FORMATS, name).recognises(path):
+        if not registry.load(FORMATS, name).recognizes(path):
             raise ValueError(f"{path}: is not of format {name!r}; leave --format out")
         return registry.load(FORMATS, name).open_source(path, config)
     for name in registry.names(FORMATS):
         importer = registry.load(FORMATS, name)
-        if importer.recognises(path):
+        if importer.recognizes(path):
             return importer.open_source(path, config)
     if (path / "meta/info.json").is_file():
-        open_dataset(path)  # says what is wrong with it
+        open_dataset(path)  # reports damage
         raise ValueError(f"{path}: is a LeRobotDataset v3 already; use it as it is")
-    known = ", ".join(registry.names(FORMATS))
+    formats = ", ".join(registry.names(FORMATS))
     raise ValueError(
-        f"{path}: of no format that is known ({known}); name the folder with meta/info.json or "
-        "features.json, or the HDF5 file"
+        f"{path}: unknown format, expected one of {formats}; name the folder with meta/info.json "
+        "or features.json, or the HDF5 file"
     )
 
 
-def _asked(config: ImportConfig, source: Source) -> dict[str, Any]:
-    """Return what decides the content of the data set, as JSON types."""
-    wanted = {f.name: getattr(config, f.name) for f in dataclasses.fields(Wanted)}
-    wanted = {k: list(v) if isinstance(v, tuple) else v for k, v in wanted.items()}
+def _settings(config: ImportConfig, source: Source) -> dict[str, Any]:
+    """Return the settings that determine the content of the data set, as JSON types."""
+    options = {f.name: getattr(config, f.name) for f in dataclasses.fields(ImportOptions)}
+    options = {k: list(v) if isinstance(v, tuple) else v for k, v in options.items()}
     return {
-        "source": str(config.source.resolve()), "format": source.format, **wanted,
+        "source": str(config.source.resolve()), "format": source.format, **options,
         "fps": source.fps, LEAVE_OUT: config.leave_out_damaged,
         "fingerprint": source.fingerprint,
     }  # fmt: skip
 
 
-def _check_same(place: Path, file: Path, key: str, asked: Mapping[str, Any]) -> None:
-    """Raise ValueError unless what `file` says was asked for is this."""
+def _check_same(place: Path, file: Path, key: str, settings: Mapping[str, Any]) -> None:
+    """Raise ValueError unless `file` holds these settings."""
     try:
-        found = json.loads(file.read_text())[key]
+        stored = json.loads(file.read_text())[key]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{place}: is there and was not written by vla data import; choose another --out"
+            f"{place}: exists and was not written by vla data import; choose another --out"
         ) from error
-    for name, value in asked.items():
-        if found.get(name) != value:
+    for name, value in settings.items():
+        if stored.get(name) != value:
             what = "from a source that has changed since" if name == "fingerprint" else (
-                f"with {name} {found.get(name)!r}, not {value!r}"
+                f"with {name} {stored.get(name)!r}, not {value!r}"
             )  # fmt: skip
             raise ValueError(f"{place}: was imported {what}; choose another --out, or delete it")
 
 
 def _claim(lock: TextIO, out: Path) -> None:
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the system frees it when we are killed
+        fcntl.flock(
+            lock, fcntl.LOCK_EX | fcntl.LOCK_NB
+        )  # released by the system if this process is killed
     except BlockingIOError as error:
         raise ValueError(f"{out}: another process is importing it; wait, or stop it") from error
 
 
 def _clear_leftovers(out: Path, parts: Path) -> None:
-    """Delete what a kill left half-written; nobody else is importing."""
-    for leftover in (*parts.glob(".episode-*.tmp"), *leftovers(out)):
+    """Delete unfinished files of a killed import; no other import may be running."""
+    for leftover in (*parts.glob(".episode-*.tmp"), *files.leftovers(out)):
         shutil.rmtree(leftover)
 
 
 def _read_and_join(
-    config: ImportConfig, source: Source, asked: dict[str, Any], parts: Path
+    config: ImportConfig, source: Source, settings: dict[str, Any], parts: Path
 ) -> list[str]:
     count = len(source.names)
-    folders = [folder_of(parts, number) for number in range(count)]
+    folders = [part_folder(parts, number) for number in range(count)]
     missing = [n for n, folder in enumerate(folders) if not (folder / EPISODE).is_file()]
     try:
-        with stoppable(), bar("episodes") as shown:
+        with sigterm_as_interrupt(), bar("episodes") as shown:
             line = shown.add_task("reading", total=count, completed=count - len(missing))
             for number in missing:
                 write_part(source, number, folders[number], config.leave_out_damaged)
                 shown.advance(line)
-            found = [read_part(folder) for folder in folders]
-            kept = [part for part in found if not part.left_out]
-            if not kept:
-                raise ValueError(f"{config.source}: every episode is damaged: {found[0].left_out}")
-            recording = {"import": asked, "episodes": _origin(source, found)}
-            line = shown.add_task("joining", total=len(kept))
+            read = [read_part(folder) for folder in folders]
+            complete = [part for part in read if not part.left_out]
+            if not complete:
+                raise ValueError(f"{config.source}: every episode is damaged: {read[0].left_out}")
+            recording = {"import": settings, "episodes": _episode_names(source, read)}
+            line = shown.add_task("joining", total=len(complete))
             join(
-                [p.folder for p in kept], config.out, source, recording, lambda: shown.advance(line)
-            )
+                [p.folder for p in complete], config.out, source, recording,
+                lambda: shown.advance(line),
+            )  # fmt: skip
     except KeyboardInterrupt:
         raise Interrupted(f"{_saved(parts)} of {count} episodes are saved in {parts}") from None
-    return [*source.told, *_told(source, found)]
+    return [*source.notes, *_notes(read)]
 
 
-def _origin(source: Source, parts: Sequence[Part]) -> list[str]:
-    """Return what the source calls each episode of the new set."""
+def _episode_names(source: Source, parts: Sequence[Part]) -> list[str]:
+    """Return the source's names of the imported episodes."""
     return [name for name, part in zip(source.names, parts, strict=True) if not part.left_out]
 
 
-def _told(source: Source, parts: Sequence[Part]) -> list[str]:
-    """Return what became of videos and of damaged episodes."""
-    kept = sum(path.parent != part.folder for part in parts for path in part.videos.values())
-    anew = [why for part in parts for why in part.encoded.values()]
+def _notes(parts: Sequence[Part]) -> list[str]:
+    """Return notes on videos and on damaged episodes."""
+    joined = sum(path.parent != part.folder for part in parts for path in part.videos.values())
+    encoded = [why for part in parts for why in part.encoded.values()]
     lost = [part.left_out for part in parts if part.left_out]
-    told = []
-    if kept or anew:
-        told.append(
-            f"videos: {kept} kept as they are (joined without encoding), {len(anew)} encoded anew"
-        )
-    for what, lines in (("encoded anew", anew), ("left out", lost)):
-        told += [f"{what}: {line}" for line in lines[:SHOWN]]
+    notes = []
+    if joined or encoded:
+        notes.append(f"videos: {joined} joined without encoding, {len(encoded)} encoded again")
+    for what, lines in (("encoded again", encoded), ("left out", lost)):
+        notes += [f"{what}: {line}" for line in lines[:SHOWN]]
         if len(lines) > SHOWN:
-            told.append(f"{what}: {len(lines) - SHOWN} more")
-    return told
+            notes.append(f"{what}: {len(lines) - SHOWN} more")
+    return notes

@@ -1,4 +1,4 @@
-"""What a LeRobotDataset v3 holds, as plain data; `vla.data.reader` checks and fills it in."""
+"""Description of a LeRobotDataset v3 as plain data; `vla.data.reader` creates it."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -6,6 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+FILES_PER_CHUNK = 1000
+DATA = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+VIDEO = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
+EPISODES = "meta/episodes/chunk-000/file-000.parquet"
+RECORDING_FILE = "meta/recording.json"
+"""Settings of the recording; LeRobot ignores the file."""
+INDEX_COLUMNS = {
+    "timestamp": "float32", "frame_index": "int64", "episode_index": "int64", "index": "int64",
+    "task_index": "int64",
+}  # fmt: skip
+"""Standard columns of every data set with their dtype."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +36,7 @@ class Camera:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetInfo:
-    """A data set that passed every check: what it holds and where each episode lies."""
+    """A data set that passed every check: contents and positions of its episodes."""
 
     path: Path
     fps: float
@@ -45,16 +57,16 @@ class DatasetInfo:
     video_file: dict[str, tuple[Path, ...]]
     """Per video key, the file that holds each episode, relative to `path`."""
     recording: dict[str, Any] | None
-    """What `vla demos` was asked for, if it recorded the set."""
+    """Settings of the recording, if `vla demos` recorded the data set."""
 
     @property
     def num_episodes(self) -> int:
-        """Episodes."""
+        """Number of episodes."""
         return len(self.tasks)
 
     @property
     def num_frames(self) -> int:
-        """Frames, over all episodes."""
+        """Number of frames of all episodes."""
         return int(self.offsets[-1])
 
     @property
@@ -76,13 +88,13 @@ class DatasetInfo:
         """Return the camera called `name` (or whose key it is).
 
         Raises:
-            ValueError: there is none; the message lists those there are.
+            ValueError: there is none; the message lists the cameras.
         """
         for camera in self.cameras:
             if name in (camera.name, camera.key):
                 return camera
-        known = ", ".join(c.name for c in self.cameras)
-        raise ValueError(f"{self.path}: no camera {name!r}; it has {known}; name one of those")
+        names = ", ".join(c.name for c in self.cameras)
+        raise ValueError(f"{self.path}: no camera {name!r}; it has {names}; name one of those")
 
     def moved_to(self, path: Path) -> "DatasetInfo":
         """Return the same description of a data set that was renamed to `path`."""
@@ -91,7 +103,7 @@ class DatasetInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """The numbers of every frame of a data set, in order of episode and time."""
+    """Numeric columns of all frames of a data set, in order of episode and time."""
 
     state: np.ndarray
     """f32 `n s`."""

@@ -1,6 +1,6 @@
-"""Says from an MP4's boxes whether the file is whole, how many frames, how fast; no decoding.
+"""Checks completeness, frame count and rate of an MP4 file without decoding it.
 
-Only what truncation detection needs (ISO/IEC 14496-12): top-level boxes and the sample size table.
+Reads the top-level boxes only (ISO/IEC 14496-12), to detect truncation.
 """
 
 import struct
@@ -10,7 +10,7 @@ import av
 
 
 def frames_and_rate(path: Path) -> tuple[int, float]:
-    """Return the number of video frames of a whole MP4 file and their mean rate in Hz.
+    """Return the number of video frames of a complete MP4 file and their mean rate in Hz.
 
     Raises:
         ValueError: the file is missing, empty, truncated or holds no video.
@@ -37,7 +37,7 @@ def frames_and_rate(path: Path) -> tuple[int, float]:
 
 
 def check_video(file: Path, fps: float, end: int) -> None:
-    """Raise ValueError unless a video is whole, of a rate, and holds `end` frames."""
+    """Raise ValueError unless a video is complete, has the rate `fps`, and holds `end` frames."""
     frames, hz = frames_and_rate(file)
     if abs(hz / fps - 1) > 0.1:
         raise ValueError(
@@ -52,7 +52,7 @@ def check_video(file: Path, fps: float, end: int) -> None:
 
 
 def _last_box_end(path: Path, size: int) -> tuple[int, set[bytes]]:
-    """Return where the last top-level box ends by its own account, and the kinds of box seen."""
+    """Return the declared end of the last top-level box, and the kinds of boxes."""
     at = 0
     kinds: set[bytes] = set()
     with path.open("rb") as file:

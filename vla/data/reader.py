@@ -1,7 +1,7 @@
-"""Opens any LeRobotDataset v3 without LeRobot and says in one sentence what is wrong with it.
+"""Opens any LeRobotDataset v3 without LeRobot and reports damage in one sentence.
 
-Checks everything a training run would stumble over, before the run starts. Pixels are decoded in
-`vla.data.decode`, kept in `vla.data.store`.
+Checks everything that could stop a training run. `vla.data.decode` decodes images,
+`vla.data.store` caches them.
 """
 
 import json
@@ -13,26 +13,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vla.data import mp4
-from vla.data.info import Camera, Columns, DatasetInfo
+from vla.data.info import RECORDING_FILE, Camera, Columns, DatasetInfo
 
 STATE = "observation.state"
 ACTION = "action"
 VERSION = "v3.0"
 _INFO_KINDS: dict[str, Any] = {
-    "fps": (int, float),
-    "features": dict,
-    "total_episodes": int,
-    "total_frames": int,
-    "data_path": str,
-    "video_path": (str, type(None)),
-}
+    "fps": (int, float), "features": dict, "total_episodes": int, "total_frames": int,
+    "data_path": str, "video_path": (str, type(None)),
+}  # fmt: skip
 _INDEX_COLUMNS = ("episode_index", "frame_index", "index", "task_index")
 
 
 def open_dataset(path: Path | str, *, content: bool = True) -> DatasetInfo:
     """Check a LeRobotDataset v3 and describe it.
 
-    Every table is checked to be whole and to agree with the others. Pixels are not decoded.
+    Every table is checked for completeness and consistency with the others. Pixels are not decoded.
 
     Args:
         path: Directory of the data set.
@@ -55,26 +51,18 @@ def open_dataset(path: Path | str, *, content: bool = True) -> DatasetInfo:
     unknown = set(task_index.tolist()) - set(task_text)
     if unknown:
         raise ValueError(
-            f"{path}: task_index {min(unknown)} is not in meta/tasks.parquet; record it anew"
+            f"{path}: task_index {min(unknown)} is not in meta/tasks.parquet; record it again"
         )
     start, files = _locate_videos(path, meta, cameras, episodes)
     if content:
         for camera in start:
             _check_videos(path, float(meta["fps"]), files[camera], start[camera] + np.diff(offsets))
     info = DatasetInfo(
-        path=path,
-        fps=float(meta["fps"]),
-        robot=meta.get("robot_type"),
-        cameras=cameras,
-        state_names=_names(features, STATE),
-        action_names=_names(features, ACTION),
-        scalars=_scalars(features),
-        tasks=tuple(task_text[int(i)] for i in task_index),
-        offsets=offsets,
-        video_start=start,
-        video_file=files,
-        recording=_read_recording(path),
-    )
+        path=path, fps=float(meta["fps"]), robot=meta.get("robot_type"), cameras=cameras,
+        state_names=_names(features, STATE), action_names=_names(features, ACTION),
+        scalars=_scalars(features), tasks=tuple(task_text[int(i)] for i in task_index),
+        offsets=offsets, video_start=start, video_file=files, recording=_read_recording(path),
+    )  # fmt: skip
     if content:
         _check_finite(info, _columns(info, table, order))
     return info
@@ -146,8 +134,8 @@ def _check_features(path: Path, features: dict[str, Any]) -> None:
     for key in (STATE, ACTION):
         if key not in features:
             raise ValueError(
-                f"{path}: has no column {key!r} (it has {', '.join(features)}); rename the one "
-                "that holds it or record the data set with it"
+                f"{path}: has no column {key!r} (it has {', '.join(features)}); rename the column "
+                "that holds it, or record the data set with it"
             )
         shape = features[key]["shape"]
         if len(shape) != 1 or shape[0] < 1:
@@ -235,7 +223,7 @@ def _check_filled(path: Path, table: pa.Table, columns: tuple[str, ...]) -> None
     for name in columns:
         if table[name].null_count:
             row = table[name].is_null().index(True).as_py()
-            raise ValueError(f"{path}: row {row} of {name!r} holds no value; record it anew")
+            raise ValueError(f"{path}: row {row} of {name!r} holds no value; record it again")
 
 
 def _episode_order(
@@ -267,7 +255,7 @@ def _episode_order(
     if len(wrong):
         e = int(episode[order][wrong[0]])
         raise ValueError(
-            f"{path}: frames of episode {e} are not numbered 0 to {lengths[e] - 1}; record it anew"
+            f"{path}: frames of episode {e} are not numbered 0 to {lengths[e] - 1}; record it again"
         )
     return order, offsets
 
@@ -345,7 +333,7 @@ def _check_videos(path: Path, fps: float, files: tuple[Path, ...], ends: np.ndar
 
 
 def _read_recording(path: Path) -> dict[str, Any] | None:
-    file = path / "meta/recording.json"
+    file = path / RECORDING_FILE
     return _read_json(file) if file.is_file() else None
 
 
@@ -366,7 +354,7 @@ def _matrix(info: DatasetInfo, table: pa.Table, key: str, dim: int) -> np.ndarra
         if len(wrong):
             raise ValueError(
                 f"{info.path}: row {wrong[0]} of {key!r} has {sizes[wrong[0]]} values, "
-                f"meta/info.json says {dim}; record it anew"
+                f"meta/info.json says {dim}; record it again"
             )
     if hasattr(column, "flatten") and not pa.types.is_primitive(column.type):
         column = column.flatten()
@@ -374,7 +362,7 @@ def _matrix(info: DatasetInfo, table: pa.Table, key: str, dim: int) -> np.ndarra
     if values.size != len(table) * dim:
         raise ValueError(
             f"{info.path}: {key!r} has {values.size / len(table):g} values per frame, "
-            f"meta/info.json says {dim}; record it anew"
+            f"meta/info.json says {dim}; record it again"
         )
     return values.reshape(len(table), dim)
 
@@ -391,5 +379,5 @@ def _check_finite(info: DatasetInfo, columns: Columns) -> None:
             raise ValueError(
                 f"{info.path}: {key!r} of episode {episode}, frame {row - info.offsets[episode]}, "
                 f"channel {names[channel]!r} is {values[row, channel]} ({len(bad)} such values); "
-                "drop or mend the episode"
+                "drop or repair the episode"
             )

@@ -1,7 +1,6 @@
-"""Holds a data set in memory for training: decision frames, and the numbers of every control step.
+"""A data set in memory for training: images of decisions and numbers of every control step.
 
-Videos are decoded once and kept in a zarr cache. Which decisions make a batch is decided in
-`training.data.sampler`.
+Videos are decoded once and cached in a zarr store. `training.data.sampler` selects batches.
 """
 
 import functools
@@ -26,7 +25,7 @@ _CACHE_CHUNK_FRAMES = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics:
-    """Per-channel figures of a column, f32 `d` each, in physical units."""
+    """Per-channel statistics of a column, f32 `d` each, in physical units."""
 
     min: np.ndarray
     max: np.ndarray
@@ -41,7 +40,7 @@ class EpisodeStore:
     """Sequences of decisions of one data set.
 
     A sequence is one episode seen every `stride` control steps: from its first step on, as on a
-    robot, and with `phases` > 1 from other, drawn phases as well. Frames of sequence q are rows
+    robot, and with `phases` > 1 from random offsets as well. Frames of sequence q are rows
     `seq_offsets[q]` to `seq_offsets[q+1]` of `frames` and `frame_time`, in order of time. Steps
     of episode e are rows `step_offsets[e]` to `step_offsets[e+1]` of `states`, `actions` and
     `scalars`.
@@ -130,25 +129,17 @@ def statistics(values: np.ndarray) -> Statistics:
     """Return per-channel statistics of values `n d`."""
     q01, q99 = np.quantile(values, (0.01, 0.99), axis=0).astype(np.float32)
     return Statistics(
-        min=values.min(axis=0),
-        max=values.max(axis=0),
+        min=values.min(axis=0), max=values.max(axis=0),
         mean=values.mean(axis=0, dtype=np.float64).astype(np.float32),
-        std=values.std(axis=0, dtype=np.float64).astype(np.float32),
-        q01=q01,
-        q99=q99,
-    )
+        std=values.std(axis=0, dtype=np.float64).astype(np.float32), q01=q01, q99=q99,
+    )  # fmt: skip
 
 
 def load_episodes(
-    path: Path | str,
-    *,
-    cameras: tuple[str, ...] | None = None,
-    image_hw: tuple[int, int] = (96, 96),
-    stride: int = 1,
-    phase_seed: int = 0,
-    phases: int = 1,
+    path: Path | str, *, cameras: tuple[str, ...] | None = None,
+    image_hw: tuple[int, int] = (96, 96), stride: int = 1, phase_seed: int = 0, phases: int = 1,
     cache_dir: Path | None = None,
-) -> EpisodeStore:
+) -> EpisodeStore:  # fmt: skip
     """Read a LeRobotDataset v3 into memory.
 
     Args:
@@ -156,44 +147,35 @@ def load_episodes(
         cameras: Names or keys of the cameras in view order; all of them if None.
         image_hw: Height and width to deliver; other sizes are stretched.
         stride: Control steps from one decision to the next.
-        phase_seed: Decides at which steps below `stride` the other sequences of an episode start.
+        phase_seed: Seed of the offsets below `stride` of the further sequences of an episode.
         phases: Sequences per episode, at most `stride`: the first starts at step 0.
-        cache_dir: Where decoded frames are kept; not kept if None.
+        cache_dir: Folder of the cache of decoded frames; no cache if None.
 
     Raises:
         ValueError: the data set is damaged or lacks something (see `open_dataset`), or an argument
             does not fit it.
     """
     info = open_dataset(path)
-    chosen = tuple(info.camera(name) for name in cameras or (c.name for c in info.cameras))
+    views = tuple(info.camera(name) for name in cameras or (c.name for c in info.cameras))
     if not 1 <= phases <= stride:
         raise ValueError(f"expected phases from 1 to the stride {stride}, got {phases}")
     choice, seq_offsets, seq_episode = choose_decisions(info.lengths, stride, phase_seed, phases)
     if cache_dir is None:
-        frames = decode_views(info, chosen, choice, image_hw)
+        frames = decode_views(info, views, choice, image_hw)
     else:
         key = {
-            "version": _CACHE_VERSION,
-            "data": content_hash(info),
-            "cameras": [c.key for c in chosen],
-            "image_hw": list(image_hw),
+            "version": _CACHE_VERSION, "data": content_hash(info),
+            "cameras": [c.key for c in views], "image_hw": list(image_hw),
             "decisions": [stride, phase_seed, phases],
-        }
-        frames = _cached_frames(cache_dir, key, info, chosen, choice, image_hw)
+        }  # fmt: skip
+        frames = _cached_frames(cache_dir, key, info, views, choice, image_hw)
     columns = read_columns(info)
     return EpisodeStore(
-        info=info,
-        cameras=tuple(c.name for c in chosen),
-        stride=stride,
-        frames=frames,
-        frame_time=choice.step,
-        seq_offsets=seq_offsets,
-        seq_episode=seq_episode,
-        step_offsets=info.offsets,
-        states=columns.state,
-        actions=columns.action,
+        info=info, cameras=tuple(c.name for c in views), stride=stride, frames=frames,
+        frame_time=choice.step, seq_offsets=seq_offsets, seq_episode=seq_episode,
+        step_offsets=info.offsets, states=columns.state, actions=columns.action,
         scalars=columns.scalars,
-    )
+    )  # fmt: skip
 
 
 def choose_decisions(
@@ -220,7 +202,7 @@ def choose_decisions(
 
 
 def content_hash(info: DatasetInfo) -> str:
-    """Return a hash of every file that decides what `load_episodes` returns."""
+    """Return a hash of all files that determine what `load_episodes` returns."""
     digest = hashlib.blake2b(digest_size=16)
     names = sorted(
         file.relative_to(info.path)
@@ -234,13 +216,9 @@ def content_hash(info: DatasetInfo) -> str:
 
 
 def _cached_frames(
-    cache_dir: Path,
-    key: dict[str, object],
-    info: DatasetInfo,
-    cameras: tuple[Camera, ...],
-    choice: FrameChoice,
-    image_hw: tuple[int, int],
-) -> np.ndarray:
+    cache_dir: Path, key: dict[str, object], info: DatasetInfo, cameras: tuple[Camera, ...],
+    choice: FrameChoice, image_hw: tuple[int, int],
+) -> np.ndarray:  # fmt: skip
     name = hashlib.blake2b(json.dumps(key, sort_keys=True).encode(), digest_size=16).hexdigest()
     place = cache_dir / f"{name}.zarr"
     frames = _read_cache(place, (len(choice.step), len(cameras), *image_hw, 3))
@@ -265,18 +243,16 @@ def _read_cache(place: Path, shape: tuple[int, ...]) -> np.ndarray | None:
 
 
 def _write_cache(place: Path, frames: np.ndarray) -> None:
-    """Write frames under a temporary name, then rename: a cache is whole or absent."""
+    """Write a cache atomically."""
     temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         array = zarr.create_array(
-            temporary,
-            shape=frames.shape,
-            dtype=frames.dtype,
+            temporary, shape=frames.shape, dtype=frames.dtype,
             chunks=(min(_CACHE_CHUNK_FRAMES, len(frames)), *frames.shape[1:]),
             compressors=[BloscCodec(cname="lz4", clevel=1, shuffle="noshuffle"), Crc32cCodec()],
             config={"write_empty_chunks": True},
-        )
+        )  # fmt: skip
         array[:] = frames
         shutil.rmtree(place, ignore_errors=True)
         temporary.rename(place)

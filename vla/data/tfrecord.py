@@ -1,4 +1,4 @@
-"""Reads TFRecord files of `tf.train.Example` without TensorFlow; what they mean is the importer's.
+"""Reads TFRecord files of `tf.train.Example` without TensorFlow.
 
 The layout of a file is documented at tensorflow.org/tutorials/load_data/tfrecord: length u64, its
 checksum u32, data, its checksum u32, little-endian; checksums are CRC-32C, rotated and shifted. The
@@ -17,28 +17,28 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message, message_fa
 _HEADER = struct.Struct("<QI")
 _MASK = 0xA282EAD8
 MAX_BYTES = 2**31
-"""Protobuf parses no longer message."""
+"""Largest message that protobuf parses."""
 LISTS = {"bytes_list": None, "float_list": np.float32, "int64_list": np.int64}
 """Kinds of a feature, with the type of their values."""
 
 
 def record_offsets(path: Path) -> list[int]:
-    """Return where each record of a file begins; reads lengths alone.
+    """Return where each record of a file begins; reads only lengths.
 
     Raises:
-        ValueError: the file is truncated or none of records.
+        ValueError: the file is truncated or no TFRecord file.
     """
-    size, at, found = path.stat().st_size, 0, []
+    size, at, offsets = path.stat().st_size, 0, []
     with path.open("rb") as file:
         while at < size:
             file.seek(at)
-            found.append(at)
+            offsets.append(at)
             at += _HEADER.size + _length(file.read(_HEADER.size), path, at) + 4
     if at != size:
         raise ValueError(
             f"{path}: is truncated ({size} bytes, its last record ends at {at}); copy it again"
         )
-    return found
+    return offsets
 
 
 def read_record(path: Path, at: int) -> bytes:
@@ -57,7 +57,7 @@ def read_record(path: Path, at: int) -> bytes:
 
 
 def masked_checksum(data: bytes) -> int:
-    """Return the checksum that stands behind data in a file."""
+    """Return the checksum that follows data in a file."""
     crc = google_crc32c.value(data)
     return (((crc >> 15) | (crc << 17)) + _MASK) & 0xFFFFFFFF
 
@@ -73,13 +73,13 @@ def parse_example(data: bytes) -> dict[str, Any]:
         example.ParseFromString(data)
     except message.DecodeError as error:
         raise ValueError(f"got no tf.train.Example ({error})") from error
-    found: dict[str, Any] = {}
+    features: dict[str, Any] = {}
     for name, feature in example.features.feature.items():
         kind = feature.WhichOneof("kind")
         if kind is not None:
             values, dtype = getattr(feature, kind).value, LISTS[kind]
-            found[name] = list(values) if dtype is None else np.array(values, dtype)
-    return found
+            features[name] = list(values) if dtype is None else np.array(values, dtype)
+    return features
 
 
 @cache

@@ -1,15 +1,14 @@
-"""Writes episodes as LeRobotDataset v3 shards that are whole or absent, and merges shards.
+"""Writes LeRobotDataset v3 without LeRobot and torch; a data set appears only when complete.
 
-A shard is an ordinary LeRobotDataset of a few episodes: written under a temporary name, finalised,
-checked, flushed to disk and only then renamed. Merging links the shards' videos and rewrites their
-tables, so it decodes and encodes nothing. What to record is decided in `training.demos`.
+`DatasetWriter` owns the layout. Demonstrations are recorded in shards, ordinary data sets of a few
+episodes, that are merged without decoding (`training.data.demos`).
 """
 
 import json
-import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -17,22 +16,260 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vla.contracts.specs import RobotSpec
-from vla.data.info import DatasetInfo
-from vla.data.video_writer import VideoWriter, image_statistics
-from vla.data.whole import check_whole, publish
+from vla.data.episode import EpisodeData, VideoSpan, episode_data, feature_table, scalar_feature
+from vla.data.info import (
+    DATA,
+    EPISODES,
+    FILES_PER_CHUNK,
+    INDEX_COLUMNS,
+    RECORDING_FILE,
+    VIDEO,
+    DatasetInfo,
+)
+from vla.data.reader import VERSION, open_dataset, table_files
+from vla.data.remux import CameraVideos, VideoPlace
+from vla.data.stats import Statistics, as_lists, column_stats, column_values, has_stats, merge_stats
+from vla.data.video_writer import CODEC, PIXEL_FORMAT
+from vla.utils import files
 
-RECORDING_FILE = "meta/recording.json"
-"""What was asked for when the data set was recorded; LeRobot ignores the file."""
+DATA_FILE_BYTES = 100_000_000
+"""Approximate size of a table, as in LeRobot."""
+ROWS_AT_ONCE = 500
+"""Rows of the episode table that are buffered."""
 
-_DATA_FILE = "data/chunk-000/file-000.parquet"
-_VIDEO_FILE = "videos/{}/chunk-{:03d}/file-{:03d}.mp4"
-_EPISODES_FILE = "meta/episodes/chunk-000/file-000.parquet"
-_FILES_PER_CHUNK = 1000
+
+class DatasetWriter:
+    """Writes a data set under a temporary name: `with` it, `add` episodes, and it is published.
+
+    At the end of the `with` block everything is checked, flushed to disk and renamed. After an
+    error, or without an episode, nothing is left.
+    """
+
+    info: DatasetInfo
+    """Description of the data set, once it is published."""
+
+    def __init__(
+        self, path: Path, *, robot: str | None, fps: int, features: Mapping[str, dict[str, Any]],
+        recording: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        """Prepare a data set.
+
+        Args:
+            path: Directory to create; it must not exist.
+            robot: LeRobot's robot type.
+            fps: Frames per second.
+            features: LeRobot's feature table, without the standard columns.
+            recording: Settings of the recording, JSON types; stored as `meta/recording.json`.
+        """
+        self._path, self._root = path, files.temporary_of(path)
+        self._robot, self._fps, self._recording = robot, fps, recording
+        indices = {key: scalar_feature(dtype) for key, dtype in INDEX_COLUMNS.items()}
+        self._features = {key: dict(f) for key, f in features.items()} | indices
+        self._videos = {
+            key: CameraVideos(self._root, key, fps)
+            for key, feature in features.items()
+            if feature["dtype"] == "video"
+        }
+        self._tasks: dict[str, int] = {}
+        self._data: pq.ParquetWriter | None = None
+        self._schema: pa.Schema | None = None
+        self._data_file, self._data_bytes = -1, 0
+        self._rows: list[dict[str, Any]] = []
+        self._table: pq.ParquetWriter | None = None
+        self._statistics: Statistics = {}
+        self._episodes = self._frames = 0
+
+    def __enter__(self) -> "DatasetWriter":
+        shutil.rmtree(self._root, ignore_errors=True)
+        self._root.mkdir(parents=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        try:
+            self._close()
+            if error is None:
+                self._write_meta()
+                info = check_complete(self._root, self._episodes)
+                files.publish(self._root, self._path)
+                self.info = info.moved_to(self._path)
+        finally:
+            shutil.rmtree(self._root, ignore_errors=True)
+
+    def add(self, episode: EpisodeData) -> None:
+        """Append an episode; its images are read one by one.
+
+        Raises:
+            ValueError: images have another size or are not as many as the frames.
+            OSError: the disk is full.
+        """
+        length = len(episode.timestamp)
+        row: dict[str, Any] = {
+            "episode_index": self._episodes, "tasks": list(episode.tasks), "length": length,
+            "dataset_from_index": self._frames, "dataset_to_index": self._frames + length,
+        }  # fmt: skip
+        stats = dict(episode.statistics)
+        for key in self._videos:
+            place = self._write_video(key, episode, stats)
+            row |= {
+                f"videos/{key}/chunk_index": place.chunk, f"videos/{key}/file_index": place.file,
+                f"videos/{key}/from_timestamp": place.begin_s,
+                f"videos/{key}/to_timestamp": place.begin_s + length / self._fps,
+            }  # fmt: skip
+        table = self._with_indices(episode)
+        self._write_data(table)
+        row["data/chunk_index"], row["data/file_index"] = divmod(self._data_file, FILES_PER_CHUNK)
+        stats |= {
+            key: column_stats(column_values(table[key]))
+            for key, feature in self._features.items()
+            if has_stats(feature)
+        }
+        for key, figures in as_lists(stats).items():
+            row |= {f"stats/{key}/{name}": value for name, value in figures.items()}
+        self._rows.append(row | {"meta/episodes/chunk_index": 0, "meta/episodes/file_index": 0})
+        if len(self._rows) == ROWS_AT_ONCE:
+            self._write_episodes()
+        self._statistics = {
+            key: merge_stats([self._statistics[key], s]) if key in self._statistics else s
+            for key, s in stats.items()
+        }
+        self._frames += length
+        self._episodes += 1
+
+    def _write_video(self, key: str, episode: EpisodeData, stats: Statistics) -> VideoPlace:
+        """Append an episode's frames of one camera; add the statistics of encoded images."""
+        videos, images = self._videos[key], episode.images[key]
+        if isinstance(images, Path):
+            return videos.join(images)
+        if isinstance(images, VideoSpan):
+            return videos.link(images)
+        feature = self._features[key]
+        feature["info"] = _video_info(feature["shape"], self._fps)
+        place, stats[key] = videos.encode(
+            images, feature["shape"], len(episode.timestamp), f"episode {self._episodes}, {key}"
+        )
+        return place
+
+    def _with_indices(self, episode: EpisodeData) -> pa.Table:
+        """Return the rows of an episode with the standard columns."""
+        length = len(episode.timestamp)
+        frame = np.arange(length)
+        task = np.array([self._tasks.setdefault(t, len(self._tasks)) for t in episode.tasks])
+        indices = {
+            "timestamp": episode.timestamp, "frame_index": frame,
+            "episode_index": np.full(length, self._episodes), "index": self._frames + frame,
+            "task_index": task[episode.task],
+        }  # fmt: skip
+        table = episode.columns
+        for name, dtype in INDEX_COLUMNS.items():
+            table = table.append_column(name, pa.array(indices[name], pa.type_for_alias(dtype)))
+        return table.replace_schema_metadata(None)
+
+    def _write_data(self, table: pa.Table) -> None:
+        if self._data is None or self._data_bytes > DATA_FILE_BYTES:
+            if self._data is not None:
+                self._data.close()
+            self._schema = self._schema or table.schema
+            self._data_file, self._data_bytes = self._data_file + 1, 0
+            chunk, within = divmod(self._data_file, FILES_PER_CHUNK)
+            path = self._root / DATA.format(chunk_index=chunk, file_index=within)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._data = pq.ParquetWriter(path, self._schema, compression="snappy")
+        self._data.write_table(table.cast(self._schema))
+        self._data_bytes += table.nbytes
+
+    def _write_episodes(self) -> None:
+        if self._table is None:
+            (self._root / EPISODES).parent.mkdir(parents=True)
+            self._table = pq.ParquetWriter(self._root / EPISODES, _row_schema(self._rows[0]))
+        self._table.write_table(pa.Table.from_pylist(self._rows, self._table.schema))
+        self._rows = []
+
+    def _close(self) -> None:
+        """Close all files."""
+        if self._rows:
+            self._write_episodes()
+        for file in (self._data, self._table, *self._videos.values()):
+            if file is not None:
+                file.close()
+
+    def _write_meta(self) -> None:
+        """Write the metadata after the last episode."""
+        if not self._episodes:
+            raise ValueError("got no episode to write, expected at least one")
+        meta = self._root / "meta"
+        info = {
+            "codebase_version": VERSION, "robot_type": self._robot,
+            "total_episodes": self._episodes, "total_frames": self._frames,
+            "total_tasks": len(self._tasks), "chunks_size": FILES_PER_CHUNK,
+            "data_files_size_in_mb": 100, "video_files_size_in_mb": 200, "fps": self._fps,
+            "splits": {"train": f"0:{self._episodes}"}, "data_path": DATA,
+            "video_path": VIDEO if self._videos else None, "features": self._features,
+        }  # fmt: skip
+        pq.write_table(_task_table(self._tasks), meta / "tasks.parquet")
+        (meta / "stats.json").write_text(json.dumps(as_lists(self._statistics), indent=4))
+        (meta / "info.json").write_text(json.dumps(info, indent=4))
+        (self._root / RECORDING_FILE).write_text(json.dumps(dict(self._recording), indent=1))
+
+
+def check_complete(path: Path, episodes: int) -> DatasetInfo:
+    """Open a data set just written and check that it holds `episodes` episodes."""
+    info = open_dataset(path)
+    if info.num_episodes != episodes:
+        raise ValueError(f"{path}: wrote {episodes} episodes but {info.num_episodes} are readable")
+    return info
+
+
+def _row_schema(row: Mapping[str, Any]) -> pa.Schema:
+    """Return the columns of the episode table; statistics are always floats."""
+    kinds = {}
+    for name, value in row.items():
+        kind, inner = pa.infer_type([value]), value
+        if name.startswith("stats/") and not name.endswith("/count"):
+            kind = pa.float64()
+            while isinstance(inner, list):
+                kind, inner = pa.list_(kind), inner[0]
+        kinds[name] = kind
+    return pa.schema(list(kinds.items()))
+
+
+def _task_table(tasks: Mapping[str, int]) -> pa.Table:
+    """Return the instructions in the layout of pandas: LeRobot reads them by their index."""
+    index = "__index_level_0__"
+    pandas = {
+        "index_columns": [index], "column_indexes": [],
+        "columns": [
+            {"name": "task_index", "field_name": "task_index", "pandas_type": "int64",
+             "numpy_type": "int64", "metadata": None},
+            {"name": None, "field_name": index, "pandas_type": "unicode",
+             "numpy_type": "object", "metadata": None},
+        ],
+    }  # fmt: skip
+    table = pa.table({
+        "task_index": pa.array(list(tasks.values()), pa.int64()),
+        index: pa.array(list(tasks), pa.string()),
+    })  # fmt: skip
+    return table.replace_schema_metadata({"pandas": json.dumps(pandas)})
+
+
+def _video_info(shape: Sequence[int], fps: int) -> dict[str, Any]:
+    return {
+        "video.height": shape[0], "video.width": shape[1],
+        "video.codec": "h264" if CODEC == "libx264" else CODEC, "video.pix_fmt": PIXEL_FORMAT,
+        "video.is_depth_map": False, "video.fps": fps, "video.channels": 3, "has_audio": False,
+    }  # fmt: skip
+
+
+# --- demonstrations: shards and their merge ------------------------------------------------------
 
 
 @runtime_checkable
 class Episode(Protocol):
-    """What a recorded episode offers (`sim.episode.EpisodeRecord`); frame t precedes action t."""
+    """A recorded episode (`sim.experts.episode.EpisodeRecord`); frame t precedes
+    action t.
+    """
 
     @property
     def images(self) -> np.ndarray:
@@ -56,38 +293,22 @@ class Episode(Protocol):
 
     @property
     def instruction(self) -> str:
-        """What the arm was told."""
+        """Instruction."""
 
     @property
     def behaviour(self) -> str:
-        """Who acted."""
+        """Name of the acting behaviour."""
 
 
 def dataset_features(robot: RobotSpec) -> dict[str, dict[str, Any]]:
     """Return LeRobot's feature table for demonstrations of `robot`.
 
-    No key but the action's own starts with "action" and none but cameras and state with
+    No key but that of the action starts with "action" and none but cameras and state with
     "observation": LeRobot feeds such columns to policies.
     """
-    names = list(robot.names)
-    vector = {"dtype": "float32", "shape": (len(names),), "names": names}
-    scalar = {"shape": (1,), "names": None}
-    cameras = {
-        f"observation.images.{camera.name}": {
-            "dtype": "video",
-            "shape": (camera.height_px, camera.width_px, 3),
-            "names": ["height", "width", "channels"],
-        }
-        for camera in robot.cameras
-    }
-    return {
-        **cameras,
-        "observation.state": dict(vector),
-        "action": dict(vector),
-        "success": {"dtype": "bool", **scalar},
-        "progress": {"dtype": "float32", **scalar},
-        "behaviour": {"dtype": "string", **scalar},
-    }
+    cameras = {camera.name: (camera.height_px, camera.width_px) for camera in robot.cameras}
+    scalars = {"success": "bool", "progress": "float32", "behaviour": "string"}
+    return feature_table(cameras, robot.names, robot.names, scalars)
 
 
 def write_shard(
@@ -108,107 +329,32 @@ def write_shard(
         ValueError: `robot.control_hz` is not a whole number, or an episode has another shape.
         OSError: the disk is full or not writable; nothing is left at `path`.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    if temporary.exists():
-        shutil.rmtree(temporary)
-    try:
-        count = _record(temporary, robot, episodes)
-        (temporary / RECORDING_FILE).write_text(json.dumps(dict(recording), indent=1))
-        check_whole(temporary, count)
-        publish(temporary, path)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    return count
-
-
-def _record(root: Path, robot: RobotSpec, episodes: Iterable[Episode]) -> int:
-    """Write tables, videos and metadata of a shard; return the number of episodes.
-
-    LeRobot's metadata class writes everything under `meta`. Frames and videos are written here: its
-    recorder spends 0.2 s per episode re-embedding absent images and rewriting the video file, and
-    drops frames when its encoder queue is full.
-    """
-    from lerobot.datasets.lerobot_dataset import LeRobotDatasetMetadata
-    from lerobot.datasets.utils import get_hf_features_from_features, write_info
-
     fps = int(robot.control_hz)
     if fps != robot.control_hz:
         raise ValueError(f"LeRobot wants a whole control rate, got {robot.control_hz} Hz; round it")
-    meta = LeRobotDatasetMetadata.create(
-        f"local/{robot.name}", fps, dataset_features(robot), robot.name, root
-    )
-    schema = get_hf_features_from_features(meta.features).arrow_schema
-    videos = {
-        key: VideoWriter(root / _VIDEO_FILE.format(key, 0, 0), meta.features[key]["shape"], fps)
-        for key in meta.video_keys
-    }
-    (root / _DATA_FILE).parent.mkdir(parents=True)
-    writer = pq.ParquetWriter(root / _DATA_FILE, schema, compression="snappy")
-    try:
-        for index, episode in enumerate(episodes):
-            _record_episode(meta, writer, videos, index, episode)
-    finally:
-        writer.close()
-        for video in videos.values():
-            video.close()
-        meta._close_writer()  # noqa: SLF001 (LeRobot 0.4.4 has no public name for it)
-    meta.update_video_info()
-    write_info(meta.info, root)
-    return meta.total_episodes
+    with DatasetWriter(
+        path, robot=robot.name, fps=fps, features=dataset_features(robot), recording=recording
+    ) as writer:
+        for episode in episodes:
+            writer.add(_demonstration(robot, episode, fps))
+    return writer.info.num_episodes
 
 
-def _record_episode(
-    meta: Any,
-    writer: pq.ParquetWriter,
-    videos: Mapping[str, VideoWriter],
-    index: int,
-    episode: Episode,
-) -> None:
-    from lerobot.datasets.compute_stats import compute_episode_stats
-
-    columns = _episode_columns(episode, index, meta.total_frames, meta.fps)
-    meta.save_episode_tasks([episode.instruction])
-    columns["task_index"] = np.full(len(episode.action), meta.get_task_index(episode.instruction))
-    numeric = {k: v for k, v in columns.items() if meta.features[k]["dtype"] != "string"}
-    numeric["success"] = columns["success"].astype(np.float32)
-    stats = compute_episode_stats(numeric, meta.features)
-    first, last = meta.total_frames, meta.total_frames + len(episode.action)
-    place: dict[str, Any] = {"data/chunk_index": 0, "data/file_index": 0}
-    # LeRobot computes these two itself, but unless given, in an order of columns that varies
-    place |= {"dataset_from_index": first, "dataset_to_index": last}
-    expected = [tuple(meta.features[key]["shape"]) for key in videos]
+def _demonstration(robot: RobotSpec, episode: Episode, fps: int) -> EpisodeData:
+    expected = [(camera.height_px, camera.width_px, 3) for camera in robot.cameras]
     views = np.moveaxis(episode.images, 1, 0)
     if [view.shape[1:] for view in views] != expected:
         raise ValueError(f"expected images `t v h w 3` of {expected}, got {episode.images.shape}")
-    for (key, video), frames in zip(videos.items(), views, strict=True):
-        place[f"videos/{key}/chunk_index"] = place[f"videos/{key}/file_index"] = 0
-        place[f"videos/{key}/from_timestamp"] = video.frames / meta.fps
-        video.write(frames)
-        place[f"videos/{key}/to_timestamp"] = video.frames / meta.fps
-        stats[key] = image_statistics(frames)
-    arrays = {
-        name: pa.array(list(values) if values.ndim == 2 else values, writer.schema.field(name).type)
-        for name, values in columns.items()
+    values = {
+        "observation.state": episode.proprio, "action": episode.action,
+        "success": episode.success.astype(bool), "progress": episode.progress.astype(np.float32),
+        "behaviour": np.full(len(episode.action), episode.behaviour),
+    }  # fmt: skip
+    images = {
+        f"observation.images.{camera.name}": iter(view)
+        for camera, view in zip(robot.cameras, views, strict=True)
     }
-    writer.write_table(pa.table(arrays).select(writer.schema.names).cast(writer.schema))
-    meta.save_episode(index, len(episode.action), [episode.instruction], stats, place)
-
-
-def _episode_columns(
-    episode: Episode, index: int, first_frame: int, fps: int
-) -> dict[str, np.ndarray]:
-    frame = np.arange(len(episode.action))
-    return {
-        "observation.state": episode.proprio.astype(np.float32),
-        "action": episode.action.astype(np.float32),
-        "success": episode.success.astype(bool),
-        "progress": episode.progress.astype(np.float32),
-        "behaviour": np.full(len(frame), episode.behaviour),
-        "timestamp": (frame / fps).astype(np.float32),
-        "frame_index": frame,
-        "index": first_frame + frame,
-        "episode_index": np.full(len(frame), index),
-    }
+    return episode_data(values, episode.instruction, fps, images)
 
 
 def merge_shards(shards: Sequence[Path], path: Path, recording: Mapping[str, Any]) -> DatasetInfo:
@@ -217,105 +363,40 @@ def merge_shards(shards: Sequence[Path], path: Path, recording: Mapping[str, Any
     The shards stay. Their video files are linked (copied where the file system has no links), one
     file of the result for each; the tables are rewritten with running indices.
     """
-    from lerobot.datasets.compute_stats import aggregate_stats
-    from lerobot.datasets.utils import load_info, load_stats, load_tasks, write_info, write_stats
-
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
-        info = load_info(shards[0])
-        video_keys = [key for key, f in info["features"].items() if f["dtype"] == "video"]
-        tasks = list(dict.fromkeys(t for shard in shards for t in load_tasks(shard).index))
-        totals = _merge_tables(shards, temporary, video_keys, tasks, load_tasks)
-        info |= {
-            "total_episodes": totals[0],
-            "total_frames": totals[1],
-            "total_tasks": len(tasks),
-            "splits": {"train": f"0:{totals[0]}"},
-        }
-        write_info(info, temporary)
-        write_stats(aggregate_stats([load_stats(shard) for shard in shards]), temporary)
-        (temporary / RECORDING_FILE).write_text(json.dumps(dict(recording), indent=1))
-        merged = check_whole(temporary, totals[0])
-        publish(temporary, path)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    return merged.moved_to(path)
+    first = json.loads((shards[0] / "meta/info.json").read_text())
+    features = {k: f for k, f in first["features"].items() if k not in INDEX_COLUMNS}
+    with DatasetWriter(
+        path, robot=first["robot_type"], fps=first["fps"], features=features, recording=recording
+    ) as writer:
+        for shard in shards:
+            for episode in _episodes(shard):
+                writer.add(episode)
+    return writer.info
 
 
-def _merge_tables(
-    shards: Sequence[Path], out: Path, video_keys: list[str], tasks: list[str], load_tasks: Any
-) -> tuple[int, int]:
-    """Write data, episode and task tables and link the videos; return (episodes, frames)."""
-    from lerobot.datasets.utils import write_tasks
-
-    for name in (_DATA_FILE, _EPISODES_FILE):
-        (out / name).parent.mkdir(parents=True)
-    number = {task: i for i, task in enumerate(tasks)}
-    episode_tables, first_episode, first_frame = [], 0, 0
-    writer = None
-    try:
-        for k, shard in enumerate(shards):
-            local = load_tasks(shard)
-            to_global = np.zeros(len(local), np.int64)
-            to_global[local["task_index"].to_numpy()] = [number[task] for task in local.index]
-            data = pq.read_table(shard / _DATA_FILE)
-            data = _shift(data, {"episode_index": first_episode, "index": first_frame})
-            task_index = to_global[data["task_index"].to_numpy()]
-            data = _replace(data, "task_index", task_index)
-            writer = writer or pq.ParquetWriter(out / _DATA_FILE, data.schema, compression="snappy")
-            writer.write_table(data)
-            episodes = pq.read_table(shard / _EPISODES_FILE)
-            episode_tables.append(_renumber(episodes, k, video_keys, first_episode, first_frame))
-            _link_videos(shard, out, k, video_keys)
-            first_episode += len(episodes)
-            first_frame += len(data)
-    finally:
-        if writer is not None:
-            writer.close()
-    table = pa.concat_tables(episode_tables, promote_options="permissive")
-    pq.write_table(table, out / _EPISODES_FILE)
-    frame = load_tasks(shards[0]).iloc[:0].reindex(tasks)
-    frame["task_index"] = np.arange(len(tasks))
-    write_tasks(frame, out)
-    return first_episode, first_frame
-
-
-def _renumber(
-    episodes: pa.Table, file: int, video_keys: list[str], first_episode: int, first_frame: int
-) -> pa.Table:
-    offsets = {
-        "episode_index": first_episode,
-        "dataset_from_index": first_frame,
-        "dataset_to_index": first_frame,
-    }
-    episodes = _shift(episodes, offsets)
-    for key in video_keys:
-        chunk, within = divmod(file, _FILES_PER_CHUNK)
-        episodes = _replace(episodes, f"videos/{key}/chunk_index", np.full(len(episodes), chunk))
-        episodes = _replace(episodes, f"videos/{key}/file_index", np.full(len(episodes), within))
-    return episodes
-
-
-def _link_videos(shard: Path, out: Path, file: int, video_keys: list[str]) -> None:
-    chunk, within = divmod(file, _FILES_PER_CHUNK)
-    for key in video_keys:
-        source = shard / _VIDEO_FILE.format(key, 0, 0)
-        target = out / _VIDEO_FILE.format(key, chunk, within)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(source, target)
-        except OSError:  # no hard links on this file system
-            shutil.copyfile(source, target)
-
-
-def _shift(table: pa.Table, offsets: Mapping[str, int]) -> pa.Table:
-    for name, offset in offsets.items():
-        table = _replace(table, name, table[name].to_numpy() + offset)
-    return table
-
-
-def _replace(table: pa.Table, name: str, values: np.ndarray) -> pa.Table:
-    column = table.schema.get_field_index(name)
-    kind = table.schema.field(column)
-    return table.set_column(column, kind, pa.array(values, kind.type))
+def _episodes(shard: Path) -> Iterator[EpisodeData]:
+    """Yield the episodes of a shard; their videos are linked."""
+    info = open_dataset(shard)
+    frames = pa.concat_tables([pq.read_table(file) for file in table_files(shard, "data")])
+    rows = pa.concat_tables([pq.read_table(file) for file in table_files(shard, "meta/episodes")])
+    figures = [name for name in rows.column_names if name.startswith("stats/observation.images.")]
+    for episode, (begin, length) in enumerate(zip(info.offsets, info.lengths, strict=False)):
+        table = frames.slice(begin, length)
+        statistics: Statistics = {key: {} for key in info.video_file}
+        for name in figures:
+            _, key, figure = name.split("/")
+            statistics[key][figure] = np.array(rows[name][episode].as_py())
+        yield EpisodeData(
+            tasks=(info.tasks[episode],),
+            task=np.zeros(length, np.int64),
+            columns=table.drop_columns(list(INDEX_COLUMNS)),
+            timestamp=table["timestamp"].to_numpy(),
+            images={
+                key: VideoSpan(
+                    path=shard / names[episode],
+                    begin_s=float(info.video_start[key][episode] / info.fps),
+                )
+                for key, names in info.video_file.items()
+            },
+            statistics=statistics,
+        )

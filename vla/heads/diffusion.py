@@ -1,6 +1,6 @@
 """The diffusion action head: trains, samples and scores chunks of normalised actions.
 
-It knows nothing of images, memory or units. What it shares with other heads is in `vla.nn.chains`.
+`vla.nn.denoising_head` holds the code that it shares with other heads.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vla.contracts.config import PluginConfig
 from vla.nn import diffusion
-from vla.nn.chains import ChainHead
+from vla.nn.denoising_head import DenoisingHead
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,21 +24,21 @@ class Config(PluginConfig):
     """Width of the denoiser."""
     depth: int = 3
     """Blocks of the denoiser."""
-    train_timesteps: int = 100
+    num_train_timesteps: int = 100
     """Noise levels in training."""
-    steps: int = 6
+    num_inference_steps: int = 6
     """Denoising steps when acting."""
-    prediction: Literal["sample", "epsilon"] = "sample"
+    prediction_type: Literal["sample", "epsilon"] = "sample"
     """What the network predicts: the clean chunk, or the noise."""
-    draws: int = 4
+    num_noise_samples: int = 4
     """Noise draws per encoded decision in training: vision costs more than the denoiser."""
-    tuned: int = 0
-    """Denoising steps, the last ones, that have a network of their own; 0 where one does all."""
-    prefix: int = 0
-    """Most settled actions that a chunk learns to go on from (real-time chunking); 0 for none."""
-    min_std: float = 0.05
+    ft_denoising_steps: int = 0
+    """Last denoising steps that have a separate network; 0 for one network."""
+    max_prefix_len: int = 0
+    """Longest prefix in training, in actions (real-time chunking); 0 for none."""
+    min_sampling_denoising_std: float = 0.05
     """Least standard deviation of a stochastic transition, in normalised action units."""
-    clip: float = 1.5
+    clip_sample_range: float = 1.5
     """Bound on predicted clean actions, in normalised units (the data lie in [-1, 1])."""
 
     def build(self, chunk: int, actions: int, sizes: tuple[int, int, int]) -> "DiffusionHead":
@@ -46,45 +46,45 @@ class Config(PluginConfig):
         return DiffusionHead(self, chunk, actions, sizes)
 
 
-class DiffusionHead(ChainHead):
-    """See the module's sentence; chunks are f32 [b, k, u] in normalised units."""
+class DiffusionHead(DenoisingHead):
+    """DDIM and DDPM on chunks f32 [b, k, u] in normalised units."""
 
     path = "diffusion"
-    """How signal and noise are mixed, for `deploy.chain`."""
+    """How signal and noise are mixed, for `deploy.runtime.chain`."""
 
     def __init__(
         self, config: Config, chunk: int, actions: int, sizes: tuple[int, int, int]
     ) -> None:
-        alphas = diffusion.cosine_alphas(config.train_timesteps)
-        chain = diffusion.make_chain(alphas, config.steps)
+        alphas = diffusion.cosine_alphas(config.num_train_timesteps)
+        chain = diffusion.make_chain(alphas, config.num_inference_steps)
         super().__init__(config, chunk, actions, sizes, alphas, chain.timesteps)
         self.chain = chain
 
     def clean(self, output: Tensor, latent: Tensor, t: Tensor) -> Tensor:
         """Return the clean chunk that a network's output stands for."""
-        if self.config.prediction == "epsilon":
+        if self.config.prediction_type == "epsilon":
             alpha = self.alphas[t][:, None, None]
             output = (latent - (1 - alpha).sqrt() * output) / alpha.sqrt()
-        return output.clamp(-self.config.clip, self.config.clip)
+        return output.clamp(-self.config.clip_sample_range, self.config.clip_sample_range)
 
     def mixed(self, clean: Tensor, noise: Tensor, t: Tensor) -> Tensor:
         """Return chunks f32 [..., k, u] with the noise of timesteps i64 [...]."""
         return diffusion.add_noise(clean, noise, self.alphas[t][..., None, None])
 
     def target(self, clean: Tensor, noise: Tensor) -> Tensor:
-        """Return what the network should say of a mixture of the two."""
-        return clean if self.config.prediction == "sample" else noise
+        """Return the regression target of the network for a mixture of the two."""
+        return clean if self.config.prediction_type == "sample" else noise
 
     def draw_timesteps(self, shape: tuple[int, int], generator: torch.Generator) -> Tensor:
-        """Return timesteps i64, all as likely."""
-        levels, device = self.config.train_timesteps, self.alphas.device
+        """Return uniform random timesteps i64."""
+        levels, device = self.config.num_train_timesteps, self.alphas.device
         return torch.randint(levels, shape, generator=generator, device=device)
 
     def transition(
         self, i: int, latent: Tensor, clean: Tensor, stochastic: bool
     ) -> tuple[Tensor, float]:
         """Return mean and standard deviation of transition i: DDIM, or the variance of DDPM."""
-        eta, floor = (1.0, self.config.min_std) if stochastic else (0.0, 0.0)
+        eta, floor = (1.0, self.config.min_sampling_denoising_std) if stochastic else (0.0, 0.0)
         return diffusion.transition(
             latent, clean, self.chain.alphas[i], self.chain.alphas_prev[i], eta, floor
         )

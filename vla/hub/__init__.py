@@ -1,1 +1,1 @@
-"""Our policies on the Hub: up, down, and what their page says; pretrained models are not ours."""
+"""Upload and download of policies on the Hugging Face Hub, with their model cards."""

@@ -1,4 +1,4 @@
-"""A model card for the Hub: facts of a run as YAML front matter and Markdown; reads no files."""
+"""Model card for the Hub: YAML metadata and Markdown from the facts of a run; reads no files."""
 
 import json
 import re
@@ -8,45 +8,45 @@ from typing import Any
 from vla.hub.facts import Facts, Result, named, settings
 
 VERBS = {"distill": "vla train distill", "bc": "vla train"}
-PRACTICE = "vla train rl"
-NAME_IF_NONE = "OWNER/NAME"
+ONLINE_RL = "vla train rl"
+DEFAULT_NAME = "OWNER/NAME"
 PARTS = ("backbone", "memory", "head")
-"""Of our own policy; a baseline has none of them."""
+"""Parts of policies of type `vla`; baselines have none of them."""
 
 
-def licence(facts: Facts, asked: str | None) -> str:
-    """Return the licence that the weights are given under.
+def choose_license(facts: Facts, requested: str | None) -> str:
+    """Return the license of the weights: `requested`, or that of the pretrained weights.
 
     Raises:
-        ValueError: none is asked for and nothing tells which, or it is none of the Hub's form.
+        ValueError: neither is known, or the name has not the form of the Hub.
     """
-    given = asked or facts.origin["pretrained"].get("licence")
-    if not given:
+    name = requested or facts.origin["pretrained"].get("licence")
+    if not name:
         raise ValueError(
-            f"{facts.folder}: under which licence? No pretrained weights tell; add --licence, such "
-            "as --licence apache-2.0"
+            f"{facts.folder}: the license is unknown, and no pretrained weights define one; add "
+            "--license, such as --license apache-2.0"
         )
-    if not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", given):
+    if not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", name):
         raise ValueError(
-            f"licence: got {given!r}, expected a name that the Hub uses, such as apache-2.0, mit "
+            f"license: got {name!r}, expected a name that the Hub uses, such as apache-2.0, mit "
             "or cc-by-4.0"
         )
-    return given
+    return name
 
 
-def write(facts: Facts, *, name: str, licence: str, datasets: tuple[str, ...] = ()) -> str:
+def write(facts: Facts, *, name: str, license_name: str, datasets: tuple[str, ...] = ()) -> str:
     """Return the card.
 
     Args:
-        facts: Of the run.
+        facts: Facts of the run.
         name: The model's name on the Hub, "" if it is not known yet.
-        licence: What `licence` returned.
-        datasets: Names on the Hub of the data it learned from.
+        license_name: Name of the license, as `choose_license` returns it.
+        datasets: Names on the Hub of the training data.
     """
     from huggingface_hub import EvalResult, ModelCardData
 
-    own = name or NAME_IF_NONE
-    short = own.split("/")[-1] if name else facts.folder.parent.name
+    hub_name = name or DEFAULT_NAME
+    short = hub_name.split("/")[-1] if name else facts.folder.parent.name
     results = [
         EvalResult(
             task_type="robotics", task_name="robot control in simulation",
@@ -58,23 +58,23 @@ def write(facts: Facts, *, name: str, licence: str, datasets: tuple[str, ...] = 
         for r in facts.results
     ]  # fmt: skip
     data = ModelCardData(
-        license=licence, library_name="mneme-vla", pipeline_tag="robotics",
+        license=license_name, library_name="mneme-vla", pipeline_tag="robotics",
         tags=_tags(facts), datasets=list(datasets) or None, model_name=short,
         eval_results=results or None,
     )  # fmt: skip
     parts = [
         f"# {short}", _what(facts), _tasks(facts), _data(facts, datasets), _results(facts),
-        _training(facts), _pretrained(facts), _use(facts, own), _limits(facts),
-        f"## Licence\n\n`{licence}`.",
+        _training(facts), _pretrained(facts), _use(facts, hub_name), _limits(facts),
+        f"## License\n\n`{license_name}`.",
     ]  # fmt: skip
     return f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(parts) + "\n"
 
 
 def _tags(facts: Facts) -> list[str]:
     policy = facts.policy
-    own = [f"{part}-{named(policy[part])}" for part in PARTS if part in policy]
+    parts = [f"{part}-{named(policy[part])}" for part in PARTS if part in policy]
     return ["robotics", "vision-language-action", "mneme-vla", facts.robot["name"],
-            *(own or [f"policy-{named(policy)}"])]  # fmt: skip
+            *(parts or [f"policy-{named(policy)}"])]  # fmt: skip
 
 
 def _what(facts: Facts) -> str:
@@ -85,20 +85,22 @@ def _what(facts: Facts) -> str:
         ("policy", f"`{named(policy)}`"),
         *((part, f"`{named(policy[part])}`: {settings(policy[part])}")
           for part in PARTS if part in policy),
-        ("actions", f"chunks of {policy['chunk']}, of which {policy['execute']} are executed"),
+        ("actions", f"{policy['chunk_size']} per chunk, {policy['n_action_steps']} executed"),
         ("cameras", ", ".join(policy["cameras"])),
         ("updates", str(facts.origin["step"])),
     ]  # fmt: skip
     return (
-        "A robot policy of mneme-vla: pictures, joint positions and an instruction in, chunks of "
-        "joint position targets out.\n\n" + _table(("", ""), rows)
+        "A robot policy of mneme-vla. Input: camera images, joint positions and an instruction; "
+        "output: chunks of joint position targets.\n\n" + _table(("", ""), rows)
     )
 
 
 def _tasks(facts: Facts) -> str:
-    told = "\n".join(f"- {words}" for words in facts.origin["instructions"])
+    instructions = "\n".join(f"- {text}" for text in facts.origin["instructions"])
     task = facts.origin["task"]
-    return f"## Task\n\n`{named(task)}` ({settings(task)}). Instructions it learned:\n\n{told}"
+    return (
+        f"## Task\n\n`{named(task)}` ({settings(task)}). Training instructions:\n\n{instructions}"
+    )
 
 
 def _data(facts: Facts, datasets: tuple[str, ...]) -> str:
@@ -110,21 +112,21 @@ def _data(facts: Facts, datasets: tuple[str, ...]) -> str:
             f"frames/s. SHA-256 of its tables: `{data.sha256}`."
         )
     else:
-        lines.append("The data set is not told.")
+        lines.append("The data set is unknown.")
     demos = facts.config.get("demos")
     if isinstance(demos, dict):
-        lines.append(f"Asked for by the run: {settings(demos)}.")
-    lines += [f"On the Hub: [{one}](https://huggingface.co/datasets/{one})." for one in datasets]
+        lines.append(f"Recording recipe of the run: {settings(demos)}.")
+    lines += [f"On the Hub: [{name}](https://huggingface.co/datasets/{name})." for name in datasets]
     return "\n".join(lines)
 
 
 def _results(facts: Facts) -> str:
     if not facts.results:
-        return "## Results\n\nThese weights were not tested."
+        return "## Results\n\nThese weights were not evaluated."
     rows = [_row(r) for r in facts.results]
     head = ("task", "settings", "episodes", "seed", "success", "95 % interval")
     return (
-        "## Results\n\nIn simulation; the intervals are Wilson's and cover the episodes, not the "
+        "## Results\n\nIn simulation, with Wilson intervals over episodes; they do not cover the "
         "training seed.\n\n" + _table(head, rows)
     )
 
@@ -142,7 +144,7 @@ def _training(facts: Facts) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in origin["versions"].items())
     lines = ["## Training", "", f"Git revision `{origin['revision']}`; {versions}."]
     if config:
-        verb = VERBS.get(str(config.get("algo", {}).get("type", "bc")), PRACTICE)
+        verb = VERBS.get(str(config.get("algo", {}).get("type", "bc")), ONLINE_RL)
         lines += [
             f"Seed {config.get('seed', 0)}. The run's settings; each is a flag of `{verb}` "
             "(`policy.memory.slots` is `--policy.memory.slots`):", "",
@@ -155,17 +157,17 @@ def _pretrained(facts: Facts) -> str:
     source: dict[str, Any] = facts.origin["pretrained"]
     if not source:
         return "## Pretrained weights\n\nNone."
-    rows = [(key, str(value if value is not None else "not told")) for key, value in source.items()]
+    rows = [(key, str(value if value is not None else "unknown")) for key, value in source.items()]
     return "## Pretrained weights\n\n" + _table(("", ""), rows)
 
 
 def _use(facts: Facts, name: str) -> str:
     folder = Path("runs") / name.split("/")[-1]
-    ours = all(part in facts.policy for part in PARTS)
+    exportable = all(part in facts.policy for part in PARTS)
     served = [f"vla export {folder} --out {folder}_onnx", f"vla serve {folder}_onnx"]
     return "\n".join([
         "## How to use", "", "```", f"vla hub pull {name} --out {folder}",
-        f"vla eval {folder} --episodes 200 --seed 1000", *(served if ours else ()), "```",
+        f"vla eval {folder} --episodes 200 --seed 1000", *(served if exportable else ()), "```",
         "", "The folder holds safetensors and JSON; nothing in it is run as code.",
     ])  # fmt: skip
 
@@ -173,11 +175,11 @@ def _use(facts: Facts, name: str) -> str:
 def _limits(facts: Facts) -> str:
     lines = [
         "## Limits", "",
-        f"- It drives {facts.robot['name']} with the channels, limits and rate that `policy.json` "
-        "names; every other arm is refused.",
-        "- What is told above was measured in simulation, on the tasks named. Nothing follows for "
-        "other tasks, other scenes or a real arm.",
-        "- It has no notion of safety: on a real arm let something that has stand between.",
+        f"- It controls {facts.robot['name']} with the channels, limits and rate in `policy.json`; "
+        "other robots are refused.",
+        "- The results above were measured in simulation on the named tasks. They say nothing "
+        "about other tasks, other scenes or a real arm.",
+        "- It contains no safety functions: on a real arm, use a safety layer in between.",
     ]  # fmt: skip
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""`vla hub`: a policy and its model card go to the Hub and come from it, when a user says so."""
+"""`vla hub`: uploads a policy with its model card to the Hub, or downloads one."""
 
 import shutil
 import sys
@@ -8,11 +8,12 @@ from typing import Annotated
 
 import tyro
 
-from vla import arguments, checkpoint, files
-from vla.hub import card, facts, names, remote
+from vla import checkpoint
+from vla.hub import card, facts, remote
+from vla.utils import arguments, files, hub_name
 
 TRAINER = ("trainer.json", "trainer.safetensors")
-"""What a checkpoint has beside `checkpoint.FILES`, to go on with training."""
+"""Files of a checkpoint in addition to `checkpoint.FILES`, needed to resume training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,17 +21,17 @@ class CardArgs:
     """Write the model card of a run."""
 
     run: Annotated[Path, tyro.conf.Positional]
-    """What `vla train`, `vla train rl` or `vla train distill` wrote, or a checkpoint in it."""
+    """Run of `vla train`, `vla train rl` or `vla train distill`, or a checkpoint in it."""
     out: Path = Path("README.md")
-    """File to write; not one that is there."""
+    """File to write; must not exist."""
     name: str = ""
-    """Its name on the Hub, OWNER/NAME, for the commands in the card."""
-    licence: str | None = None
-    """Of the weights, as the Hub calls it; by default that of the pretrained weights."""
-    data: Path | None = None
-    """Data set it was cloned from; data-RUN beside the run if that is there."""
+    """Name on the Hub, OWNER/NAME, for the commands in the card."""
+    license: str | None = None
+    """License of the weights, as the Hub names it; by default that of the pretrained weights."""
+    dataset: Path | None = None
+    """Training data set; by default data-RUN next to the run, if it exists."""
     datasets: tuple[str, ...] = ()
-    """Names of that data on the Hub."""
+    """Names of the training data on the Hub."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,23 +39,23 @@ class PushArgs:
     """Upload a policy and its card."""
 
     run: Annotated[Path, tyro.conf.Positional]
-    """What `vla train`, `vla train rl` or `vla train distill` wrote, or a checkpoint in it."""
+    """Run of `vla train`, `vla train rl` or `vla train distill`, or a checkpoint in it."""
     name: Annotated[str, tyro.conf.Positional]
-    """OWNER/NAME; made if there is no such model."""
+    """OWNER/NAME; created if there is no such model."""
     private: bool = False
-    """If the model is made, nobody else sees it."""
+    """Create the model as private."""
     revision: str | None = None
-    """Branch to commit to, made if there is none; main if not given."""
+    """Branch to commit to, created if there is none; main if not given."""
     yes: bool = False
-    """Do not ask."""
+    """Upload without asking for confirmation."""
     trainer: bool = False
-    """Upload what is needed to go on with training, too."""
-    licence: str | None = None
-    """Of the weights, as the Hub calls it; by default that of the pretrained weights."""
-    data: Path | None = None
-    """Data set it was cloned from; data-RUN beside the run if that is there."""
+    """Upload the trainer state too, which is needed to resume training."""
+    license: str | None = None
+    """License of the weights, as the Hub names it; by default that of the pretrained weights."""
+    dataset: Path | None = None
+    """Training data set; by default data-RUN next to the run, if it exists."""
     datasets: tuple[str, ...] = ()
-    """Names of that data on the Hub."""
+    """Names of the training data on the Hub."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,21 +65,21 @@ class PullArgs:
     name: Annotated[str, tyro.conf.Positional]
     """OWNER/NAME, or OWNER/NAME@REVISION."""
     out: Path
-    """Folder to write; must not be there."""
+    """Folder to write; must not exist."""
 
 
 def write_card(argv: list[str]) -> int:
     """Run `vla hub card`; return the exit code.
 
     Raises:
-        ValueError: there is no run, it is damaged, or nothing tells the licence.
+        ValueError: there is no run, it is damaged, or the license is unknown.
     """
     args = arguments.read(CardArgs, argv, "vla hub card")
     if args.out.exists():
-        raise ValueError(f"{args.out} is there already; choose another --out, or delete it")
+        raise ValueError(f"{args.out} exists; choose another --out, or delete it")
     if args.name:
-        names.check(args.name)
-    text = _card(args, facts.read(args.run, args.data))
+        hub_name.check(args.name)
+    text = _card(args, facts.read(args.run, args.dataset))
     args.out.parent.mkdir(parents=True, exist_ok=True)
     files.write_text(args.out, text)
     print(f"card: {args.out}")
@@ -89,21 +90,22 @@ def push(argv: list[str]) -> int:
     """Run `vla hub push`; return the exit code.
 
     Raises:
-        ValueError: there is no run, the licence is unknown, nobody agreed, or the Hub refuses.
+        ValueError: there is no run, the license is unknown, the user did not confirm, or the Hub
+            refuses.
     """
     args = arguments.read(PushArgs, argv, "vla hub push")
-    names.check(args.name)
-    found = facts.read(args.run, args.data)
-    text = _card(args, found)
+    hub_name.check(args.name)
+    run = facts.read(args.run, args.dataset)
+    text = _card(args, run)
     remote.check_online()
     wanted = [*checkpoint.FILES, *(TRAINER if args.trainer else ())]
-    files = [found.folder / name for name in wanted]
+    files = [run.folder / name for name in wanted]
     missing = [path.name for path in files if not path.is_file()]
     if missing:
-        raise ValueError(f"{found.folder}: has no {', '.join(missing)}; leave --trainer out")
-    for line in plan(args, found, files, text):
+        raise ValueError(f"{run.folder}: has no {', '.join(missing)}; leave --trainer out")
+    for line in plan(args, run, files, text):
         print(line)
-    _agree(args.yes)
+    _confirm(args.yes)
     print(remote.push(args.name, files, text, private=args.private, revision=args.revision))
     return 0
 
@@ -112,61 +114,61 @@ def pull(argv: list[str]) -> int:
     """Run `vla hub pull`; return the exit code.
 
     Raises:
-        ValueError: there is no such policy, it is damaged, or it did not arrive whole.
+        ValueError: there is no such policy, it is damaged, or the download is incomplete.
     """
     args = arguments.read(PullArgs, argv, "vla hub pull")
-    name, revision = names.split(args.name)
+    name, revision = hub_name.split(args.name)
     out = args.out
     if not out.exists():
-        checkpoint.recover_folder(out)  # may bring back one whose replacement was killed
+        checkpoint.recover_folder(out)  # restores a folder whose replacement was killed
     _check_free(out)
     remote.check_online()
     out.parent.mkdir(parents=True, exist_ok=True)
-    fresh = out.with_name(f".{out.name}.new-pull")
+    download = out.with_name(f".{out.name}.new-pull")
     try:
-        commit = remote.pull(name, checkpoint.FILES, fresh, revision=revision)
-        policy, _ = checkpoint.load(fresh)
-        _check_free(out)  # what appeared in the meantime is not ours to delete
-        checkpoint.flush(fresh)
-        fresh.rename(out)
+        commit = remote.pull(name, checkpoint.FILES, download, revision=revision)
+        policy, _ = checkpoint.load(download)
+        _check_free(out)  # never delete what appeared in the meantime
+        checkpoint.flush(download)
+        download.rename(out)
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.rmtree(download, ignore_errors=True)
     count = sum(p.numel() for p in policy.parameters())
     print(f"{out}: {name} at {commit}, {count:,} parameters for {policy.robot.name}")
     return 0
 
 
-def plan(args: PushArgs, found: facts.Facts, files: list[Path], text: str) -> list[str]:
-    """Return what is about to be uploaded, a line each."""
-    who = "private, if it is new" if args.private else "public, if it is new"
+def plan(args: PushArgs, run: facts.Facts, files: list[Path], text: str) -> list[str]:
+    """Return one line for each file to upload, and notes."""
+    visibility = "private, if it is new" if args.private else "public, if it is new"
     sizes = {path.name: path.stat().st_size for path in files} | {"README.md": len(text.encode())}
     return [
-        f"to {args.name}, branch {args.revision or 'main'} ({who}):",
+        f"to {args.name}, branch {args.revision or 'main'} ({visibility}):",
         *(f"  {size:>13,} bytes  {name}" for name, size in sizes.items()),
         f"  {sum(sizes.values()):>13,} bytes in all",
-        *(f"note: {sentence}" for sentence in found.left_out),
-        *(f"note: policy.json names {place}; all who may read it see that"
-          for place in found.places),
+        *(f"note: {sentence}" for sentence in run.left_out),
+        *(f"note: policy.json names {place}, visible to everybody who can read it"
+          for place in run.places),
     ]  # fmt: skip
 
 
-def _card(args: CardArgs | PushArgs, found: facts.Facts) -> str:
-    for one in args.datasets:
-        names.check(one)
-    licence = card.licence(found, args.licence)
-    return card.write(found, name=args.name, licence=licence, datasets=args.datasets)
+def _card(args: CardArgs | PushArgs, run: facts.Facts) -> str:
+    for name in args.datasets:
+        hub_name.check(name)
+    license_name = card.choose_license(run, args.license)
+    return card.write(run, name=args.name, license_name=license_name, datasets=args.datasets)
 
 
 def _check_free(out: Path) -> None:
     if out.exists():
-        raise ValueError(f"{out} is there already; choose another --out, or delete it")
+        raise ValueError(f"{out} exists; choose another --out, or delete it")
 
 
-def _agree(yes: bool) -> None:
-    """Raise ValueError unless the user wants it."""
+def _confirm(yes: bool) -> None:
+    """Raise ValueError unless the user confirms."""
     if yes:
         return
     if not sys.stdin.isatty():
         raise ValueError("nothing was uploaded: add --yes to upload what is listed")
     if input("upload? [y/N] ").strip().lower() not in ("y", "yes"):
-        raise ValueError("nothing was uploaded, as you said")
+        raise ValueError("nothing was uploaded: not confirmed")

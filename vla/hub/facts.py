@@ -1,6 +1,6 @@
-"""What a model card tells of a run, read from what training and tests wrote; it computes no figure.
+"""Facts of a run for its model card, read from the files of training and evaluation.
 
-Folders of this machine are named by their last part alone.
+Paths of this machine are reduced to their last part.
 """
 
 import hashlib
@@ -10,98 +10,99 @@ from pathlib import Path
 from typing import Any
 
 from vla import checkpoint
+from vla.contracts import config as configs
 from vla.contracts.config import title
 
-UNTOLD = ("wandb_project",)
-"""Settings that are nobody else's business."""
+PRIVATE = ("wandb_project",)
+"""Settings that are not published."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """The demonstrations."""
+    """Training data set."""
 
     name: str
-    """Of its folder."""
+    """Name of its folder."""
     episodes: int
-    """How many."""
+    """Number of episodes."""
     frames: int
-    """Over all episodes."""
+    """Number of frames."""
     fps: float
     """Frames per second."""
     sha256: str
-    """Of its tables, by name and content; videos are not among them."""
+    """Hash of the names and contents of its tables; excludes videos."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One test in simulation."""
+    """One evaluation in simulation."""
 
     task: dict[str, Any]
     """Configuration of the task."""
     seed: int
-    """Of the episodes."""
+    """Seed of the episodes."""
     episodes: int
-    """How many."""
+    """Number of episodes."""
     rate: float
-    """Share that succeeded."""
+    """Fraction of successful episodes."""
     interval: tuple[float, float]
-    """Wilson's, 95 %."""
+    """Wilson interval, 95 %."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Everything that a card tells."""
+    """Contents of a model card."""
 
     folder: Path
-    """The checkpoint."""
+    """Folder of the checkpoint."""
     policy: dict[str, Any]
     """The policy's configuration."""
     robot: dict[str, Any]
-    """The arm."""
+    """The robot."""
     parameters: int
-    """How many numbers the policy has."""
+    """Number of parameters."""
     origin: dict[str, Any]
-    """Its provenance, as `vla.checkpoint.Provenance`."""
+    """Provenance, as `vla.checkpoint.Provenance`."""
     config: dict[str, Any]
-    """Of the run; empty if the folder has none."""
+    """Configuration of the run; empty if the folder has none."""
     results: tuple[Result, ...]
-    """Tests of these weights."""
+    """Evaluations of these weights."""
     left_out: tuple[str, ...]
-    """Why tests found beside it are not told, a sentence each."""
+    """Why evaluations in the folder are left out, one sentence each."""
     data: Data | None
-    """None where nobody knows."""
+    """The training data set; None if unknown."""
     places: tuple[str, ...]
-    """Folders of this machine that the checkpoint's own description names."""
+    """Absolute paths of this machine in the checkpoint's description."""
 
 
 def read(run: Path, data: Path | None = None) -> Facts:
     """Read a run, or a checkpoint's folder.
 
     Args:
-        run: Of `vla train`, `vla train rl` or `vla train distill`, or a checkpoint in it.
-        data: The data set that it was cloned from; data-RUN beside the run if that is there.
+        run: Run of `vla train`, `vla train rl` or `vla train distill`, or a checkpoint in it.
+        data: The training data set; by default data-RUN next to the run, if it exists.
 
     Raises:
         ValueError: there is no checkpoint, or a file is damaged.
     """
     folder = checkpoint.find(run)
-    told = checkpoint.read_json(folder / "policy.json")
-    checkpoint.load(folder)  # what cannot be loaded is not handed on
+    policy, _ = checkpoint.load(folder)  # a policy that cannot be loaded is not published
+    stored = checkpoint.read_json(folder / "policy.json")
     around = folder.parent if folder.name == "checkpoint" else folder
     config = _config(around) or _config(folder.parent)
     recorded = folder.parent.with_name(f"data-{folder.parent.name}")
     where = data or (recorded if recorded.is_dir() else None)
-    results, left_out = _results(around, told["provenance"]["step"])
+    results, left_out = _results(around, stored["provenance"]["step"])
     return Facts(
-        folder=folder, policy=discreet(told["policy"]), robot=told["robot"],
-        parameters=told["parameters"], origin=discreet(told["provenance"]),
-        config=discreet(config), results=results, left_out=left_out,
-        data=None if where is None else describe(where), places=tuple(_places(told)),
+        folder=folder, policy=redact(configs.to_json(policy.config)), robot=stored["robot"],
+        parameters=stored["parameters"], origin=redact(stored["provenance"]),
+        config=redact(config), results=results, left_out=left_out,
+        data=None if where is None else describe(where), places=tuple(_paths(stored)),
     )  # fmt: skip
 
 
 def describe(path: Path) -> Data:
-    """Return what is told of a data set.
+    """Return the facts of a data set.
 
     Raises:
         ValueError: it is damaged.
@@ -121,26 +122,26 @@ def describe(path: Path) -> Data:
     )  # fmt: skip
 
 
-def discreet(value: Any) -> Any:
-    """Return JSON without what names this machine: of a path only its last part."""
+def redact(value: Any) -> Any:
+    """Return JSON without private settings and with only the last part of absolute paths."""
     if isinstance(value, dict):
-        return {k: discreet(v) for k, v in value.items() if k not in UNTOLD}
+        return {k: redact(v) for k, v in value.items() if k not in PRIVATE}
     if isinstance(value, (list, tuple)):
-        return [discreet(v) for v in value]
-    return Path(value).name if _is_place(value) else value
+        return [redact(v) for v in value]
+    return Path(value).name if _is_path(value) else value
 
 
-def _is_place(value: Any) -> bool:
+def _is_path(value: Any) -> bool:
     return isinstance(value, str) and (value.startswith("~") or Path(value).is_absolute())
 
 
-def _places(value: Any) -> list[str]:
+def _paths(value: Any) -> list[str]:
     """Return the absolute paths in JSON."""
     if isinstance(value, dict):
-        return [found for v in value.values() for found in _places(v)]
+        return [path for v in value.values() for path in _paths(v)]
     if isinstance(value, list):
-        return [found for v in value for found in _places(v)]
-    return [value] if _is_place(value) else []
+        return [path for v in value for path in _paths(v)]
+    return [value] if _is_path(value) else []
 
 
 def _config(folder: Path) -> dict[str, Any]:
@@ -149,19 +150,19 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def _results(run: Path, step: int) -> tuple[tuple[Result, ...], tuple[str, ...]]:
-    found, left_out = [], []
+    results, left_out = [], []
     for path in [run / "evaluation.json", *sorted(run.glob("eval-*/evaluation.json"))]:
         if not path.is_file():
             continue
         value = checkpoint.read_json(path)
         if value.get("step", step) != step:
             left_out.append(
-                f"{path.relative_to(run)} is of update {value['step']}, these weights are of "
-                f"{step}: not told"
+                f"{path.relative_to(run)} evaluates update {value['step']}, these weights are of "
+                f"update {step}: left out"
             )
             continue
-        found.append(_result(path, value))
-    return tuple(found), tuple(left_out)
+        results.append(_result(path, value))
+    return tuple(results), tuple(left_out)
 
 
 def _result(path: Path, value: dict[str, Any]) -> Result:
@@ -173,14 +174,14 @@ def _result(path: Path, value: dict[str, Any]) -> Result:
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{path}: damaged ({error!r}); test anew with `vla eval`, or delete it"
+            f"{path}: damaged ({error!r}); evaluate again with `vla eval`, or delete it"
         ) from error
 
 
 def settings(value: dict[str, Any]) -> str:
-    """Return what a plug-in's configuration in JSON says beside its name, in one line."""
-    known = {k: v for k, v in value.items() if k not in ("type", "name")}
-    return ", ".join(f"{k} {json.dumps(v)}" for k, v in known.items())
+    """Return a plug-in's configuration (JSON) without its name, in one line."""
+    fields = {k: v for k, v in value.items() if k not in ("type", "name")}
+    return ", ".join(f"{k} {json.dumps(v)}" for k, v in fields.items())
 
 
 def named(value: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The Hub itself, through its own client: one commit up, whole folders down; knows no policies."""
+"""Transfers with the Hub through its client: one commit up, complete folders down."""
 
 import contextlib
 import errno
@@ -10,15 +10,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 README = "README.md"
-ADVICE = {
-    "401": "sign in with `hf auth login`",
-    "403": "sign in with a token that may write there",
-}
-"""What to do about an answer's status."""
+ADVICE = {"401": "sign in with `hf auth login`", "403": "sign in with a token that may write there"}
+"""Advice by HTTP status."""
 
 
 def check_online() -> None:
-    """Raise ValueError where the user has forbidden to contact the Hub."""
+    """Raise ValueError if the environment forbids to contact the Hub."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
@@ -31,22 +28,22 @@ def check_online() -> None:
 def push(
     name: str, files: Sequence[Path], card: str, *, private: bool, revision: str | None
 ) -> str:
-    """Upload files and a card in one commit, and return its address.
+    """Upload files and a card in one commit and return its URL.
 
     Args:
-        name: OWNER/NAME; made if there is no such model.
-        files: What to upload, each under its own name.
+        name: OWNER/NAME; created if there is no such model.
+        files: Files to upload under their names.
         card: The text of README.md.
-        private: If the model is made, nobody else sees it.
-        revision: Branch to commit to, made from the main one if there is none; main if None.
+        private: Create the model as private.
+        revision: Branch to commit to, created from main if there is none; main if None.
 
     Raises:
-        ValueError: the Hub refuses, or cannot be reached; then nothing of it is there.
+        ValueError: the Hub refuses or cannot be reached; nothing was uploaded.
     """
     from huggingface_hub import CommitOperationAdd, HfApi
 
     check_online()
-    with _told(name, "nothing was committed"):
+    with _one_sentence_errors(name, "nothing was committed"):
         api = HfApi(library_name="mneme-vla")
         api.create_repo(name, private=private, exist_ok=True)
         if revision:
@@ -65,46 +62,48 @@ def pull(name: str, wanted: Sequence[str], folder: Path, *, revision: str | None
     Args:
         name: OWNER/NAME.
         wanted: Files that must be there; the card comes as well, if there is one.
-        folder: Must not exist; made by this.
+        folder: Folder to create.
         revision: Branch, tag or commit; the main branch if None.
 
     Raises:
-        ValueError: there is no such model, it lacks a file, or not everything arrived.
+        ValueError: there is no such model, it lacks a file, or the download is incomplete.
     """
     from huggingface_hub import HfApi
 
     check_online()
-    with _told(name if revision is None else f"{name}@{revision}", "nothing was written"):
+    with _one_sentence_errors(
+        name if revision is None else f"{name}@{revision}", "nothing was written"
+    ):
         api = HfApi(library_name="mneme-vla")
         info = api.model_info(name, revision=revision, files_metadata=True)
-        there = {one.rfilename: one for one in info.siblings or ()}
+        there = {file.rfilename: file for file in info.siblings or ()}
         missing = [file for file in wanted if file not in there]
         if missing:
             raise ValueError(
-                f"{name}: is no policy of ours, it lacks {', '.join(missing)} (it has "
+                f"{name}: is no policy of mneme-vla, it lacks {', '.join(missing)} (it has "
                 f"{', '.join(sorted(there)[:8]) or 'nothing'}); name another"
             )
         for file in [*wanted, *({README} & set(there))]:
             api.hf_hub_download(name, file, revision=info.sha, local_dir=folder)
             lfs = there[file].lfs
             if lfs is not None and _sha256(folder / file) != lfs.sha256:
-                raise ValueError(f"{name}: {file} arrived damaged; pull it again")
-    shutil.rmtree(folder / ".cache", ignore_errors=True)  # the client's notes of its downloads
+                raise ValueError(f"{name}: {file} is damaged after the download; pull it again")
+    shutil.rmtree(folder / ".cache", ignore_errors=True)  # metadata of the client
     return str(info.sha)
 
 
 @contextlib.contextmanager
-def _told(name: str, outcome: str) -> Iterator[None]:
-    """Turn what the client raises into one sentence."""
+def _one_sentence_errors(name: str, outcome: str) -> Iterator[None]:
+    """Turn errors of the client into ValueErrors of one sentence."""
     from huggingface_hub import constants, errors
 
-    at = constants.ENDPOINT
+    endpoint = constants.ENDPOINT
     try:
         yield
     except (errors.RepositoryNotFoundError, errors.GatedRepoError) as error:
         raise ValueError(
-            f"{name}: the Hub at {at} has no such model, or not for you ({_status(error)}); check "
-            f"the name, and sign in with `hf auth login` if it is private; {outcome}"
+            f"{name}: the Hub at {endpoint} has no such model or it is private ({_status(error)}); "
+            f"check the name, and sign in with `hf auth login` if it is private; {outcome}"
         ) from error
     except errors.RevisionNotFoundError as error:
         raise ValueError(
@@ -115,26 +114,26 @@ def _told(name: str, outcome: str) -> Iterator[None]:
         raise ValueError(
             f"{name}: nobody is signed in; run `hf auth login` first; {outcome}"
         ) from error
-    except (OSError, RuntimeError) as error:  # of its threads it wraps what failed
+    except (OSError, RuntimeError) as error:  # the client wraps errors of its threads
         if os.strerror(errno.ENOSPC) in str(error):
-            raise  # a full disk: the command says so itself
-        print(file=sys.stderr)  # its progress bar has not ended its line
-        raise ValueError(f"{name}: {_why(error, at)}; {outcome}") from error
+            raise  # full disk: the command reports it
+        print(file=sys.stderr)  # end the line of the client's progress bar
+        raise ValueError(f"{name}: {_why(error, endpoint)}; {outcome}") from error
 
 
-def _why(error: Exception, at: str) -> str:
-    """Return what was refused or broke off, and what to do."""
+def _why(error: Exception, endpoint: str) -> str:
+    """Return what failed and what to do."""
     status = _status(error)
     if status is None:
         cause = " ".join(str(error.__cause__ or error).split())[:200]
-        return f"the transfer with {at} broke off ({cause}); run the same command again"
-    return f"the Hub at {at} answers {status}; {ADVICE.get(status, 'try again later')}"
+        return f"the transfer with {endpoint} broke off ({cause}); run the same command again"
+    return f"the Hub at {endpoint} answers {status}; {ADVICE.get(status, 'try again later')}"
 
 
 def _status(error: BaseException) -> str | None:
-    """Return the status of the answer that an error tells of, if there was one."""
-    for one in (error, error.__cause__):
-        response = getattr(one, "response", None)
+    """Return the HTTP status of an error, None if there was no response."""
+    for cause in (error, error.__cause__):
+        response = getattr(cause, "response", None)
         if response is not None:
             return str(response.status_code)
     return None

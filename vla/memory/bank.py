@@ -1,8 +1,8 @@
-"""The slot memory: reads everything remembered at each decision and merges what is most alike.
+"""The slot memory: reads all slots at each decision and merges the most similar ones.
 
 Reset, read, gate, write, in that order, with all state passed in and out. Reading has two
-channels: attention, and a maximum over slots of a learned projection, because a cue that was seen
-once is lost in an average and survives a maximum. Both are standardised before vision sees them:
+channels: attention, and a maximum over slots of a learned projection, because a cue seen once
+vanishes in an average and survives a maximum. Both are standardised before they modulate vision:
 pooled features differ so little between cues that their gradient would otherwise vanish.
 """
 
@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from vla.contracts.config import PluginConfig
 from vla.nn import bank_ops
 from vla.nn.attention import SlotAttention
-from vla.nn.bank_ops import Slots
+from vla.nn.bank_ops import Mixing, Slots
 from vla.nn.context import Retrieved
+from vla.nn.memory import StateMemory
 from vla.nn.norms import Standardize
 
 
@@ -27,7 +28,7 @@ class Config(PluginConfig):
     slots: int = 16
     """Number of slots."""
     recent: int = 4
-    """Newest entries that are not merged while older ones can be."""
+    """Newest entries, which are merged only if no older ones can be."""
     eviction: Literal["ward", "fifo"] = "ward"
     """Merge the most similar neighbours (ward), or drop the oldest (fifo, an ablation)."""
     heads: int = 4
@@ -48,15 +49,12 @@ class Config(PluginConfig):
         return Bank(self, tokens, width)
 
 
-class Bank(nn.Module):
-    """See the module's sentence; shapes are those of `PolicyState`."""
-
-    remembers = True
-    """Whether a decision depends on what was seen before it."""
+class Bank(StateMemory):
+    """Slot memory; its state holds `bank_ops.Slots`."""
 
     def __init__(self, config: Config, tokens: int, width: int) -> None:
-        super().__init__()
-        self.config, self.tokens, self.width = config, tokens, width
+        super().__init__(tokens, width)
+        self.config = config
         self.attention = SlotAttention(width, config.heads)
         self.peak = nn.Linear(width, width)
         self.peak_empty = nn.Parameter(torch.zeros(width))
@@ -64,20 +62,22 @@ class Bank(nn.Module):
         nn.init.zeros_(self.gate.weight)
         nn.init.constant_(self.gate.bias, 3.0)  # starts 95 % memoryless
         self.standardize = Standardize(2 * width)
-        # An average of everything stored is noise at first: it joins as it proves of use.
+        # The average of all slots is noise at first: training increases its share.
         self.attended_share = nn.Parameter(torch.zeros(width))
 
-    @property
-    def vector_size(self) -> int:
-        """Width of `Retrieved.vector`."""
-        return 2 * self.width
+    def state_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the slots' contents, mean times and counts of decisions."""
+        slots = self.config.slots
+        return {
+            "slot_tokens": (slots, self.tokens, self.width), "slot_time": (slots,),
+            "slot_count": (slots,),
+        }  # fmt: skip
 
-    def initial(self, batch: int, device: torch.device) -> Slots:
-        """Return the empty memory of `batch` rows."""
-        return bank_ops.empty(batch, self.config.slots, self.tokens, self.width, device)
-
-    def read(self, slots: Slots, x: Tensor, now: Tensor) -> Retrieved:
+    def read(self, state: dict[str, Tensor], x: Tensor, now: Tensor) -> Retrieved:
         """Retrieve for tokens x f32 [b, n, d] at time now f32 [b], before it is written."""
+        return self._read(_slots(state), x, now)
+
+    def _read(self, slots: Slots, x: Tensor, now: Tensor) -> Retrieved:
         age = torch.log1p((now[:, None] - slots.time).clamp(min=0.0))
         attended = self.attention(x, slots.tokens, age, slots.count)
         values = self.peak(self.attention.norm(slots.tokens))
@@ -93,35 +93,37 @@ class Bank(nn.Module):
         peak, attended = self.standardize(vector).chunk(2, 1)
         return torch.cat([peak, self.attended_share * attended], 1)
 
-    def write(self, slots: Slots, x: Tensor, now: Tensor, mask: Tensor) -> Slots:
+    def write(
+        self, state: dict[str, Tensor], x: Tensor, now: Tensor, mask: Tensor
+    ) -> dict[str, Tensor]:
         """Store tokens x f32 [b, n, d] where mask f32 [b] is 1; in FP32, whatever the dtype."""
         fifo = self.config.eviction == "fifo"
         with torch.autocast(x.device.type, enabled=False):
-            return bank_ops.write(
-                slots, x.float(), now.float(), mask.float(), recent=self.config.recent, fifo=fifo
-            )[0]
+            slots, _ = bank_ops.write(
+                _slots(state), x.float(), now.float(), mask.float(), recent=self.config.recent,
+                fifo=fifo,
+            )  # fmt: skip
+        return {"slot_tokens": slots.tokens, "slot_time": slots.time, "slot_count": slots.count}
+
+    def mixing(self, x: Tensor, now: Tensor, mask: Tensor) -> Mixing:
+        """Return what each slot holds at each decision of whole episodes; see `bank_ops.mixing`."""
+        return bank_ops.mixing(
+            x, now, mask, slots=self.config.slots, recent=self.config.recent,
+            fifo=self.config.eviction == "fifo",
+        )  # fmt: skip
 
     def read_episodes(
         self, x: Tensor, now: Tensor, mask: Tensor, row: Tensor, decision: Tensor
     ) -> Retrieved:
-        """Read at chosen decisions of whole episodes, with full gradient through every write.
-
-        Gives what `read` after a step-by-step `write` of all earlier decisions would give.
-
-        Args:
-            x: f32 [b, t, n, d], tokens of every decision.
-            now: f32 [b, t], control steps since the episode began.
-            mask: f32 [b, t], 1 where the decision exists.
-            row: i64 [m], episode of each query.
-            decision: i64 [m], decision of each query within its episode.
-        """
+        """See `StateMemory.read_episodes`; slots are a matrix times the written tokens."""
         with torch.autocast(x.device.type, enabled=False):
             written = x.float()
-            plan = bank_ops.mixing(
-                written, now, mask, slots=self.config.slots, recent=self.config.recent,
-                fifo=self.config.eviction == "fifo",
-            )  # fmt: skip
+            plan = self.mixing(written, now, mask)
             share = plan.share[row, decision]
             tokens = torch.bmm(share, written.flatten(2)[row]).unflatten(2, x.shape[2:])
         slots = Slots(tokens, plan.time[row, decision], plan.count[row, decision])
-        return self.read(slots, x[row, decision], now[row, decision])
+        return self._read(slots, x[row, decision], now[row, decision])
+
+
+def _slots(state: dict[str, Tensor]) -> Slots:
+    return Slots(state["slot_tokens"], state["slot_time"], state["slot_count"])

@@ -1,4 +1,4 @@
-"""What every backbone's settings have in common: whose words an instruction is written in."""
+"""Base of the settings of backbones: tokenizer and source of pretrained weights."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ class BackboneConfig(PluginConfig):
     """Base of the settings of backbones; they add `build`."""
 
     def tokenizer(self, instructions: Iterable[str]) -> Tokenizer:
-        """Return the tokenizer that a new policy with this backbone reads instructions with."""
+        """Return the tokenizer of a new policy with this backbone."""
         return train_tokenizer(instructions)
 
     @property
     def source(self) -> dict[str, Any]:
-        """Where pretrained weights come from: name, revision, licence, hash; empty for none."""
+        """Source of pretrained weights: name, revision, licence, hash; empty for none."""
         return {}

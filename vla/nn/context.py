@@ -1,4 +1,4 @@
-"""What backbone, memory and head hand to each other within one decision."""
+"""Data that backbone, memory and head exchange within one decision."""
 
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -6,63 +6,54 @@ from torch import Tensor
 
 
 class Encoded(NamedTuple):
-    """What a backbone makes of one observation, before memory is consulted."""
+    """A backbone's encoding of one observation, before memory is read."""
 
     tokens: Tensor
-    """f32 [b, n, d]: perceptual tokens, then one cognitive token. This is what memory stores."""
+    """f32 [b, n, d]: perceptual tokens, then one cognitive token; memory stores them."""
     cache: Any
-    """The backbone's own intermediate results, for `refine`; every tensor in it has b rows."""
+    """Intermediate results of the backbone for `refine`; every tensor has b rows."""
 
 
 @runtime_checkable
 class Cacheable(Protocol):
-    """A backbone whose expensive part is frozen, so that it need look at a picture but once.
+    """A backbone whose expensive part is frozen, so that its features can be cached.
 
-    `encode(images, proprio, words)` must be `encode_from(frozen_features(images, words), proprio,
-    words)`, in training as in evaluation: the frozen part has no dropout and no running statistics,
-    and a row depends on nothing but that row. Its weights have `requires_grad` off, and nothing
-    that learns has a share in `frozen_features`. What it gives is kept in a zarr store beside the
-    data (`training.data.features`) and comes back in FP32.
+    `encode(images, proprio, token_ids)` must equal `encode_from(frozen_features(images, token_ids),
+    proprio, token_ids)`, in training and in evaluation: the frozen part has no dropout and no
+    running statistics, and rows are independent. Its weights have `requires_grad` off, and no
+    trainable weight takes part in `frozen_features`. `training.data.features` stores the features
+    in a zarr store next to the data and returns them in FP32.
     """
 
     @property
     def frozen(self) -> bool:
-        """Whether it is: the same class may also learn as a whole."""
+        """Whether the part is frozen: the same class may also be fine-tuned as a whole."""
         ...
 
-    def frozen_features(self, images: Tensor, words: Tensor) -> dict[str, Tensor]:
-        """Return what the frozen part makes of images u8 [b, v, h, w, 3] and words i64 [b, w], by
-        name, b rows each of a fixed shape.
+    def frozen_features(self, images: Tensor, token_ids: Tensor) -> dict[str, Tensor]:
+        """Return the frozen part's features of images u8 [b, v, h, w, 3] and token_ids i64 [b, w],
+        by name, b rows each of a fixed shape.
         """
         ...
 
-    def encode_from(self, features: dict[str, Tensor], proprio: Tensor, words: Tensor) -> Encoded:
-        """Go on from there."""
+    def encode_from(
+        self, features: dict[str, Tensor], proprio: Tensor, token_ids: Tensor
+    ) -> Encoded:
+        """Return the encoding of an observation from its frozen features."""
         ...
 
 
-class Settled(NamedTuple):
-    """Actions that a chunk has to go on from; see `vla.contracts.types.Prefix`."""
-
-    values: Tensor
-    """f32 [b, k, u], in normalised units."""
-    weight: Tensor
-    """f32 [b, k]."""
-    guided: bool
-    """Whether denoising is pulled towards them, or the networks are given them."""
-
-
 class Retrieved(NamedTuple):
-    """What a memory returns for one decision."""
+    """The result of a memory's read at one decision."""
 
     tokens: Tensor
-    """f32 [b, n, d]: present tokens, gated with what attention fetched."""
+    """f32 [b, n, d]: present tokens, gated with the retrieved ones."""
     vector: Tensor
-    """f32 [b, m]: everything remembered in one standardised vector; zeros without memory."""
+    """f32 [b, m]: the memory's content as one standardised vector; zeros without memory."""
 
 
 class Context(NamedTuple):
-    """What the action head is conditioned on."""
+    """Condition of the action head."""
 
     pooled: Tensor
     """f32 [b, c]: one vector."""
@@ -72,6 +63,6 @@ class Context(NamedTuple):
     """f32 [b, m]: the retrieved vector, for adaptive normalisation."""
 
 
-def widened(context: Context, count: int) -> Context:
-    """Return a context `count` times for each row, side by side."""
+def repeat_context(context: Context, count: int) -> Context:
+    """Return a context with each row repeated `count` times, next to each other."""
     return Context(*(part.repeat_interleave(count, 0) for part in context))

@@ -1,6 +1,6 @@
 """Networks that predict the clean action chunk from a noisy one; both take the same arguments.
 
-Where they are made to go on from settled actions they are told which: those enter without noise.
+A network made with `prefix` also reads a mask of the prefix actions, which enter without noise.
 """
 
 import math
@@ -33,19 +33,19 @@ class MlpDenoiser(nn.Module):
         self.time = nn.Sequential(nn.Linear(64, width), nn.SiLU(), nn.Linear(width, width))
         self.condition = nn.Linear(pooled, width)
         self.enter = nn.Linear(chunk * actions, width)
-        self.settled = nn.Linear(chunk, width, bias=False) if prefix else None
+        self.prefix_embedding = nn.Linear(chunk, width, bias=False) if prefix else None
         self.blocks = nn.ModuleList(_MlpBlock(width) for _ in range(depth))
         self.leave = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, chunk * actions))
 
     def forward(
-        self, latent: Tensor, t: Tensor, context: Context, known: Tensor | None = None
+        self, latent: Tensor, t: Tensor, context: Context, prefix_mask: Tensor | None = None
     ) -> Tensor:
-        """Return the prediction f32 [b, k, u] for latent f32 [b, k, u] at timestep t i64 [b]; known
-        f32 [b, k] is 1 where the latent is a settled action.
+        """Return the prediction f32 [b, k, u] for latent f32 [b, k, u] at timestep t i64 [b];
+        prefix_mask f32 [b, k] is 1 where the latent is a fixed action.
         """
         h = self.enter(latent.flatten(1)) + self.time(timestep_features(t, 64))
-        if self.settled is not None and known is not None:
-            h = h + self.settled(known)
+        if self.prefix_embedding is not None and prefix_mask is not None:
+            h = h + self.prefix_embedding(prefix_mask)
         condition = self.condition(context.pooled)
         h = h + condition
         for block in self.blocks:
@@ -60,12 +60,12 @@ class _MlpBlock(nn.Module):
         self.net = nn.Sequential(nn.Linear(2 * width, width), nn.SiLU(), nn.Linear(width, width))
 
     def forward(self, h: Tensor, condition: Tensor) -> Tensor:
-        # net([norm(h), condition]), its first product in two: that with the condition is the same
-        # at every step of a chain, and an engine that sees the whole chain computes it once.
+        # net([norm(h), condition]) with its first product split: the product with the condition is
+        # the same at every step, and an engine that sees the whole chain computes it once.
         enter, width = self.net[0], h.shape[1]
-        own, told = enter.weight[:, :width], enter.weight[:, width:]
-        seen = linear(self.norm(h), own) + linear(condition, told, enter.bias)
-        return h + self.net[2](self.net[1](seen))
+        of_h, of_condition = enter.weight[:, :width], enter.weight[:, width:]
+        x = linear(self.norm(h), of_h) + linear(condition, of_condition, enter.bias)
+        return h + self.net[2](self.net[1](x))
 
 
 class TransformerDenoiser(nn.Module):
@@ -84,7 +84,7 @@ class TransformerDenoiser(nn.Module):
         pooled, token, memory = sizes
         self.enter = nn.Linear(actions, width)
         self.position = nn.Parameter(torch.randn(chunk, width) * 0.02)
-        self.settled = nn.Parameter(torch.randn(width) * 0.02) if prefix else None
+        self.prefix_embedding = nn.Parameter(torch.randn(width) * 0.02) if prefix else None
         self.tokens = nn.Linear(token, width)
         self.time = nn.Sequential(nn.Linear(64, width), nn.SiLU(), nn.Linear(width, width))
         self.condition = nn.Linear(pooled, width)
@@ -94,10 +94,10 @@ class TransformerDenoiser(nn.Module):
         self.leave = nn.Linear(width, actions)
 
     def forward(
-        self, latent: Tensor, t: Tensor, context: Context, known: Tensor | None = None
+        self, latent: Tensor, t: Tensor, context: Context, prefix_mask: Tensor | None = None
     ) -> Tensor:
-        """Return the prediction f32 [b, k, u] for latent f32 [b, k, u] at timestep t i64 [b]; known
-        f32 [b, k] is 1 where the latent is a settled action.
+        """Return the prediction f32 [b, k, u] for latent f32 [b, k, u] at timestep t i64 [b];
+        prefix_mask f32 [b, k] is 1 where the latent is a fixed action.
         """
         drive = self.time(timestep_features(t, 64)) + self.condition(context.pooled)
         drive = nn.functional.silu(drive + self.memory(context.memory))
@@ -105,8 +105,8 @@ class TransformerDenoiser(nn.Module):
             [self.tokens(context.tokens), self.condition(context.pooled)[:, None]], 1
         )
         h = self.enter(latent) + self.position
-        if self.settled is not None and known is not None:
-            h = h + known[..., None] * self.settled
+        if self.prefix_embedding is not None and prefix_mask is not None:
+            h = h + prefix_mask[..., None] * self.prefix_embedding
         for block in self.blocks:
             h = block(h, tokens, drive)
         return self.leave(self.norm(h))

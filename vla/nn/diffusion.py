@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 
-class Chain(NamedTuple):
+class DiffusionSchedule(NamedTuple):
     """The steps of a sampler, first (noisiest) to last."""
 
     timesteps: tuple[int, ...]
-    """Training timestep at which the network is asked, one per step."""
+    """Training timestep of the network, one per step."""
     alphas: tuple[float, ...]
     """Cumulative signal power before each step: alpha_bar(t)."""
     alphas_prev: tuple[float, ...]
@@ -38,7 +38,7 @@ def cosine_alphas(timesteps: int) -> Tensor:
     return torch.cumprod(1.0 - torch.tensor(betas, dtype=torch.float32), dim=0)
 
 
-def make_chain(alphas: Tensor, steps: int) -> Chain:
+def make_chain(alphas: Tensor, steps: int) -> DiffusionSchedule:
     """Return the sampler's chain with "trailing" spacing, which starts at the noisiest timestep.
 
     Lin et al. 2024 (arXiv 2305.08891), table 2; equals `diffusers`' DDIMScheduler with
@@ -52,7 +52,7 @@ def make_chain(alphas: Tensor, steps: int) -> Chain:
         raise ValueError(f"denoising steps must lie in [1, {count}], got {steps}")
     timesteps = tuple(round(count - i * count / steps) - 1 for i in range(steps))
     before = [t - count // steps for t in timesteps]
-    return Chain(
+    return DiffusionSchedule(
         timesteps=timesteps,
         alphas=tuple(float(alphas[t]) for t in timesteps),
         alphas_prev=tuple(float(alphas[t]) if t >= 0 else 1.0 for t in before),

@@ -1,7 +1,7 @@
-"""Families of vision-language models, each as a function of pixels and word ids to hidden states.
+"""Families of vision-language models, each as a function of pixels and token ids to hidden states.
 
-What a processor lays around pictures and words is worked out once, as ids; shapes are fixed and
-nothing depends on values, so that it exports.
+The prompt around images and instruction is computed once, as token ids; shapes are fixed and do not
+depend on values, so that it exports.
 """
 
 import json
@@ -11,65 +11,65 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from vla.nn.qwen import Sight
+from vla.nn.qwen import QwenVision
 from vla.nn.vlm import LOCAL
 
 MARK = "press the button"
-"""Stands for the instruction while the processor's prompt is taken apart."""
+"""Placeholder of the instruction in the processor's prompt."""
 LAYERS = r"layers\..*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
-"""What an adapter is attached to in a language model."""
+"""Layers of a language model that adapters are attached to."""
 QWEN = ("qwen3_vl", "qwen2_5_vl")
-"""Families that take pictures of any size, and count places by row and column."""
+"""Families that take images of any size and have positions by row and column."""
 FAMILIES = ("smolvlm", "qwen3_vl", "qwen2_5_vl", "paligemma", "gemma3", "internvl")
-"""Names that the models give themselves."""
+"""Supported model types, as in config.json."""
 
 
 class Prompt(NamedTuple):
-    """What stands around pictures and words, as ids."""
+    """Token ids around images and instruction."""
 
     before: list[list[int]]
-    """Before each picture; the last before the words."""
+    """Before each image; the last ones before the instruction."""
     after: list[int]
-    """After the words."""
+    """After the instruction."""
 
 
-class Eyes(NamedTuple):
-    """How large a model sees."""
+class ImageSize(NamedTuple):
+    """Size of a model's images."""
 
     side: int
-    """Pixels along a side of its pictures."""
+    """Pixels along a side."""
     tokens: int
-    """Vision tokens along it."""
+    """Vision tokens along a side."""
 
 
 def check(kind: str, where: object) -> None:
-    """Raise ValueError unless a family of models is known."""
+    """Raise ValueError unless a family of models is supported."""
     if kind not in FAMILIES:
         raise ValueError(f"{where}: is a {kind}, expected one of {', '.join(FAMILIES)}")
 
 
-def eyes(config: Any, image_px: int) -> Eyes:
-    """Return how large a model sees; one that takes any size, as large as data are read."""
+def image_size(config: Any, image_px: int) -> ImageSize:
+    """Return the size of a model's images; about `image_px` if it takes any size."""
     vision, kind = config.vision_config, config.model_type
     if kind in QWEN:
         cell = vision.patch_size * vision.spatial_merge_size
         count = max(image_px // cell, 1)
-        return Eyes(count * cell, count)
+        return ImageSize(count * cell, count)
     side, patch = _square(vision.image_size), _square(vision.patch_size)
     if kind == "smolvlm":
-        return Eyes(side, side // patch // config.scale_factor)
+        return ImageSize(side, side // patch // config.scale_factor)
     if kind == "internvl":
-        return Eyes(side, int(side // patch * config.downsample_ratio))
+        return ImageSize(side, int(side // patch * config.downsample_ratio))
     if kind == "gemma3":
-        return Eyes(side, int(config.mm_tokens_per_image**0.5))
-    return Eyes(side, side // patch)
+        return ImageSize(side, int(config.mm_tokens_per_image**0.5))
+    return ImageSize(side, side // patch)
 
 
 def prompt(processor: Any, image_token: int, views: int, side: int) -> Prompt:
-    """Take apart what a processor makes of so many pictures and an instruction.
+    """Return the token ids that a processor puts around `views` images and an instruction.
 
     Raises:
-        ValueError: the instruction, or as many pictures, are not in it.
+        ValueError: its output lacks the instruction or the images.
     """
     import numpy as np
 
@@ -80,44 +80,44 @@ def prompt(processor: Any, image_token: int, views: int, side: int) -> Prompt:
     else:  # PaliGemma does not chat
         text = processor.tokenizer.convert_ids_to_tokens(image_token) * views + MARK
     settings: dict[str, Any] = {}
-    for name in ("crop_to_patches", "do_image_splitting"):  # no dozen tiles of every picture
+    for name in ("crop_to_patches", "do_image_splitting"):  # one tile per image
         if hasattr(processor.image_processor, name):
             settings[name] = False
     blank = [np.zeros((side, side, 3), np.uint8)] * views
     made = processor(text=[text], images=[blank], images_kwargs=settings)
     ids = [int(i) for i in made["input_ids"][0]]
     mark = processor.tokenizer.encode(MARK, add_special_tokens=False)
-    found = [i for i in range(len(ids)) if ids[i : i + len(mark)] == mark]
+    marks = [i for i in range(len(ids)) if ids[i : i + len(mark)] == mark]
     count = ids.count(image_token)
-    if len(found) != 1 or not count or count % views:
+    if len(marks) != 1 or not count or count % views:
         raise ValueError(
-            f"{type(processor).__name__}: made {count} picture tokens and {len(found)} "
-            f"instructions of {views} pictures and one; copy the model whole, or use another"
+            f"{type(processor).__name__}: got {count} image tokens and {len(marks)} instructions, "
+            f"expected {views} images and 1 instruction; copy the model whole, or use another"
         )
     before: list[list[int]] = [[]]
     left = 0
-    for one in ids[: found[0]]:
-        if one != image_token:
-            before[-1].append(one)
+    for token in ids[: marks[0]]:
+        if token != image_token:
+            before[-1].append(token)
             continue
         if not left:
             before.append([])
             left = count // views
         left -= 1
-    return Prompt(before, ids[found[0] + len(mark) :])
+    return Prompt(before, ids[marks[0] + len(mark) :])
 
 
-def processor_of(folder: Path, config: Any) -> Any:
+def load_processor(folder: Path, config: Any) -> Any:
     """Return the processor of the model in a folder."""
     from transformers import AutoProcessor
 
     if config.model_type == "smolvlm":
-        return _SmolProcessor(folder, eyes(config, 0).tokens)
+        return _SmolProcessor(folder, image_size(config, 0).tokens)
     return AutoProcessor.from_pretrained(folder, **LOCAL)
 
 
 class _SmolProcessor:
-    """What SmolVLM's processor makes of whole pictures; its own needs a package for films."""
+    """SmolVLM's processor for whole images; the original needs a package for videos."""
 
     def __init__(self, folder: Path, tokens: int) -> None:
         from transformers import AutoImageProcessor, AutoTokenizer
@@ -128,7 +128,7 @@ class _SmolProcessor:
         self.chat_template = self.tokenizer.chat_template
         if not self.chat_template and legacy.is_file():
             self.chat_template = json.loads(legacy.read_text())["chat_template"]
-        self.shown = (
+        self.image_text = (
             f"<fake_token_around_image><global-img>{'<image>' * tokens**2}<fake_token_around_image>"
         )
 
@@ -139,45 +139,45 @@ class _SmolProcessor:
         )  # fmt: skip
 
     def __call__(self, *, text: list[str], **_: Any) -> Any:
-        return self.tokenizer([one.replace("<image>", self.shown) for one in text])
+        return self.tokenizer([prompt.replace("<image>", self.image_text) for prompt in text])
 
 
-class Reader(nn.Module):
-    """A vision-language model without its last layer: pictures and words to hidden states."""
+class VlmEncoder(nn.Module):
+    """A vision-language model without language head: images and token ids to hidden states."""
 
-    def __init__(self, model: nn.Module, told: Prompt, seen: Eyes, layer: int) -> None:
+    def __init__(self, model: nn.Module, prompt: Prompt, size: ImageSize, layers: int) -> None:
         """Wrap a model.
 
         Args:
-            model: Of transformers, without the head that predicts words.
-            told: What stands around pictures and words.
-            seen: How large it sees.
-            layer: Layers of its language model to keep; 0 for all.
+            model: Model of transformers, without its language head.
+            prompt: Token ids around images and instruction.
+            size: Size of its images.
+            layers: Layers of its language model to keep; 0 for all.
 
         Raises:
-            ValueError: it has fewer.
+            ValueError: it has fewer layers.
         """
         super().__init__()
-        self.model, self.seen = model, seen
+        self.model, self.size = model, size
         self.kind = str(model.config.model_type)
-        have = len(self.language.layers)
-        if not 0 <= layer <= have:
-            raise ValueError(f"layer: got {layer}, expected 0 to {have}: the model has {have}")
-        if layer:
-            self.language.layers = self.language.layers[:layer]
-        self.views = len(told.before) - 1
-        self.cuts = [len(piece) for piece in told.before]
-        flat = [one for piece in told.before for one in piece]
-        self._keep("before", torch.tensor(flat, dtype=torch.int64))
-        self._keep("after", torch.tensor(told.after, dtype=torch.int64))
-        places, groups = _places(self.cuts, seen.tokens, self.kind)
+        count = len(self.language.layers)
+        if not 0 <= layers <= count:
+            raise ValueError(f"num_vlm_layers: got {layers}, expected 0 to the model's {count}")
+        if layers:
+            self.language.layers = self.language.layers[:layers]
+        self.views = len(prompt.before) - 1
+        self.cuts = [len(piece) for piece in prompt.before]
+        flat = [token for piece in prompt.before for token in piece]
+        self._buffer("before", torch.tensor(flat, dtype=torch.int64))
+        self._buffer("after", torch.tensor(prompt.after, dtype=torch.int64))
+        places, groups = _places(self.cuts, size.tokens, self.kind)
         self.start = int(places.amax()) + 1
-        self._keep("places", places)
-        self._keep("groups", groups)
+        self._buffer("places", places)
+        self._buffer("groups", groups)
         if self.kind in QWEN:
-            self.sight = Sight(self.model.visual, seen.tokens)
+            self.vision = QwenVision(self.model.visual, size.tokens)
         if self.kind == "qwen3_vl":
-            self._keep("axes", self._axes())
+            self._buffer("axes", self._axes())
 
     @property
     def language(self) -> Any:
@@ -189,13 +189,13 @@ class Reader(nn.Module):
         """Width of the hidden states."""
         return int(self.language.config.hidden_size)
 
-    def forward(self, pixels: Tensor, words: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Read a prompt.
+    def forward(self, pixels: Tensor, token_ids: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """Return hidden states of images and instruction.
 
         Args:
             pixels: f32 [b * v, 3, s, s], normalised.
-            words: i64 [b, w], 0 pads.
-            layer: Layer after which vision tokens are taken; 0 for those that go in.
+            token_ids: i64 [b, w], 0 pads.
+            layer: Layer whose hidden states are the vision tokens; 0 for the inputs.
 
         Returns:
             Vision tokens [b, v, n, width] and the last position [b, width].
@@ -203,63 +203,63 @@ class Reader(nn.Module):
         kind = next(self.model.parameters()).dtype
         tokens, deep = self._see(pixels.to(kind))
         embed = self.language.embed_tokens
-        rows = len(words)
-        x = self._laid(
-            tokens, embed(self.before).expand(rows, -1, -1), embed(words),
+        rows = len(token_ids)
+        x = self._joined(
+            tokens, embed(self.before).expand(rows, -1, -1), embed(token_ids),
             embed(self.after).expand(rows, -1, -1),
         )  # fmt: skip
-        here, sees = self._where(words)
+        here, sees = self._where(token_ids)
         if self.kind == "paligemma" and self.language.config.model_type in ("gemma", "gemma2"):
             x = x * self.width**0.5
-        given = self._turned(x, here)
+        rotary = self._rotary(x, here)
         taken = x
         for i, block in enumerate(self.language.layers):
             mask = sees
             if getattr(block, "attention_type", "") == "sliding_attention":
                 near = here[0, :, :, None] - here[0, :, None] < self.language.config.sliding_window
                 mask = sees & near[:, None]
-            out = block(x, attention_mask=mask, position_ids=here[0], **given)
+            out = block(x, attention_mask=mask, position_ids=here[0], **rotary)
             x = out[0] if isinstance(out, tuple) else out
             if i < len(deep):
-                x = x + self._laid(deep[i], *self._blank(x, words))
+                x = x + self._joined(deep[i], *self._blank(x, token_ids))
             taken = x if i + 1 == layer else taken
-        return self._pictures(taken), self.language.norm(x)[:, -1]
+        return self._vision_tokens(taken), self.language.norm(x)[:, -1]
 
-    def _keep(self, name: str, value: Tensor) -> None:
+    def _buffer(self, name: str, value: Tensor) -> None:
         self.register_buffer(name, value, persistent=False)
 
-    def _blank(self, x: Tensor, words: Tensor) -> list[Tensor]:
-        """Return zeros of the shapes of what stands around pictures."""
+    def _blank(self, x: Tensor, token_ids: Tensor) -> list[Tensor]:
+        """Return zeros of the shapes of the parts around the images."""
         rows, _, width = x.shape
-        lengths = (len(self.before), words.shape[1], len(self.after))
+        lengths = (len(self.before), token_ids.shape[1], len(self.after))
         return [x.new_zeros(rows, length, width) for length in lengths]
 
-    def _laid(self, pictures: Tensor, before: Tensor, words: Tensor, after: Tensor) -> Tensor:
-        """Return a prompt's embeddings in their order."""
-        by_view = pictures.unflatten(0, (-1, self.views))
+    def _joined(self, images: Tensor, before: Tensor, token_ids: Tensor, after: Tensor) -> Tensor:
+        """Return the embeddings of a prompt in order."""
+        by_view = images.unflatten(0, (-1, self.views))
         pieces = before.split(self.cuts, 1)
         parts = [pieces[0]]
         for i in range(self.views):
             parts += [by_view[:, i], pieces[i + 1]]
-        return torch.cat([*parts, words.to(before), after], 1)
+        return torch.cat([*parts, token_ids.to(before), after], 1)
 
-    def _pictures(self, x: Tensor) -> Tensor:
-        """Return the hidden states of pictures [b, v, n, d]."""
-        found, at, count = [], 0, self.seen.tokens**2
+    def _vision_tokens(self, x: Tensor) -> Tensor:
+        """Return the hidden states of the images [b, v, n, d]."""
+        views, at, count = [], 0, self.size.tokens**2
         for cut in self.cuts[:-1]:
             at += cut
-            found.append(x[:, at : at + count])
+            views.append(x[:, at : at + count])
             at += count
-        return torch.stack(found, 1)
+        return torch.stack(views, 1)
 
-    def _where(self, words: Tensor) -> tuple[Tensor, Tensor]:
-        """Return positions i64 [3, b, n] and what sees what, bool [b, 1, n, n]."""
-        rows, device = len(words), words.device
-        written = (words != 0).long()
-        # Only what follows the last word pads: a tokenizer may have a word of its own with id 0.
+    def _where(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return positions i64 [3, b, n] and the attention mask, bool [b, 1, n, n]."""
+        rows, device = len(token_ids), token_ids.device
+        written = (token_ids != 0).long()
+        # Padding follows the last token: id 0 before it may be a token of the vocabulary.
         real = written.sum(1, keepdim=True) - written.cumsum(1) + written > 0
         count = real.sum(1, keepdim=True)
-        spoken = self.start + torch.arange(words.shape[1], device=device)
+        spoken = self.start + torch.arange(token_ids.shape[1], device=device)
         ends = self.start + count + torch.arange(len(self.after), device=device)
         here = torch.cat([
             self.places[:, None].expand(3, rows, -1), spoken.expand(3, rows, -1),
@@ -274,13 +274,13 @@ class Reader(nn.Module):
         if self.kind == "paligemma":
             sees = sees | True
         if self.kind == "gemma3":
-            rest = self.groups.new_zeros(words.shape[1] + len(self.after))
+            rest = self.groups.new_zeros(token_ids.shape[1] + len(self.after))
             group = torch.cat([self.groups, rest])
             sees = sees | ((group[:, None] == group) & (group > 0))
         return here, (sees & real[:, None])[:, None]
 
-    def _turned(self, x: Tensor, here: Tensor) -> dict[str, Any]:
-        """Return the rotary embeddings under the names that layers take them by."""
+    def _rotary(self, x: Tensor, here: Tensor) -> dict[str, Any]:
+        """Return the rotary embeddings as keyword arguments of the layers."""
         language = self.language
         if self.kind == "gemma3":
             return {
@@ -298,19 +298,19 @@ class Reader(nn.Module):
         return {"position_embeddings": language.rotary_emb(x, axes)}
 
     def _see(self, pixels: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Return vision tokens [b * v, n, d], and what is added to them in the first layers."""
+        """Return vision tokens [b * v, n, d], and features added to them in the first layers."""
         model: Any = self.model
         if self.kind in QWEN:
-            return self.sight(model.visual, pixels)
+            return self.vision(model.visual, pixels)
         if self.kind != "smolvlm":
             return model.get_image_features(pixel_values=pixels), []
-        tower = model.vision_model  # its own embedding counts patches, picture by picture
+        tower = model.vision_model  # its embedding counts patches image by image
         x = tower.embeddings.patch_embedding(pixels).flatten(2).transpose(1, 2)
         x = tower.encoder(inputs_embeds=x + tower.embeddings.position_embedding.weight)
         return model.connector(tower.post_layernorm(x.last_hidden_state)), []
 
     def _axes(self) -> Tensor:
-        """Return which of time, row and column turns each angle of Qwen3-VL's language model."""
+        """Return the axis (time, row, column) of each rotary angle of Qwen3-VL's language model."""
         axes = torch.zeros(len(self.language.rotary_emb.inv_freq), dtype=torch.int64)
         sections = self.language.rotary_emb.mrope_section
         for axis in (1, 2):
@@ -319,8 +319,8 @@ class Reader(nn.Module):
 
 
 def _places(cuts: list[int], side: int, kind: str) -> tuple[Tensor, Tensor]:
-    """Return positions i64 [3, n] (time, row, column) before the words, and to which picture, from
-    1 on, each belongs, i64 [n].
+    """Return positions i64 [3, n] (time, row, column) before the instruction, and the image, from
+    1 on, of each, i64 [n].
     """
     rows: list[tuple[int, int, int]] = []
     groups: list[int] = []

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 
-class Chain(NamedTuple):
+class FlowSchedule(NamedTuple):
     """The steps of a sampler, first (noisiest) to last."""
 
     timesteps: tuple[int, ...]
-    """Level at which the network is asked, one per step."""
+    """Level of the network, one per step."""
     times: tuple[float, ...]
     """Share of noise before each step; 1 before the first."""
     times_next: tuple[float, ...]
@@ -29,7 +29,7 @@ def times(levels: int) -> Tensor:
     return torch.arange(1, levels + 1) / levels
 
 
-def make_chain(levels: int, steps: int) -> Chain:
+def make_chain(levels: int, steps: int) -> FlowSchedule:
     """Return a chain whose steps are equally long, to the nearest level.
 
     Raises:
@@ -39,7 +39,7 @@ def make_chain(levels: int, steps: int) -> Chain:
         raise ValueError(f"denoising steps must lie in [1, {levels}], got {steps}")
     at = [round(levels - i * levels / steps) for i in range(steps + 1)]
     share = [n / levels for n in at]
-    return Chain(tuple(n - 1 for n in at[:-1]), tuple(share[:-1]), tuple(share[1:]))
+    return FlowSchedule(tuple(n - 1 for n in at[:-1]), tuple(share[:-1]), tuple(share[1:]))
 
 
 def transition(
@@ -66,6 +66,6 @@ def transition(
     """
     noise = (latent - (1 - time) * clean) / time
     sigma = noise_level * math.sqrt(time / (1 - min(time, time_next if time == 1 else time)))
-    fresh = min(max(sigma * math.sqrt(time - time_next), min_std), time_next)
-    mean = (1 - time_next) * clean + math.sqrt(time_next**2 - fresh**2) * noise
-    return mean, max(fresh, min_std)
+    std = min(max(sigma * math.sqrt(time - time_next), min_std), time_next)
+    mean = (1 - time_next) * clean + math.sqrt(time_next**2 - std**2) * noise
+    return mean, max(std, min_std)

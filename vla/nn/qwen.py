@@ -1,8 +1,8 @@
-"""The vision towers of Qwen3-VL and Qwen2.5-VL, for pictures of one size in a batch.
+"""The vision towers of Qwen3-VL and Qwen2.5-VL, for images of one size in a batch.
 
-transformers lays the patches of many pictures in one row; here shapes are fixed and what depends on
-them alone is worked out once, so that it exports. Attention in windows is full attention under a
-mask: at the sizes of a robot's pictures that costs little.
+transformers concatenates the patches of many images; here shapes are fixed and everything that
+depends on them alone is computed once, so that it exports. Window attention is full attention under
+a mask: at the image sizes of a robot that costs little.
 """
 
 from typing import Any
@@ -12,49 +12,49 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 
-class Sight(nn.Module):
-    """What a tower needs besides its weights, which stay where they are."""
+class QwenVision(nn.Module):
+    """Buffers and forward pass of a tower, which keeps its weights."""
 
     def __init__(self, tower: Any, tokens: int) -> None:
-        """Work it out.
+        """Compute the buffers.
 
         Args:
-            tower: Of transformers.
-            tokens: Vision tokens along a side of a picture.
+            tower: Vision tower of transformers.
+            tokens: Vision tokens along a side of an image.
         """
         super().__init__()
         self.merge = int(tower.spatial_merge_size)
-        tower.blocks.driven = True  # their parts are called here, not they
+        tower.blocks.driven = True  # only their parts are called here
         side = tokens * self.merge
         order = self.blocks(torch.arange(side**2).view(1, 1, side, side).float())[0, :, 0].long()
         row, column = order // side, order % side
         freq = tower.rotary_pos_emb.inv_freq.float()
         angle = torch.cat([row[:, None] * freq, column[:, None] * freq], 1)
         angle = torch.cat([angle, angle], 1)
-        self._keep("cos", angle.cos())
-        self._keep("sin", angle.sin())
+        self._buffer("cos", angle.cos())
+        self._buffer("sin", angle.sin())
         self.everywhere: tuple[int, ...] | None = None
-        self._keep("near", None)
-        self._keep("spread", None)
+        self._buffer("near", None)
+        self._buffer("spread", None)
         if hasattr(tower, "fullatt_block_indexes"):
             self.everywhere = tuple(tower.fullatt_block_indexes)
             size = tower.window_size // tower.patch_size
             window = row // size * side + column // size
-            self._keep("near", window[:, None] == window)
+            self._buffer("near", window[:, None] == window)
         else:
             had = int(tower.num_grid_per_side)
             at = torch.linspace(0, had - 1, side)[:, None]
             share = (1 - (at - torch.arange(had)).abs()).clamp(min=0)  # [side, had]
-            self._keep("spread", torch.kron(share, share)[order].contiguous())
+            self._buffer("spread", torch.kron(share, share)[order].contiguous())
 
     def forward(self, tower: Any, pixels: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Return vision tokens [b, n, d], and what is added to them in the first language layers.
+        """Return vision tokens [b, n, d], and features added to them in the first language layers.
 
         Args:
-            tower: The one it was made for.
+            tower: The tower of the constructor.
             pixels: [b, 3, s, s].
         """
-        proj = tower.patch_embed.proj  # of two frames of a film; a picture is shown twice
+        proj = tower.patch_embed.proj  # of two video frames; an image counts twice
         x = nn.functional.conv2d(pixels, proj.weight.sum(2), proj.bias, proj.stride[1:])
         x = self.blocks(x)
         if self.spread is not None:
@@ -71,23 +71,23 @@ class Sight(nn.Module):
         return tower.merger(x).unflatten(0, (len(pixels), -1)), deep
 
     def blocks(self, maps: Tensor) -> Tensor:
-        """Return maps [b, c, h, w] as tokens [b, n, c], those that will be one side by side."""
+        """Return maps [b, c, h, w] as tokens [b, n, c], tokens to be merged next to each other."""
         m = self.merge
         cells = maps.unflatten(3, (-1, m)).unflatten(2, (-1, m))  # [b, c, h, m, w, m]
         return cells.permute(0, 2, 4, 3, 5, 1).flatten(1, 4)
 
-    def _keep(self, name: str, value: Tensor | None) -> None:
+    def _buffer(self, name: str, value: Tensor | None) -> None:
         self.register_buffer(name, value, persistent=False)
 
 
 def _block(block: Any, x: Tensor, cos: Tensor, sin: Tensor, near: Tensor | None) -> Tensor:
-    """One block of a tower, on [b, n, d]; `near` bool [n, n] says what sees what."""
+    """Run a block of a tower on [b, n, d] with the attention mask `near`, bool [n, n]."""
     attn = block.attn
     parts = attn.qkv(block.norm1(x)).unflatten(2, (3, attn.num_heads, -1)).permute(2, 0, 3, 1, 4)
     q, k = ((part.float() * cos + _half_turned(part.float()) * sin).to(x.dtype)
             for part in parts[:2])  # fmt: skip
-    seen = nn.functional.scaled_dot_product_attention(q, k, parts[2], attn_mask=near)
-    x = x + attn.proj(seen.transpose(1, 2).flatten(2))
+    mixed = nn.functional.scaled_dot_product_attention(q, k, parts[2], attn_mask=near)
+    x = x + attn.proj(mixed.transpose(1, 2).flatten(2))
     return x + block.mlp(block.norm2(x))
 
 

@@ -1,4 +1,4 @@
-"""Instructions to token ids: a small tokenizer, trained on the instructions at hand."""
+"""Instructions to token ids: a small tokenizer, trained on the given instructions."""
 
 from collections.abc import Iterable
 
@@ -22,34 +22,32 @@ def train_tokenizer(instructions: Iterable[str]) -> Tokenizer:
     return tokenizer
 
 
-class SumOfWords(nn.Embedding):
-    """The sum of the embeddings of the words of an instruction; `nn.EmbeddingBag` in operators that
-    export without a loop.
-    """
+class SumEmbedding(nn.Embedding):
+    """Sum of the token embeddings of an instruction; `nn.EmbeddingBag` in exportable operators."""
 
     def __init__(self, vocabulary: int, width: int) -> None:
         super().__init__(vocabulary, width, padding_idx=0)
 
-    def forward(self, words: Tensor) -> Tensor:
+    def forward(self, token_ids: Tensor) -> Tensor:
         """Return f32 [b, width] for token ids i64 [b, w]; 0 pads and does not count."""
-        return (super().forward(words) * (words != 0).float()[..., None]).sum(1)
+        return (super().forward(token_ids) * (token_ids != 0).float()[..., None]).sum(1)
 
 
-class MeanOfWords(SumOfWords):
-    """The mean embedding of the words of an instruction."""
+class MeanEmbedding(SumEmbedding):
+    """Mean of the token embeddings of an instruction."""
 
-    def forward(self, words: Tensor) -> Tensor:
+    def forward(self, token_ids: Tensor) -> Tensor:
         """Return f32 [b, width] for token ids i64 [b, w]; 0 pads and does not count."""
-        count = (words != 0).float().sum(1, keepdim=True)
-        return super().forward(words) / count.clamp(min=1.0)
+        count = (token_ids != 0).float().sum(1, keepdim=True)
+        return super().forward(token_ids) / count.clamp(min=1.0)
 
 
 class TextEncoder:
-    """Encodes instructions, remembering those it has seen: an episode repeats its own."""
+    """Encodes instructions with a cache: an episode repeats its instruction."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self._known: dict[str, list[int]] = {}
+        self._cache: dict[str, list[int]] = {}
 
     @property
     def vocabulary(self) -> int:
@@ -63,6 +61,6 @@ class TextEncoder:
         return torch.tensor([row + [0] * (width - len(row)) for row in rows], device=device)
 
     def _ids(self, task: str) -> list[int]:
-        if task not in self._known:
-            self._known[task] = self.tokenizer.encode(task).ids or [1]
-        return self._known[task]
+        if task not in self._cache:
+            self._cache[task] = self.tokenizer.encode(task).ids or [1]
+        return self._cache[task]

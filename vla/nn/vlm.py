@@ -1,7 +1,7 @@
 """A pretrained vision-language model as one that fills in forms: images and text in, logits out.
 
 One forward pass reads all answers of a form, each at its own place and over the tokens that may
-stand there: no text is generated and none is parsed. What is asked is the critic's and the actor's
+stand there: no text is generated and none is parsed. What is asked is the reward model's
 business. Nothing is downloaded unless a user's setting says so ("hub:OWNER/NAME").
 """
 
@@ -72,20 +72,6 @@ class Vlm(nn.Module):
                 f"tokens {found}, expected different ones; use another model"
             )
         return found
-
-    def rarest_tokens(self, count: int) -> tuple[int, ...]:
-        """Return the `count` ordinary tokens that were merged last: hardly any text has them.
-
-        Raises:
-            ValueError: there are fewer.
-        """
-        special = set(self.tokenizer.added_tokens_decoder)
-        ordinary = [i for i in range(self.tokenizer.vocab_size) if i not in special]
-        if len(ordinary) < count:
-            raise ValueError(
-                f"bins: got {count}, but the tokenizer has {len(ordinary)} tokens; use fewer bins"
-            )
-        return tuple(ordinary[-count:])
 
     def fill(self, prompts: Sequence[Prompt], form: Sequence[Slot]) -> list[Tensor]:
         """Return the logits f32 [n, choices] of each answer, read in one pass per prompt."""
@@ -229,7 +215,7 @@ def adapter_weights(vlm: Vlm) -> dict[str, Tensor]:
     return get_peft_model_state_dict(vlm.model, save_embedding_layers=False)
 
 
-def load_adapter_weights_(vlm: Vlm, weights: dict[str, Tensor]) -> None:
+def load_adapter_weights(vlm: Vlm, weights: dict[str, Tensor]) -> None:
     """Give the adapter the weights that `adapter_weights` returned."""
     from peft import set_peft_model_state_dict
 
@@ -248,26 +234,6 @@ def save_adapter(vlm: Vlm, folder: Path) -> None:
             "nothing to save: the model has no adapter; load it with lora_rank above 0"
         )
     vlm.model.save_pretrained(str(folder), safe_serialization=True, save_embedding_layers=False)
-
-
-def load_adapter_(vlm: Vlm, folder: Path) -> None:
-    """Read what `save_adapter`, or peft, wrote, into a model with an adapter of the same rank.
-
-    Raises:
-        ValueError: a file is missing, or the adapter is of another shape.
-    """
-    import safetensors.torch
-
-    path = folder / "adapter_model.safetensors"
-    if not path.is_file():
-        raise ValueError(f"{folder}: has no {path.name}; give a folder that peft wrote")
-    given, own = safetensors.torch.load_file(path), adapter_weights(vlm)
-    if {k: v.shape for k, v in given.items()} != {k: v.shape for k, v in own.items()}:
-        raise ValueError(
-            f"{path}: {len(given)} weights that do not fit the model's {len(own)}; load the model "
-            "it was trained on, with its lora_rank"
-        )
-    load_adapter_weights_(vlm, given)
 
 
 def plain(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What the settings of every policy have in common, held against the arm it is for."""
+"""Checks that a policy's settings fit the arm it drives."""
 
 from typing import Any
 
@@ -6,21 +6,21 @@ from vla.contracts.specs import RobotSpec
 
 
 def views(config: Any, robot: RobotSpec) -> list[int]:
-    """Return which of an arm's cameras a policy looks through, by their places.
+    """Return the indices of the cameras that a policy uses among the arm's.
 
     Args:
-        config: Settings with `cameras`, `chunk` and `execute`.
+        config: Settings with `cameras`, `chunk_size` and `n_action_steps`.
         robot: The arm.
 
     Raises:
         ValueError: a camera the robot does not have, or more actions executed than predicted.
     """
-    known = tuple(camera.name for camera in robot.cameras)
-    missing = [name for name in config.cameras if name not in known]
-    if missing or not config.cameras:
-        raise ValueError(f"policy.cameras: {robot.name} has cameras {known}, got {config.cameras}")
-    if not 1 <= config.execute <= config.chunk:
+    names = tuple(camera.name for camera in robot.cameras)
+    if not config.cameras or not set(config.cameras) <= set(names):
+        raise ValueError(f"policy.cameras: {robot.name} has cameras {names}, got {config.cameras}")
+    if not 1 <= config.n_action_steps <= config.chunk_size:
         raise ValueError(
-            f"policy.execute must lie in [1, chunk = {config.chunk}], got {config.execute}"
+            f"policy.n_action_steps: got {config.n_action_steps}, expected 1 to chunk_size = "
+            f"{config.chunk_size}"
         )
-    return [known.index(name) for name in config.cameras]
+    return [names.index(name) for name in config.cameras]

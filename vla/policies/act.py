@@ -7,40 +7,42 @@ from typing import Any, ClassVar
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from vla.contracts.config import check_least
+from vla.contracts.config import validate_min
 from vla.contracts.specs import RobotSpec
-from vla.normalize import Statistics
+from vla.nn.normalize import NormalizationStatistics
 from vla.policies._lerobot import LeRobotConfig, LeRobotPolicy
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(LeRobotConfig):
-    """Settings of ACT: LeRobot's, smaller, with a ResNet-18 that begins with random weights."""
+    """Settings of ACT: smaller than LeRobot's, with a ResNet-18 of random initial weights."""
 
     width: int = 256
     """Width of the transformer (LeRobot: 512); its inner layers are four times as wide."""
     layers: int = 4
-    """Layers of the encoder, and of the one that reads actions in training."""
+    """Layers of the encoder, and of the VAE encoder of actions in training."""
     decoder_layers: int = 1
     """Layers of the decoder."""
     dropout: float = 0.1
-    """Share of activations that are dropped in training."""
+    """Dropout probability in training."""
     kl_weight: float = 10.0
-    """Weight of the divergence of the latent from standard normal."""
+    """Weight of the KL divergence of the latent from standard normal."""
 
-    preset: ClassVar[Mapping[str, float]] = {"lr": 1e-4, "weight_decay": 1e-4, "clip": 10.0}
-    """LeRobot's, but for the learning rate: its 1e-5 is for a pretrained ResNet and 100,000
-    updates."""
+    preset: ClassVar[Mapping[str, float]] = {
+        "lr": 1e-4, "weight_decay": 1e-4, "grad_clip_norm": 10.0,
+    }  # fmt: skip
+    """LeRobot's, except that its learning rate of 1e-5 is for a pretrained ResNet."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers out of range."""
         super().__post_init__()
-        check_least(self, width=8, layers=1, decoder_layers=1, dropout=0, kl_weight=0)
+        validate_min(self, width=8, layers=1, decoder_layers=1, dropout=0, kl_weight=0)
         if self.width % 8:
             raise ValueError(f"policy.width: got {self.width}, expected a multiple of 8 (heads)")
 
-    def build(self, robot: RobotSpec, statistics: Statistics, tokenizer: Tokenizer) -> "Act":
-        """Return a policy with fresh weights.
+    def build(
+        self, robot: RobotSpec, statistics: NormalizationStatistics, tokenizer: Tokenizer
+    ) -> "Act":
+        """Return a policy with random weights.
 
         Raises:
             ValueError: a camera the robot does not have, or more actions executed than predicted.
@@ -49,27 +51,31 @@ class Config(LeRobotConfig):
 
 
 class Act(LeRobotPolicy):
-    """See the module's sentence; it neither reads instructions nor takes noise."""
+    """LeRobot's ACT; it uses neither instructions nor noise."""
 
     def __init__(
-        self, config: Config, robot: RobotSpec, statistics: Statistics, tokenizer: Tokenizer
+        self,
+        config: Config,
+        robot: RobotSpec,
+        statistics: NormalizationStatistics,
+        tokenizer: Tokenizer,
     ) -> None:
         super().__init__(config, robot, statistics, tokenizer)
         from lerobot.policies.act.configuration_act import ACTConfig
         from lerobot.policies.act.modeling_act import ACTPolicy
 
         self.net = ACTPolicy(ACTConfig(
-            **config.shape(robot), chunk_size=config.chunk, n_action_steps=config.execute,
-            pretrained_backbone_weights=None, dim_model=config.width,
-            dim_feedforward=4 * config.width, n_encoder_layers=config.layers,
-            n_decoder_layers=config.decoder_layers, n_vae_encoder_layers=config.layers,
-            dropout=config.dropout, kl_weight=config.kl_weight,
+            **config.shape(robot), chunk_size=config.chunk_size,
+            n_action_steps=config.n_action_steps, pretrained_backbone_weights=None,
+            dim_model=config.width, dim_feedforward=4 * config.width,
+            n_encoder_layers=config.layers, n_decoder_layers=config.decoder_layers,
+            n_vae_encoder_layers=config.layers, dropout=config.dropout, kl_weight=config.kl_weight,
         ))  # fmt: skip
 
     @property
     def noise_shape(self) -> tuple[int, int, int]:
-        """Shape of one row of `noise`, which is not read: no denoising step."""
-        return 1, self.config.chunk, len(self.robot.channels)
+        """Shape of one row of `noise`, which is not used: no denoising step."""
+        return 1, self.config.chunk_size, len(self.robot.channels)
 
     def decide(self, seen: dict[str, Any], noise: Tensor) -> Tensor:
         """See `LeRobotPolicy.decide`: the latent is 0, as in LeRobot."""

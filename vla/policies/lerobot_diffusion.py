@@ -8,96 +8,112 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from vla.contracts.config import check_least
+from vla.contracts.config import validate_min
 from vla.contracts.specs import RobotSpec
-from vla.normalize import Statistics
+from vla.nn.normalize import NormalizationStatistics
 from vla.policies._lerobot import IMAGES, STATE, LeRobotConfig, LeRobotPolicy, Norm
 
 LEVELS = 100
 """Noise levels in training."""
+SMALLEST = (64, 128)
+"""Channels of the smallest U-Net that LeRobot's configuration allows, for timings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(LeRobotConfig):
-    """Settings of the Diffusion Policy: LeRobot's, with a smaller U-Net and fewer steps."""
+    """Settings of the Diffusion Policy: a smaller U-Net and fewer steps than LeRobot's."""
 
-    widths: tuple[int, ...] = (64, 128, 256)
+    down_dims: tuple[int, ...] = (64, 128, 256)
     """Channels of the U-Net, one per halving of the chunk (LeRobot: 512, 1024, 2048)."""
-    steps: int = 10
+    num_inference_steps: int = 10
     """Denoising steps of a decision; 100, with eta 1, are those of DDPM (LeRobot's default)."""
     eta: float = 0.0
     """Noise of every step: 0 is DDIM, 1 DDPM (Song et al. 2021)."""
 
-    preset: ClassVar[Mapping[str, float]] = {"lr": 1e-4, "weight_decay": 1e-6, "clip": 10.0}
+    preset: ClassVar[Mapping[str, float]] = {
+        "lr": 1e-4,
+        "weight_decay": 1e-6,
+        "grad_clip_norm": 10.0,
+    }
     """LeRobot's."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers out of range."""
         super().__post_init__()
-        check_least(self, steps=1, eta=0)
-        if self.steps > LEVELS or self.eta > 1:
+        validate_min(self, num_inference_steps=1, eta=0)
+        if self.num_inference_steps > LEVELS or self.eta > 1:
             raise ValueError(
-                f"policy: got steps {self.steps} and eta {self.eta}, expected steps up to {LEVELS} "
-                "and eta up to 1"
+                f"policy: got num_inference_steps {self.num_inference_steps} and eta {self.eta}, "
+                f"expected num_inference_steps up to {LEVELS} and eta up to 1"
             )
-        if not self.widths or min(self.widths) < 8 or any(w % 8 for w in self.widths):
-            raise ValueError(f"policy.widths: got {self.widths}, expected multiples of 8 (groups)")
-        if self.chunk % 2 ** len(self.widths):
+        if not self.down_dims or min(self.down_dims) < 8 or any(w % 8 for w in self.down_dims):
             raise ValueError(
-                f"policy.chunk: got {self.chunk}, expected a multiple of {2 ** len(self.widths)}: "
-                f"{len(self.widths)} policy.widths halve it as often"
+                f"policy.down_dims: got {self.down_dims}, expected multiples of 8 (groups)"
+            )
+        if self.chunk_size % 2 ** len(self.down_dims):
+            raise ValueError(
+                f"policy.chunk_size: got {self.chunk_size}, expected a multiple of "
+                f"{2 ** len(self.down_dims)}: {len(self.down_dims)} policy.down_dims"
             )
 
-    def build(self, robot: RobotSpec, statistics: Statistics, tokenizer: Tokenizer) -> "Diffusion":
-        """Return a policy with fresh weights.
+    def build(
+        self, robot: RobotSpec, statistics: NormalizationStatistics, tokenizer: Tokenizer
+    ) -> "Diffusion":
+        """Return a policy with random weights.
 
         Raises:
             ValueError: a camera the robot does not have, or more actions executed than predicted.
         """
         return Diffusion(self, robot, statistics, tokenizer)
 
+    def network(self, robot: RobotSpec) -> Any:
+        """Return LeRobot's `DiffusionPolicy` with random weights."""
+        from lerobot.policies.diffusion.configuration_diffusion import DiffusionConfig
+        from lerobot.policies.diffusion.modeling_diffusion import DiffusionPolicy
+
+        return DiffusionPolicy(DiffusionConfig(
+            **self.shape(robot), horizon=self.chunk_size, n_action_steps=self.n_action_steps,
+            down_dims=self.down_dims, noise_scheduler_type="DDIM", num_train_timesteps=LEVELS,
+            num_inference_steps=self.num_inference_steps,
+        ))  # fmt: skip
+
 
 class Diffusion(LeRobotPolicy):
-    """See the module's sentence; it reads no instructions."""
+    """LeRobot's Diffusion Policy; it reads no instructions."""
 
     state_norm: Norm = "range"
     action_norm: Norm = "range"
 
     def __init__(
-        self, config: Config, robot: RobotSpec, statistics: Statistics, tokenizer: Tokenizer
+        self,
+        config: Config,
+        robot: RobotSpec,
+        statistics: NormalizationStatistics,
+        tokenizer: Tokenizer,
     ) -> None:
         super().__init__(config, robot, statistics, tokenizer)
-        from lerobot.policies.diffusion.configuration_diffusion import DiffusionConfig
-        from lerobot.policies.diffusion.modeling_diffusion import DiffusionPolicy
-
-        self.net = DiffusionPolicy(DiffusionConfig(
-            **config.shape(robot), horizon=config.chunk, n_action_steps=config.execute,
-            down_dims=config.widths, noise_scheduler_type="DDIM", num_train_timesteps=LEVELS,
-            num_inference_steps=config.steps,
-        ))  # fmt: skip
-        self.net.diffusion.noise_scheduler.set_timesteps(config.steps)
+        self.net = config.network(robot)
+        self.net.diffusion.noise_scheduler.set_timesteps(config.num_inference_steps)
 
     @property
     def noise_shape(self) -> tuple[int, int, int]:
         """Shape of one row of `noise`: (denoising steps + 1, chunk, channels)."""
-        return self.config.steps + 1, self.config.chunk, len(self.robot.channels)
+        return self.config.num_inference_steps + 1, self.config.chunk_size, len(self.robot.channels)
 
-    def decide(self, seen: dict[str, Any], noise: Tensor) -> Tensor:
-        """See `LeRobotPolicy.decide`: LeRobot's chain, with the noise of every step given."""
+    def decide(self, inputs: dict[str, Any], noise: Tensor) -> Tensor:
+        """See `LeRobotPolicy.decide`: LeRobot's chain with the given noise at every step."""
         model = self.net.diffusion
-        images = torch.stack([seen[f"{IMAGES}.{name}"] for name in self.config.cameras], 1)
-        looks = model.rgb_encoder(images.flatten(0, 1)).view(len(images), -1)
-        condition = torch.cat([seen[STATE], looks], 1)
+        images = torch.stack([inputs[f"{IMAGES}.{name}"] for name in self.config.cameras], 1)
+        features = model.rgb_encoder(images.flatten(0, 1)).view(len(images), -1)
+        condition = torch.cat([inputs[STATE], features], 1)
         sample = noise[:, 0]
         for i, level in enumerate(model.noise_scheduler.timesteps):
             levels = torch.full((len(sample),), int(level), device=sample.device)
-            found = model.unet(sample, levels, global_cond=condition)
-            drawn = {"eta": self.config.eta, "variance_noise": noise[:, i + 1]}
-            if not self.config.eta:
-                drawn = {}
-            sample = model.noise_scheduler.step(found, level, sample, **drawn).prev_sample
+            output = model.unet(sample, levels, global_cond=condition)
+            eta = self.config.eta
+            options = {"eta": eta, "variance_noise": noise[:, i + 1]} if eta else {}
+            sample = model.noise_scheduler.step(output, level, sample, **options).prev_sample
         return sample
 
-    def loss(self, seen: dict[str, Any]) -> Tensor:
-        """See `LeRobotPolicy.loss`; LeRobot's network wants a time axis."""
-        return super().loss({**seen, STATE: seen[STATE][:, None]})
+    def loss(self, inputs: dict[str, Any]) -> Tensor:
+        """See `LeRobotPolicy.loss`; LeRobot's network takes a time axis."""
+        return super().loss({**inputs, STATE: inputs[STATE][:, None]})

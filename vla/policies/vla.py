@@ -1,7 +1,7 @@
-"""Vision-language-action policy: backbone, memory and action head, composed.
+"""Vision-language-action policy composed of a backbone, a memory and an action head.
 
-It holds no state between calls: memory, noise and time are arguments. Units are physical at its
-edges and normalised inside.
+It holds no state between calls: memory, noise and time are arguments. Inputs and outputs are in
+physical units, networks work in normalised ones.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,48 +12,47 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from vla import prefixes
 from vla.contracts.config import PluginConfig, plugin
 from vla.contracts.specs import RobotSpec
 from vla.contracts.types import (
     ActionChunk,
     Array,
-    DenoiseTrace,
+    DenoisingChain,
     EpisodeBatch,
     Observation,
     PolicyState,
     Prefix,
 )
-from vla.nn.bank_ops import Slots
-from vla.nn.context import Context, Settled
-from vla.nn.steering import Steering, SteeringConfig
+from vla.nn.context import Context
+from vla.nn.noise_actor import NoiseActor, NoiseActorConfig
+from vla.nn.normalize import NormalizationStatistics, Normalizer
 from vla.nn.text import TextEncoder
-from vla.normalize import Normalizer, Statistics
 from vla.policies import _settings
+from vla.runtime import prefixes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(PluginConfig):
     """Settings of the policy."""
 
-    chunk: int = 16
+    chunk_size: int = 16
     """Actions predicted per decision."""
-    execute: int = 8
+    n_action_steps: int = 8
     """Actions executed before the next decision: the period of memory writes."""
     cameras: tuple[str, ...] = ("front", "wrist")
-    """Cameras it looks through, in view order; a subset of the robot's."""
+    """Cameras the policy uses, in view order; a subset of the robot's."""
     backbone: PluginConfig = plugin("vla.backbones", "tiny")
     """Images, text and proprioception to tokens."""
     memory: PluginConfig = plugin("vla.memory", "bank")
-    """What is carried from decision to decision."""
+    """State from decision to decision."""
     head: PluginConfig = plugin("vla.heads", "diffusion")
     """Tokens to actions."""
-    steering: SteeringConfig = field(default_factory=SteeringConfig)
-    """Who chooses the noise that the head starts from."""
+    noise_actor: NoiseActorConfig = field(default_factory=NoiseActorConfig)
+    """Network that chooses the noise from which the head starts (DSRL); none by default."""
 
     @property
     def image_px(self) -> int:
-        """Side of the pictures that data sets are read with."""
+        """Side of the images that data sets are read with."""
         return self.backbone.image_px
 
     @property
@@ -62,16 +61,18 @@ class Config(PluginConfig):
         return self.backbone.source
 
     def tokenizer(self, instructions: Iterable[str]) -> Tokenizer:
-        """Return what turns instructions into numbers."""
+        """Return the tokenizer of instructions."""
         return self.backbone.tokenizer(instructions)
 
     def check(self) -> None:
-        """See `PluginConfig.check`: that of its parts."""
+        """Check its parts; see `PluginConfig.check`."""
         for part in (self.backbone, self.memory, self.head):
             part.check()
 
-    def build(self, robot: RobotSpec, statistics: Statistics, tokenizer: Tokenizer) -> "VLAPolicy":
-        """Return a policy with fresh weights.
+    def build(
+        self, robot: RobotSpec, statistics: NormalizationStatistics, tokenizer: Tokenizer
+    ) -> "VLAPolicy":
+        """Return a policy with random weights.
 
         Raises:
             ValueError: a camera the robot does not have, or more actions executed than predicted.
@@ -84,36 +85,42 @@ class VLAPolicy(nn.Module):
     """Satisfies `TrainablePolicy`; arrays may be numpy or torch, results are torch tensors."""
 
     def __init__(
-        self, config: Config, robot: RobotSpec, statistics: Statistics, tokenizer: Tokenizer
+        self,
+        config: Config,
+        robot: RobotSpec,
+        statistics: NormalizationStatistics,
+        tokenizer: Tokenizer,
     ) -> None:
         super().__init__()
         self.robot, self.statistics = robot, statistics
         self.text = TextEncoder(tokenizer)
         self.normalizer = Normalizer(statistics)
         channels = len(robot.channels)
-        shape = config.backbone  # tokens and widths are the backbone's to say
-        given = (len(config.cameras), channels, self.text.vocabulary)
-        tokens = getattr(shape, "token_shape", None)  # a pretrained one is not built for a probe
-        self.memory = config.memory.build(*(tokens or shape.build(*given, 0).token_shape))
+        backbone = config.backbone
+        inputs = (len(config.cameras), channels, self.text.vocabulary)
+        tokens = getattr(backbone, "token_shape", None)  # a pretrained one is too large to probe
+        self.memory = config.memory.build(*(tokens or backbone.build(*inputs, 0).token_shape))
         size = self.memory.vector_size
-        self.backbone = shape.build(*given, size)
+        self.backbone = backbone.build(*inputs, size)
         self.config = replace(config, backbone=self.backbone.config)
-        self.head = config.head.build(config.chunk, channels, self.backbone.sizes(size))
+        self.head = config.head.build(config.chunk_size, channels, self.backbone.sizes(size))
         self.views = _settings.views(config, robot)
-        self.steering: Steering | None = None
-        if config.steering.width:
-            self.steer_(config.steering)
+        self.noise_actor: NoiseActor | None = None
+        if config.noise_actor.width:
+            self.add_noise_actor(config.noise_actor)
 
-    def steer_(self, config: SteeringConfig) -> None:
-        """Let a fresh network choose the noise from now on.
+    def add_noise_actor(self, config: NoiseActorConfig) -> None:
+        """Let a new network choose the noise from now on.
 
         Raises:
-            ValueError: more candidates than there is noise for.
+            ValueError: `best_of_n` exceeds the rows of noise.
         """
         features = self.backbone.sizes(self.memory.vector_size)[0]
-        self.config = replace(self.config, steering=config)
-        self.steering = Steering(config, features, self.noise_shape, self.config.execute)
-        self.steering.to(self.device)
+        self.config = replace(self.config, noise_actor=config)
+        self.noise_actor = NoiseActor(
+            config, features, self.noise_shape, self.config.n_action_steps
+        )
+        self.noise_actor.to(self.device)
 
     @property
     def device(self) -> torch.device:
@@ -121,13 +128,13 @@ class VLAPolicy(nn.Module):
         return self.normalizer.state_mean.device
 
     @property
-    def execute(self) -> int:
+    def n_action_steps(self) -> int:
         """Actions executed before the next decision."""
-        return self.config.execute
+        return self.config.n_action_steps
 
     @property
     def remembers(self) -> bool:
-        """Whether a decision depends on what was seen before it."""
+        """Whether a decision depends on earlier observations."""
         return self.memory.remembers
 
     @property
@@ -136,31 +143,32 @@ class VLAPolicy(nn.Module):
         return self.head.noise_shape
 
     @property
-    def prefix(self) -> int:
-        """Most actions of a prefix that it was trained to go on from; 0 for none."""
-        return self.head.config.prefix if self.steering is None else 0
+    def max_prefix_len(self) -> int:
+        """Longest prefix that it was trained with, in actions; 0 for none."""
+        return self.head.config.max_prefix_len if self.noise_actor is None else 0
 
     def with_steps(self, steps: int) -> "VLAPolicy":
         """Return a policy with these weights that denoises in another number of steps.
 
         Raises:
-            ValueError: it is steered, or has steps with a network of their own.
+            ValueError: it has a noise actor, or a separate network for its last steps.
         """
-        if steps == self.head.config.steps:
+        expected = self.head.config.num_inference_steps
+        if steps == expected:
             return self
-        if self.steering is not None or self.head.config.tuned:
+        if self.noise_actor is not None or self.head.config.ft_denoising_steps:
             raise ValueError(
-                f"steps: got {steps}; a policy that is steered, or has a network of its own for "
-                f"the last steps, denoises in {self.head.config.steps} and in no other number"
+                f"steps: got {steps}, expected {expected}: a policy with a noise actor or with a "
+                "separate network for the last steps keeps its number of steps"
             )
-        config = replace(self.config, head=replace(self.head.config, steps=steps))
+        config = replace(self.config, head=replace(self.head.config, num_inference_steps=steps))
         other = config.build(self.robot, self.statistics, self.text.tokenizer)
         other.load_state_dict(self.state_dict())
         return other.to(self.device).train(self.training)
 
     def initial_state(self, batch: int) -> PolicyState:
         """Return the empty memory of `batch` arms."""
-        return _to_state(self.memory.initial(batch, self.device))
+        return PolicyState(tensors=self.memory.initial(batch, self.device))
 
     @torch.no_grad()
     def act(
@@ -169,105 +177,117 @@ class VLAPolicy(nn.Module):
         """See `Policy.act`; deterministic given the noise.
 
         Raises:
-            ValueError: a prefix that it cannot go on from.
+            ValueError: the policy does not support the prefix.
         """
-        settled = None if prefix is None else self.settled(prefix, len(obs.time_s))
+        fixed = None if prefix is None else self.normalized_prefix(prefix, len(obs.time_s))
         context, state = self._perceive(obs, state)
-        latents, _ = self.denoise(context, self._tensor(noise), False, settled)
+        latents, _ = self.denoise(context, self._tensor(noise), False, fixed)
         return self._chunk(obs, latents[:, -1]), state
 
     @torch.no_grad()
     def sample(
         self, obs: Observation, state: PolicyState, noise: Array
-    ) -> tuple[ActionChunk, DenoiseTrace, PolicyState]:
+    ) -> tuple[ActionChunk, DenoisingChain, PolicyState]:
         """See `TrainablePolicy.sample`."""
         context, state = self._perceive(obs, state)
         latents, log_prob = self.denoise(context, self._tensor(noise), True)
-        trace = DenoiseTrace(latents=latents, log_prob=log_prob)
-        return self._chunk(obs, latents[:, -1]), trace, state
+        chain = DenoisingChain(latents=latents, log_prob=log_prob)
+        return self._chunk(obs, latents[:, -1]), chain, state
 
     def denoise(
-        self, context: Context, noise: Tensor, stochastic: bool, settled: Settled | None = None
+        self, context: Context, noise: Tensor, stochastic: bool, prefix: Prefix | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return latents f32 [b, steps + 1, k, u] and log-probabilities f32 [b, steps] of a chain;
-        noise as in `Policy.act`.
-        """
-        if self.steering is not None:
-            return self.steering.sample(self.head, context, noise, stochastic)
-        return self.head.sample(context, noise, stochastic, settled)
+        """Return latents f32 [b, steps + 1, k, u] and log-probabilities f32 [b, steps] of a chain.
 
-    def settled(self, prefix: Prefix, rows: int) -> Settled:
-        """Return a prefix as the head takes it.
+        Args:
+            context: Condition of the head.
+            noise: As in `Policy.act`.
+            stochastic: Whether transitions are sampled.
+            prefix: In normalised units.
+        """
+        if self.noise_actor is not None:
+            return self.noise_actor.sample(self.head, context, noise, stochastic)
+        return self.head.sample(context, noise, stochastic, prefix)
+
+    def normalized_prefix(self, prefix: Prefix, rows: int) -> Prefix:
+        """Return a prefix of `rows` rows as tensors in normalised units.
 
         Raises:
-            ValueError: the policy cannot go on from it.
+            ValueError: the policy does not support it.
         """
-        if self.steering is not None:
-            raise ValueError("prefix: a steered policy goes on from none; use another mode")
-        prefixes.check(prefix, self.prefix, (rows, *self.noise_shape[1:]))
+        if self.noise_actor is not None:
+            raise ValueError(
+                "prefix: a policy with a noise actor takes none; use another real-time mode"
+            )
+        prefixes.check(prefix, self.max_prefix_len, (rows, *self.noise_shape[1:]))
         values = self.normalizer.action(self._tensor(prefix.values))
-        return Settled(values, self._tensor(prefix.weight), prefix.guided)
+        return Prefix(values=values, mask=self._tensor(prefix.mask), guided=prefix.guided)
 
-    def log_prob(self, obs: Observation, state: PolicyState, trace: DenoiseTrace) -> Tensor:
-        """See `TrainablePolicy.log_prob`; `state` is the one `sample` was given.
+    def log_prob(self, obs: Observation, state: PolicyState, chain: DenoisingChain) -> Tensor:
+        """See `TrainablePolicy.log_prob`; `state` is the one passed to `sample`.
 
         Raises:
-            ValueError: the policy is steered: no transition is drawn, none has a density.
+            ValueError: the policy has a noise actor: its transitions are deterministic.
         """
-        if self.steering is not None:
-            raise ValueError("log_prob: a steered policy denoises without noise of its own")
+        if self.noise_actor is not None:
+            raise ValueError(
+                "log_prob: the transitions of a policy with a noise actor are deterministic and "
+                "have no density; use a policy without one"
+            )
         context, _ = self._perceive(obs, state)
-        return self.head.log_prob(context, self._tensor(trace.latents))
+        return self.head.log_prob(context, self._tensor(chain.latents))
 
     def bc_loss(
         self, batch: EpisodeBatch, generator: torch.Generator
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """See `TrainablePolicy.bc_loss`; one parallel pass over whole episodes. Losses of the
-        shares of a batch add up to that of the batch.
+        """See `TrainablePolicy.bc_loss`; one parallel pass over whole episodes.
+
+        The losses of the shares of a batch add up to the loss of the batch.
         """
         context = self.contexts(batch)
         clean = self.normalizer.action(self._tensor(batch.actions))
-        random, share, weight = generator, batch.share, self._tensor(batch.weight)
-        if share is not None:  # all is drawn, or the noise of a row would depend on who draws it
-            random = self.head.draw(share.queries, generator).rows(share.query, len(weight))
-        loss = self.head.loss(clean, self._tensor(batch.pad), context, random)
-        total = weight.sum().clamp(min=1e-6) if share is None else share.weight
+        random, shard, weight = generator, batch.shard, self._tensor(batch.weight)
+        if shard is not None:  # a row's noise must not depend on the processes
+            random = self.head.draw(shard.num_losses, generator).rows(shard.first_loss, len(weight))
+        loss = self.head.loss(clean, self._tensor(batch.action_is_pad), context, random)
+        total = weight.sum().clamp(min=1e-6) if shard is None else shard.total_weight
         mean = (loss * weight).sum() / total
         return mean, {"loss": mean.detach()}
 
     def contexts(self, batch: EpisodeBatch) -> Context:
-        """Return what the head is conditioned on at the batch's queries, through the memory."""
-        row, decision = self._tensor(batch.row), self._tensor(batch.decision)
-        query = self._tensor(batch.query)
-        words = self.text(batch.task, self.device)[row]
+        """Return the head's condition at the batch's loss frames, through the memory."""
+        row, decision = self._tensor(batch.episode_index), self._tensor(batch.decision)
+        query = self._tensor(batch.loss_index)
+        token_ids = self.text(batch.task, self.device)[row]
         proprio = self.normalizer.state(self._tensor(batch.proprio))
         if batch.features is None:
-            encoded = self.backbone.encode(self._tensor(batch.images), proprio, words)
+            encoded = self.backbone.encode(self._tensor(batch.images), proprio, token_ids)
         else:
-            seen = {name: self._tensor(part) for name, part in batch.features.items()}
-            encoded = self.backbone.encode_from(seen, proprio, words)
-        # Of the batch as it was given: on a GPU the number would have to come back from there.
+            features = {name: self._tensor(part) for name, part in batch.features.items()}
+            encoded = self.backbone.encode_from(features, proprio, token_ids)
+        # From the batch on the CPU: reading the number from a GPU would wait for it.
         rows, steps = len(batch.task), int(batch.decision.max()) + 1 if len(decision) else 1
         tokens = _padded(encoded.tokens, row, decision, rows, steps)
-        now = _padded(self._tensor(batch.now), row, decision, rows, steps)
+        now = _padded(self._tensor(batch.step_index), row, decision, rows, steps)
         mask = _padded(torch.ones_like(row, dtype=torch.float32), row, decision, rows, steps)
         retrieved = self.memory.read_episodes(tokens, now, mask, row[query], decision[query])
         return self.backbone.refine(tuple(part[query] for part in encoded.cache), retrieved)
 
     def _perceive(self, obs: Observation, state: PolicyState) -> tuple[Context, PolicyState]:
-        """Encode, reset, read and write: everything of a decision but the action."""
+        """Encode, reset, read and write: a decision without its action."""
         images = self._tensor(obs.images)[:, self.views]
         proprio = self.normalizer.state(self._tensor(obs.proprio))
         time_s = self._tensor(obs.time_s)
         encoded = self.backbone.encode(images, proprio, self.text(obs.task, self.device))
         now = (time_s * self.robot.control_hz).float()
-        parts = (state.tokens, state.slot_time, state.slot_count)
-        slots = Slots(*(forget(self._tensor(part), time_s == 0) for part in parts))
-        retrieved = self.memory.read(slots, encoded.tokens, now)
+        before = {
+            name: forget(self._tensor(state[name]), time_s == 0)
+            for name in self.memory.state_shapes()
+        }
+        retrieved = self.memory.read(before, encoded.tokens, now)
         context = self.backbone.refine(encoded.cache, retrieved)
-        return context, _to_state(
-            self.memory.write(slots, encoded.tokens, now, torch.ones_like(now))
-        )
+        after = self.memory.write(before, encoded.tokens, now, torch.ones_like(now))
+        return context, PolicyState(tensors=after)
 
     def _chunk(self, obs: Observation, clean: Tensor) -> ActionChunk:
         low, high = (torch.tensor(x, device=self.device) for x in (self.robot.low, self.robot.high))
@@ -279,12 +299,8 @@ class VLAPolicy(nn.Module):
 
 
 def forget(part: Tensor, first: Tensor) -> Tensor:
-    """Zero the rows that start an episode; a product would keep the NaN of a stale state."""
+    """Zero the rows that start an episode; a product would keep NaN."""
     return part.masked_fill(first.view(-1, *(1,) * (part.dim() - 1)), 0.0)
-
-
-def _to_state(slots: Slots) -> PolicyState:
-    return PolicyState(tokens=slots.tokens, slot_time=slots.time, slot_count=slots.count)
 
 
 def _padded(flat: Tensor, row: Tensor, decision: Tensor, rows: int, steps: int) -> Tensor:

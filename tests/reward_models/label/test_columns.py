@@ -10,9 +10,9 @@ import pytest
 
 from reward_models.label.columns import (
     Derivation,
-    between,
-    episode_figures,
+    episode_metrics,
     frame_columns,
+    interpolate,
     reward,
     smoothed,
 )
@@ -80,7 +80,7 @@ def test_frames_between_scored_ones_are_interpolated_and_say_so() -> None:
 
 
 def test_an_abstained_frame_silences_those_beside_it_and_no_measured_one() -> None:
-    found = between(np.array([0, 2, 4]), np.array([0.1, NAN, 0.5]), 5)
+    found = interpolate(np.array([0, 2, 4]), np.array([0.1, NAN, 0.5]), 5)
     np.testing.assert_array_equal(np.isnan(found), [False, True, True, True, False])
     np.testing.assert_allclose(found[[0, 4]], [0.1, 0.5])
 
@@ -168,7 +168,7 @@ def test_figures_of_an_episode_that_falls_back() -> None:
         data, [0.0, 0.6, 0.2, 0.2, 0.9], delta=[0.0, 0.6, -0.7, 0.0, 0.9], trend=[0, 1, -1, 0, 1],
         done_prob=[0.0, 0.0, 0.0, 0.0, 0.9],
     )  # fmt: skip
-    got = episode_figures(data, 0, columns, HOW)
+    got = episode_metrics(data, 0, columns, HOW)
     # ranks 1 4 2.5 2.5 5 against 1 2 3 4 5: covariance 6.5, variances 9.5 and 10
     assert got["labels/voc"] == pytest.approx(6.5 / math.sqrt(95))
     assert got["labels/negative_rate"] == pytest.approx(1 / 4)
@@ -191,7 +191,7 @@ def test_figures_of_an_episode_that_falls_back() -> None:
 def test_doubtful_episodes_are_flagged(changes: dict[str, list[float]]) -> None:
     data = source((0, 3))
     columns = scored(data, changes.pop("progress", [0.0, 0.5]), **changes)
-    assert episode_figures(data, 0, columns, HOW)["labels/review"] is True
+    assert episode_metrics(data, 0, columns, HOW)["labels/review"] is True
 
 
 def test_smoothing_looks_both_ways_and_keeps_silence() -> None:

@@ -133,7 +133,7 @@ def test_where_there_are_no_links_videos_are_copied(
 
 
 def test_columns_of_the_same_name_are_kept_under_source(fake_dataset: Path, run) -> None:
-    labelled = run(critic="time")
+    labelled = run(reward_model="time")
     old, new = pq.read_table(fake_dataset / DATA), pq.read_table(labelled / DATA)
     for name in ("progress", "success", "behaviour"):
         assert new[f"source.{name}"].equals(old[name])
@@ -198,7 +198,7 @@ def test_an_edited_source_is_noticed_at_the_end(
         return true_write(*args)
 
     monkeypatch.setattr(write, "write_dataset", meanwhile)
-    with pytest.raises(ValueError, match="not what it was when labelling began .meta/note.txt"):
+    with pytest.raises(ValueError, match="has changed since labelling began .meta/note.txt"):
         run(source=copy)
     assert not (tmp_path / "out").exists()
     assert not list(tmp_path.glob(".out*"))
@@ -243,15 +243,15 @@ def test_each_instruction_within_an_episode_begins_anew(
     task[5:14] = 1  # episode 0 has 14 frames of task 0
     place = table.schema.get_field_index("task_index")
     pq.write_table(table.set_column(place, "task_index", pa.array(task)), copy / DATA)
-    columns = read_columns(open_dataset(run(source=copy, critic="time"))).scalars
+    columns = read_columns(open_dataset(run(source=copy, reward_model="time"))).scalars
     np.testing.assert_allclose(columns["progress"][[0, 4, 5, 13]], [0, 1, 0, 1], atol=1e-6)
     assert columns["next.done"][:14].tolist() == [0.0] * 13 + [1.0]
 
 
-def test_an_instruction_of_ones_own_takes_the_place_of_the_recorded_ones(run, critic) -> None:
-    recorded = run(critic=str(critic))
+def test_an_instruction_of_ones_own_takes_the_place_of_the_recorded_ones(run, reward_model) -> None:
+    recorded = run(reward_model=str(reward_model))
     out = recorded.with_name("own")
-    own = run(critic=str(critic), instruction="push the red square", out=out)
+    own = run(reward_model=str(reward_model), instruction="push the red square", out=out)
     first, second = (
         read_columns(open_dataset(p)).scalars["progress"] for p in (recorded, own)
     )  # fmt: skip

@@ -14,14 +14,15 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from reward_models.label import command, crash_study, parts
+from benchmarks.reward_models import crash_study
+from reward_models.label import command, parts
 from reward_models.label import score as scoring
 from reward_models.label.plan import estimate, prepare
 from reward_models.label.settings import LabelArgs, chosen_episodes, shard
 from reward_models.label.source import checksums
 from reward_models.label_report.read import LABELS_FILE
 from vla import cli
-from vla.interrupted import Interrupted
+from vla.utils.interrupted import Interrupted
 
 ROOT = Path(__file__).parents[3]
 DATA, ROWS = "data/chunk-000/file-000.parquet", "meta/episodes/chunk-000/file-000.parquet"
@@ -33,12 +34,13 @@ def content(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def label(fake_dataset: Path, critic: Path):
+def label(fake_dataset: Path, reward_model: Path):
     """Return a function that labels with little memory, so that every episode is a group."""
 
     def label(out: Path, **changes: Any) -> str:
         given = {
-            "source": fake_dataset, "critic": str(critic), "out": out, "memory_mb": 1, **changes,
+            "source": fake_dataset, "reward_model": str(reward_model), "out": out, "memory_mb": 1,
+            **changes,
         }  # fmt: skip
         return command.label(prepare(LabelArgs(**given)))
 
@@ -70,7 +72,9 @@ def test_the_rest_is_scored_when_a_run_goes_on(tmp_path, label, monkeypatch) -> 
 def test_shards_together_make_the_whole_and_the_last_one_joins(tmp_path, label) -> None:
     label(tmp_path / "whole")
     out = tmp_path / "out"
-    assert "3 of 5 episodes; whoever scores the last ones joins them" in label(out, shard="1/2")
+    assert "3 of 5 episodes; the process that scores the last one joins them" in label(
+        out, shard="1/2"
+    )
     assert not out.exists()
     assert "labelled, 5 of 5 episodes" in label(out, shard="2/2")
     assert content(out) == content(tmp_path / "whole")
@@ -98,7 +102,7 @@ def test_episodes_asked_for_later_join_those_already_there(tmp_path, label) -> N
     ("changes", "message"),
     [
         ({"gamma": 0.5}, "was labelled with gamma 0.99, not 0.5; choose another --out"),
-        ({"critic": "time"}, "was labelled with critic"),
+        ({"reward_model": "time"}, "was labelled with reward_model"),
         ({"agreement": True}, "was labelled with agreement False, not True"),
         ({"instruction": "sit"}, "was labelled with instruction None, not 'sit'"),
     ],
@@ -117,14 +121,16 @@ def test_a_source_that_changed_between_two_runs_is_noticed(tmp_path, label, fake
     copy = Path(shutil.copytree(fake_dataset, tmp_path / "copy"))
     label(tmp_path / "out", source=copy, shard="1/2")
     (copy / "meta/note.txt").write_text("new")
-    with pytest.raises(ValueError, match="not what it was when labelling began .meta/note.txt"):
+    with pytest.raises(ValueError, match="changed since labelling began .meta/note.txt"):
         label(tmp_path / "out", source=copy, shard="2/2")
 
 
-def test_two_processes_do_not_work_at_the_same_shard(tmp_path, label, fake_dataset, critic) -> None:
+def test_two_processes_do_not_work_at_the_same_shard(
+    tmp_path, label, fake_dataset, reward_model
+) -> None:
     label(tmp_path / "out", shard="1/2")
     store = parts.Parts(folder=tmp_path / "out.parts", key="")
-    with parts.claim(store, "shard-1-of-2"), pytest.raises(ValueError, match="at the same shard"):
+    with parts.claim(store, "shard-1-of-2"), pytest.raises(ValueError, match="on the same shard"):
         label(tmp_path / "out", shard="1/2")
 
 
@@ -138,10 +144,10 @@ def test_what_a_killed_process_left_is_cleared(tmp_path, label) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
-def test_ctrl_c_says_what_is_saved_and_how_to_go_on(tmp_path, fake_dataset, critic) -> None:
+def test_ctrl_c_says_what_is_saved_and_how_to_go_on(tmp_path, fake_dataset, reward_model) -> None:
     long = tmp_path / "data"
-    crash_study.practice.make_data(long, episodes=40, steps=60)
-    words = crash_study.command(long, str(critic), tmp_path / "out")
+    crash_study.synthetic_dataset.make_data(long, episodes=40, steps=60)
+    words = crash_study.command(long, str(reward_model), tmp_path / "out")
     process = subprocess.Popen(
         words, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -156,7 +162,7 @@ def test_ctrl_c_says_what_is_saved_and_how_to_go_on(tmp_path, fake_dataset, crit
     saved = len(list((tmp_path / "out.parts").glob("episode-*")))
     assert 0 < saved < 40
     assert f"interrupted: {saved} of 40 episodes are saved in {tmp_path / 'out'}.parts" in said
-    assert "the same command goes on from there" in said
+    assert "the same command resumes" in said
     assert "Traceback" not in said
 
 
@@ -169,8 +175,10 @@ def test_killed_at_random_moments_it_ends_with_the_same_bytes(tmp_path) -> None:
     assert outcome.different == []
 
 
-def test_an_estimate_writes_nothing(tmp_path, fake_dataset, critic) -> None:
-    args = LabelArgs(source=fake_dataset, critic=str(critic), out=tmp_path / "out", episodes="0:3")
+def test_an_estimate_writes_nothing(tmp_path, fake_dataset, reward_model) -> None:
+    args = LabelArgs(
+        source=fake_dataset, reward_model=str(reward_model), out=tmp_path / "out", episodes="0:3"
+    )
     said = estimate(prepare(args))
     # 14, 12 and 12 frames: every second one and the last, 8 + 7 + 7
     assert said.startswith("3 episodes, 22 of 38 frames to score at ")

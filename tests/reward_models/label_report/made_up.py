@@ -43,7 +43,7 @@ def write_labelled(
     pq.write_table(table, folder / DATA)
     _describe(folder, table)
     _write_figures(folder, labels)
-    provenance = {"critic": "made_up", "source": "fake", "scorer": {"horizon_s": 1.0}}
+    provenance = {"reward_model": "made_up", "source": "fake", "scorer": {"horizon_s": 1.0}}
     (folder / "meta/labels.json").write_text(json.dumps(provenance))
     return folder
 

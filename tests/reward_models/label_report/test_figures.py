@@ -93,7 +93,7 @@ def test_reasons_say_in_numbers_what_is_odd():
         "done at 0.1 s, but not at the end",
     ]
     assert doubt.reasons(episode([0, 0.5])) == ["success 0.50 is undecided"]
-    assert doubt.reasons(episode([0, 1], review=True)) == ["the labeller asks for a look"]
+    assert doubt.reasons(episode([0, 1], review=True)) == ["marked for review by the labeller"]
 
 
 def test_a_person_sees_the_most_doubtful_first_and_the_report_the_most_wrong():

@@ -30,7 +30,7 @@ def test_the_cursor_moves_and_the_cameras_stand_below(labelled: Path):
     data = read(labelled)
     e = data.episode(0)
     views = overlay.decode(data, e)
-    shown = list(overlay.pictures(e, views))
+    shown = list(overlay.images(e, views))
     below = overlay.CAPTION_PX + overlay.READOUT_PX + overlay.CHART_PX
     assert views.shape == (40, 2, 96, 96, 3)
     # Two views of 96 px, twice as large.
@@ -51,7 +51,7 @@ def test_the_readout_tells_labels_and_abstaining(labelled: Path):
     assert overlay.readout(e, 39)[0][:2] == ("progress", "abstains")
 
 
-def test_curves_break_where_the_critic_abstained():
+def test_curves_break_where_the_reward_model_abstained():
     nan = np.nan
     runs = overlay.runs(np.array([nan, 0.1, 0.2, nan, nan, 0.3]))
     assert [run.tolist() for run in runs] == [[1, 2], [5]]

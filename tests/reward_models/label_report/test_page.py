@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reward_models import overrides
+from reward_models.core import overrides
 from reward_models.label_report import page
 from reward_models.label_report.gates import Gates
 from tests.reward_models.label_report.made_up import write_labelled
@@ -27,9 +27,18 @@ def written(labelled: Path, tmp_path_factory) -> str:
 def test_the_page_loads_and_runs_nothing(written: str):
     assert "<script" not in written
     assert "default-src 'none'" in written
-    sources = re.findall(r'(?:src|href)="([^"]{0,20})', written)
+    sources = re.findall(r'(?:src|href)="([^"#][^"]{0,20})', written)
     assert len(sources) == 2
     assert all(source.startswith("data:video/mp4;") for source in sources)
+
+
+def test_charts_that_differ_share_no_ids_and_refer_to_their_own(written: str):
+    drawings = set(re.findall(r"<svg.*?</svg>", written, re.DOTALL))
+    ids = [re.findall(r' id="([^"]+)"', drawing) for drawing in drawings]
+    assert len(drawings) > 4
+    assert len({name for names in ids for name in names}) == sum(map(len, ids)) > 0
+    for drawing, names in zip(drawings, ids, strict=True):
+        assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', drawing)) <= set(names)
 
 
 def test_tables_stand_per_instruction_and_behaviour_with_the_truth_beside(written: str):
@@ -42,7 +51,7 @@ def test_tables_stand_per_instruction_and_behaviour_with_the_truth_beside(writte
 def test_flagged_episodes_stand_with_their_reasons(written: str):
     assert "success 0.10, but progress ends at 1.00" in written
     assert "confidence 0.30 on average; abstained on 50% of the frames" in written
-    assert "3 episodes should be seen by a person." in written
+    assert "3 episodes should be reviewed by a person." in written
 
 
 def test_the_worst_by_error_are_shown_first(written: str):
@@ -63,7 +72,7 @@ def test_without_truth_the_page_says_so(tmp_path: Path):
     blind = write_labelled(tmp_path / "data", truth=False)
     summary = page.write(blind, out, videos=0)
     text = out.read_text()
-    assert "holds no truth, so nothing here says how right the labels are" in text
+    assert "holds no truth, so the labels cannot be verified here" in text
     assert "simulator's truth" not in text
     assert "not checked" in text
     assert summary.whole.truth is None

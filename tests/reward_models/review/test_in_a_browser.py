@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from reward_models import overrides
+from reward_models.core import overrides
 from tests.reward_models.label_report.made_up import write_labelled
 from tests.reward_models.review.browser import binary, browser
 from tests.reward_models.review.served import serving

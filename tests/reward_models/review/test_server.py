@@ -8,7 +8,7 @@ from pathlib import Path
 import av
 import pytest
 
-from reward_models import overrides
+from reward_models.core import overrides
 from reward_models.review import clips, server
 from reward_models.review.server import byte_range
 from tests.reward_models.label_report.made_up import write_labelled
@@ -185,7 +185,7 @@ def test_a_full_disk_is_told_and_the_corrections_stay(served, monkeypatch):
 
 
 def test_old_clips_make_room_for_new_ones(served, monkeypatch):
-    monkeypatch.setattr(clips, "KEPT", 2)
+    monkeypatch.setattr(clips, "MAX_CLIPS", 2)
     paths = [served.clips.clip(k) for k in (0, 1, 2)]
     assert [path.exists() for path in paths] == [False, True, True]
     assert ask(served, "clip/0.mp4").status == 200

@@ -3,10 +3,10 @@
 import mujoco
 import numpy as np
 
+from sim.core.render import shared_renderer
+from sim.core.scene import Scene
+from sim.core.world import MujocoWorld
 from sim.engines.engine import VARIED, Geometry, Reading, State
-from sim.render import shared_renderer
-from sim.scene import Scene
-from sim.world import MujocoWorld
 
 
 class HostEngine:
@@ -30,12 +30,12 @@ class HostEngine:
         self.writes: list[list[int]] = []
         """Rows of every call of `write`."""
         self.drawn = 0
-        """Worlds of which there were pictures."""
+        """Worlds of which there were images."""
         self._image_shape = scene.image_shape
         self._renderer = shared_renderer(scene)
         self._faults = np.zeros(num_worlds, np.bool_)
 
-    def break_(self, row: int) -> None:
+    def break_world(self, row: int) -> None:
         """Make a world go wrong at once."""
         self.worlds[row].data.qpos[:] = np.nan
         self._faults[row] = True
@@ -77,7 +77,7 @@ class HostEngine:
 
     def render(self, rows: np.ndarray) -> np.ndarray:
         images = np.zeros((len(rows), *self._image_shape), np.uint8)
-        self._renderer.draw_([self.worlds[row] for row in rows], list(images))
+        self._renderer.draw([self.worlds[row] for row in rows], list(images))
         self.drawn += len(rows)
         return images
 

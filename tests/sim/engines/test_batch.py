@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from sim import vec_env
+from sim.core.scene import compile_scene
 from sim.engines.batch import BatchVecEnv
 from sim.engines.engine import VARIED, Engine, Reading
-from sim.scene import compile_scene
 from sim.tasks import cue_colour, put_back
 from sim.vec_env import load_robot, load_task
 from tests.sim.engines.host_engine import HostEngine
@@ -63,8 +63,8 @@ def test_episodes_are_those_of_the_cpu_backend(task, gives):
     for chunk in range(17):
         actions = wild(ours, rng)
         marks = {
-            "helped": np.array([True, False, chunk % 5 < 3]),
-            "idle": np.array([False, chunk % 4 == 0, False]),
+            "use_expert": np.array([True, False, chunk % 5 < 3]),
+            "frozen": np.array([False, chunk % 4 == 0, False]),
         }
         a, b = ours.step_chunk(actions, **marks), theirs.step_chunk(actions, **marks)
         assert_same_observation(a.obs, b.obs)
@@ -100,7 +100,7 @@ def test_it_satisfies_the_protocols():
     assert env.spec == plain().spec
 
 
-def test_all_rows_that_end_are_written_in_one_call_and_pictured_before_it():
+def test_all_rows_that_end_are_written_in_one_call_and_rendered_before_it():
     env, engine = make("reach", 3)
     env.reset(0)
     assert engine.writes == [[0, 1, 2]]
@@ -126,23 +126,26 @@ def test_a_row_begins_any_episode_and_idle_rows_stand_still():
     np.testing.assert_array_equal(obs.images[1], theirs.reset(5).images[2])
     assert obs.time_s.tolist() == [0.8, 0.0]
     before = engine.worlds[0].data.time
-    idle = np.array([True, False])
+    frozen = np.array([True, False])
     while True:
-        step = env.step_chunk(home(env), idle=idle)
+        step = env.step_chunk(home(env), frozen=frozen)
         np.testing.assert_array_equal(step.obs.images[0], obs.images[0])
         if step.truncated.any():
             break
     assert engine.worlds[0].data.time == before
     assert step.info["steps"][0] == 0
-    assert env.step_chunk(home(env), idle=idle).info["episode"][1] == 4  # the next of its seed
+    assert env.step_chunk(home(env), frozen=frozen).info["episode"][1] == 4  # the next of its seed
     assert env.step_chunk(home(env)).obs.time_s[0] == pytest.approx(1.6)
 
 
 def test_rows_that_nobody_began_can_only_be_idle():
     env, _ = make()
     assert env.begin(np.array([0]), np.array([5]), np.array([0])).images.shape[0] == 2
-    assert env.step_chunk(home(env), idle=np.array([False, True])).info["steps"].tolist() == [8, 0]
-    assert not env.step_chunk(home(env), idle=np.ones(2, np.bool_)).info["steps"].any()
+    assert env.step_chunk(home(env), frozen=np.array([False, True])).info["steps"].tolist() == [
+        8,
+        0,
+    ]
+    assert not env.step_chunk(home(env), frozen=np.ones(2, np.bool_)).info["steps"].any()
     with pytest.raises(ValueError, match="step before reset"):
         env.step_chunk(home(env))
 
@@ -151,8 +154,8 @@ def test_a_world_that_went_wrong_ends_truncated_and_begins_anew_within_the_step(
     env, engine = make("pick_place", 3)
     env.reset(2)
     seen = env.step_chunk(home(env)).obs
-    engine.break_(1)
-    with pytest.warns(RuntimeWarning, match="1 of 3 worlds went wrong"):
+    engine.break_world(1)
+    with pytest.warns(RuntimeWarning, match="1 of 3 worlds failed"):
         step = env.step_chunk(home(env))
     assert step.info["fault"].tolist() == [False, True, False]
     assert step.truncated.tolist() == [False, True, False]
@@ -164,7 +167,7 @@ def test_a_world_that_went_wrong_ends_truncated_and_begins_anew_within_the_step(
     np.testing.assert_array_equal(step.final_obs.proprio[1], seen.proprio[1])
     fresh = env.begin(np.array([0]), np.array([2]), np.array([4]))
     np.testing.assert_array_equal(step.obs.images[1], fresh.images[0])
-    engine.break_(2)
+    engine.break_world(2)
     again = env.step_chunk(home(env))  # it is said once
     assert again.info["fault"].tolist() == [False, False, True]
     assert again.info["episode"].tolist() == [4, 4, 2]
@@ -176,7 +179,7 @@ def test_a_world_that_went_wrong_disturbs_no_other():
     (broken, engine), (sound, _) = make("put_back", 2), make("put_back", 2)
     broken.reset(0)
     sound.reset(0)
-    engine.break_(0)
+    engine.break_world(0)
     with pytest.warns(RuntimeWarning):
         a = broken.step_chunk(home(broken))
     b = sound.step_chunk(home(sound))
@@ -202,8 +205,8 @@ def test_tensors_of_an_engine_pass_as_they_are():
     env.reset(3)
     theirs.reset(3)
     for length in (36, 8):
-        idle = np.array([False, length == 8])
-        a, b = (e.step_chunk(home(e, length), idle=idle) for e in (env, theirs))
+        frozen = np.array([False, length == 8])
+        a, b = (e.step_chunk(home(e, length), frozen=frozen) for e in (env, theirs))
         assert isinstance(a.obs.images, torch.Tensor)
         np.testing.assert_array_equal(a.obs.images, b.obs.images)
         np.testing.assert_array_equal(a.final_obs.images, b.final_obs.images)
@@ -246,8 +249,11 @@ def test_closing_ends_the_engine():
         (lambda env: env.step(np.zeros((2, 5), np.float32)), r"expected \(2, h, 6\)"),
         (lambda env: env.step_chunk(np.zeros((2, 257, 6), np.float32)), "with h from 1 to 256"),
         (lambda env: env.step_chunk(np.full((2, 1, 6), np.nan)), "NaN or infinity"),
-        (lambda env: env.step_chunk(home(env), np.ones(3, np.bool_)), r"helped: got shape \(3,\)"),
-        (lambda env: env.step_chunk(home(env), idle=np.ones(1)), r"idle: got shape \(1,\)"),
+        (
+            lambda env: env.step_chunk(home(env), np.ones(3, np.bool_)),
+            r"use_expert: got shape \(3,\)",
+        ),
+        (lambda env: env.step_chunk(home(env), frozen=np.ones(1)), r"frozen: got shape \(1,\)"),
     ],
 )
 def test_mistakes_get_the_sentences_of_the_cpu_backend(call, message):

@@ -6,8 +6,8 @@ import mujoco
 import numpy as np
 import pytest
 
+from sim.core.scene import compile_scene
 from sim.engines.describe_scene import describe_scene
-from sim.scene import compile_scene
 from sim.vec_env import load_robot, load_task
 
 

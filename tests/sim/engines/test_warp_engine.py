@@ -8,13 +8,13 @@ import pytest
 
 pytest.importorskip("mujoco_warp")
 
+from sim.core.render import Camera, shared_renderer
+from sim.core.scene import Scene, compile_scene
+from sim.core.world import MujocoWorld
 from sim.engines.engine import VARIED, Engine, Geometry, State
 from sim.engines.warp_engine import WarpEngine
 from sim.engines.warp_start import find_device
-from sim.render import Camera, shared_renderer
-from sim.scene import Scene, compile_scene
 from sim.vec_env import load_robot, load_task
-from sim.world import MujocoWorld
 
 pytestmark = pytest.mark.timeout(600)  # whoever comes first compiles
 
@@ -43,7 +43,7 @@ def begun(vary=True, first=0):
     return worlds
 
 
-def put_cube_(world, pos_m):
+def put_cube(world, pos_m):
     """Put the cube at rest, upright, at a position."""
     joint = world.model.joint("cube")
     start, speed = joint.qposadr[0], joint.dofadr[0]
@@ -156,7 +156,7 @@ def test_friction_of_each_world_is_its_own():
     worlds = begun(vary=False)
     half_m = scene().model.geom("cube").size[2]
     for world in worlds:  # the same start, sliding over the table
-        put_cube_(world, np.array([0.2, 0.1, half_m]))
+        put_cube(world, np.array([0.2, 0.1, half_m]))
         world.data.qvel[world.model.joint("cube").dofadr[0]] = 0.4
     worlds[1].model.geom_friction[:, 0] *= 0.25
     engine = engine_at(worlds)
@@ -174,7 +174,7 @@ def test_masses_of_each_world_are_its_own():
     worlds = begun(vary=False)
     cube, joints = scene().model.body("cube").id, worlds[0].joint_qpos
     for world, gain in zip(worlds, (1, 2, 4, 8), strict=True):  # it falls on the hand
-        put_cube_(world, world.data.geom("hand").xpos + (0.0, 0.0, 0.06))
+        put_cube(world, world.data.geom("hand").xpos + (0.0, 0.0, 0.06))
         world.data.qvel[world.model.joint("cube").dofadr[0] + 2] = -0.5
         world.model.body_mass[cube] *= gain
         world.model.body_inertia[cube] *= gain
@@ -190,12 +190,12 @@ def test_masses_of_each_world_are_its_own():
     assert np.all(ours[1:] > 1.8 * ours[:-1])
 
 
-def test_pictures_are_those_of_mujoco_with_colours_lights_and_cameras_of_each_world():
+def test_images_are_those_of_mujoco_with_colours_lights_and_cameras_of_each_world():
     worlds = begun()
     engine = engine_at(worlds)
     ours = engine.render(EVERY)
     renderer = shared_renderer(scene())
-    theirs = np.stack([Camera(renderer, world).shoot() for world in worlds])
+    theirs = np.stack([Camera(renderer, world).render() for world in worlds])
     assert ours.shape == theirs.shape
     assert ours.dtype == np.uint8
     difference = np.abs(ours.astype(int) - theirs)
@@ -205,7 +205,7 @@ def test_pictures_are_those_of_mujoco_with_colours_lights_and_cameras_of_each_wo
     np.testing.assert_array_equal(engine.render(np.array([2, 1])), ours[[2, 1]])
 
 
-def test_pictures_that_were_given_away_are_not_drawn_over():
+def test_images_that_were_given_away_are_not_drawn_over():
     worlds = begun()
     engine = engine_at(worlds)
     first = engine.render(EVERY)
@@ -245,7 +245,7 @@ def falling(rows):
     """Return worlds of which some have their cube in the air; on the table it makes 4 contacts."""
     worlds = begun(vary=False)
     for row in rows:
-        put_cube_(worlds[row], np.array([0.2, 0.1, 0.3]))
+        put_cube(worlds[row], np.array([0.2, 0.1, 0.3]))
         mujoco.mj_forward(worlds[row].model, worlds[row].data)
     return worlds
 
@@ -297,6 +297,6 @@ def test_a_gpu_plays_the_graph_of_a_step_as_it_takes_the_step_itself():
         for each in (engine, cpu):
             each.step(ctrl, 20, np.array([True, True, True, t < 2]))
         np.testing.assert_allclose(engine.read().qpos, cpu.read().qpos, atol=1e-4)
-    pictures = engine.render(EVERY)
-    assert pictures.is_cuda
-    assert np.abs(pictures.cpu().numpy().astype(int) - cpu.render(EVERY)).mean() < 0.5
+    images = engine.render(EVERY)
+    assert images.is_cuda
+    assert np.abs(images.cpu().numpy().astype(int) - cpu.render(EVERY)).mean() < 0.5

@@ -76,14 +76,14 @@ def play(env, episodes: int) -> dict[int, bool]:
     actions = np.tile(home, (env.num_envs, 1, 1))
     done: dict[int, bool] = {}
     while len(done) < episodes:
-        step = env.step_chunk(actions, helped=np.ones(env.num_envs, np.bool_))
+        step = env.step_chunk(actions, use_expert=np.ones(env.num_envs, np.bool_))
         for row in np.flatnonzero(step.terminated | step.truncated):
             done[int(step.info["episode"][row])] = bool(step.info["success"][row])
     return done
 
 
 def alike(images: np.ndarray, ours: np.ndarray) -> np.ndarray:
-    """Return how alike pictures are, one number in [-1, 1] for each."""
+    """Return how alike images are, one number in [-1, 1] for each."""
     grey = [np.asarray(i, np.float64).mean(axis=-1).reshape(*i.shape[:-3], -1)
             for i in (images, ours)]  # fmt: skip
     grey = [g - g.mean(axis=-1, keepdims=True) for g in grey]

@@ -1,4 +1,4 @@
-"""Our tasks on Isaac Gym and Isaac Lab, over the bridge, with stand-ins for NVIDIA's packages."""
+"""Tasks on Isaac Gym and Isaac Lab, over the env server with stand-ins of NVIDIA's packages."""
 
 import contextlib
 import os
@@ -10,9 +10,9 @@ import pytest
 
 from sim import vec_env
 from sim.backends import isaac_gym, isaac_lab
+from sim.core.scene import compile_scene
 from sim.engines import hosted
 from sim.engines.engine import Engine, State
-from sim.scene import compile_scene
 from sim.vec_env import load_robot, load_task
 from tests.sim.isaac import stand
 
@@ -37,10 +37,10 @@ def config(case, folder, **changes):
 @contextlib.contextmanager
 def engine(case, folder, task="pick_place", worlds=3):
     scene = compile_scene(load_task(task), load_robot(None))
-    host, _, lab, device = case
+    adapter, _, lab, device = case
     started = hosted.start(
-        scene, worlds, host, Path(stand.interpreter(folder, lab)),
-        {"device": device, "draws": True}, open_s=100.0, call_s=100.0,
+        scene, worlds, adapter, Path(stand.interpreter(folder, lab)),
+        {"device": device, "draws": True}, startup_timeout_s=100.0, step_timeout_s=100.0,
     )  # fmt: skip
     with contextlib.closing(started):
         yield scene, started
@@ -102,12 +102,12 @@ def test_worlds_go_on_as_mujoco_goes_on_from_the_same_state(case, tmp_path):
         assert not worlds.faults().any()
 
 
-def test_pictures_can_be_ours(tmp_path):
+def test_images_can_be_ours(tmp_path):
     case = CASES["lab 3"]
     with (
         contextlib.closing(vec_env.make("reach", 1)) as reference,
         contextlib.closing(
-            vec_env.make("reach", 1, backend=config(case, tmp_path, pictures="mujoco"))
+            vec_env.make("reach", 1, backend=config(case, tmp_path, renderer="mujoco"))
         ) as env,
     ):
         np.testing.assert_array_equal(env.reset(0).images, reference.reset(0).images)
@@ -116,9 +116,7 @@ def test_pictures_can_be_ours(tmp_path):
 def test_what_a_simulator_cannot_hold_is_refused_in_a_sentence(tmp_path):
     with pytest.raises(ValueError, match="isaac_lab: scene: got joints in base and cabinet"):
         vec_env.make("drawer", 1, backend=config(CASES["lab 3"], tmp_path))
-    with pytest.raises(
-        ValueError, match="isaac_gym: geom of .* got a cylinder that can be touched"
-    ):
+    with pytest.raises(ValueError, match="isaac_gym: geom of .* got a cylinder with contacts"):
         vec_env.make("cue_colour", 1, backend=config(CASES["gym"], tmp_path))
 
 
@@ -131,8 +129,8 @@ def test_a_missing_interpreter_is_one_sentence(module):
         vec_env.make("reach", 0, backend=module.Config(python="x"))
     with pytest.raises(ValueError, match="workers: got 2, expected 1: one process"):
         vec_env.make("reach", 2, backend=module.Config(python="x", workers=2))
-    with pytest.raises(ValueError, match=r"backend\.open_s: got nan"):
-        vec_env.make("reach", 1, backend=module.Config(python="x", open_s=float("nan")))
+    with pytest.raises(ValueError, match=r"backend\.startup_timeout_s: got nan"):
+        vec_env.make("reach", 1, backend=module.Config(python="x", startup_timeout_s=float("nan")))
 
 
 @pytest.mark.isaac

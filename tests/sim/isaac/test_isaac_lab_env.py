@@ -1,4 +1,4 @@
-"""Environments of Isaac Lab as rows of ours, over the bridge, against stand-ins of 2.3 and 3.x."""
+"""Environments of Isaac Lab as rows over the env server, against stand-ins of 2.3 and 3.x."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ import pytest
 from sim import vec_env
 from sim.backends.process import Config as Process
 from sim.suites import isaac_lab_env
-from sim.suites._suite import HOSTS, Suite
+from sim.suites._suite import ADAPTERS, Suite
 from tests.sim.isaac import stand
 from tests.sim.isaac.test_stand_ins import uses
 from vla.contracts.config import from_json, to_json
@@ -138,7 +138,7 @@ def test_actions_are_kept_within_limits_and_all_rows_may_rest(lab):
     before = env.reset(0).proprio
     step = env.step_chunk(actions((0.0, 5.0), STILL, STILL))
     assert step.obs.proprio[0, 1] == pytest.approx(before[0, 1] + 0.1, abs=1e-6)
-    rested = env.step_chunk(actions(UP, UP, UP), idle=np.ones(ROWS, np.bool_))
+    rested = env.step_chunk(actions(UP, UP, UP), frozen=np.ones(ROWS, np.bool_))
     assert rested.info["steps"].tolist() == [0] * ROWS
     np.testing.assert_array_equal(rested.obs.proprio, step.obs.proprio)
 
@@ -155,17 +155,17 @@ def test_rows_cannot_be_begun_or_left_idle_one_by_one(lab):
         with pytest.raises(ValueError, match=r"begin: .* draws all its episodes from one stream"):
             env.begin(rows, seed, index)
     np.testing.assert_array_equal(env.begin(every, same, every).proprio, start.proprio)
-    with pytest.raises(ValueError, match="idle: got some rows, expected all or none"):
-        env.step_chunk(actions(UP, UP, UP), idle=np.array([True, False, False]))
-    with pytest.raises(ValueError, match="has no expert who could help"):
-        env.step_chunk(actions(UP, UP, UP), helped=np.ones(ROWS, np.bool_))
+    with pytest.raises(ValueError, match="frozen: got some rows, expected all or none"):
+        env.step_chunk(actions(UP, UP, UP), frozen=np.array([True, False, False]))
+    with pytest.raises(ValueError, match="has no scripted expert"):
+        env.step_chunk(actions(UP, UP, UP), use_expert=np.ones(ROWS, np.bool_))
     # Nothing of it ended the simulator.
     env.step_chunk(actions(UP, UP, UP))
 
 
 IN_HOST = f"""
 import sys
-sys.path.insert(0, {str(HOSTS)!r})
+sys.path.insert(0, {str(ADAPTERS)!r})
 import numpy as np
 def opened(name, rows=(0, 2), **changes):
     import isaac_lab_env
@@ -173,16 +173,16 @@ def opened(name, rows=(0, 2), **changes):
                    instruction="lift it", cameras=[], proprio="", success_term="success",
                    low=-1.0, high=1.0)
     options.update(changes)
-    host = isaac_lab_env.open_host(options)
-    arrays = {{name: np.zeros(shape, kind) for name, (shape, kind) in host.fields().items()}}
-    host.bind(arrays)
-    host.call("reset", dict(seed=0))
-    return host, arrays
+    adapter = isaac_lab_env.open_adapter(options)
+    arrays = {{name: np.zeros(shape, kind) for name, (shape, kind) in adapter.fields().items()}}
+    adapter.bind(arrays)
+    adapter.call("reset", dict(seed=0))
+    return adapter, arrays
 def played(name, **changes):
-    host, arrays = opened(name, **changes)
+    adapter, arrays = opened(name, **changes)
     first = arrays["proprio"][0, 0]
     arrays["actions"][0] = (1.0, 0.0)
-    host.call("step", dict(length=64))
+    adapter.call("step", dict(length=64))
     told = {{key: arrays[key].tolist() for key in
             ("steps", "success", "terminated", "truncated", "reward")}}
     told["moved"] = float(arrays["final_proprio"][0, 0] - first) / 0.1
@@ -193,7 +193,7 @@ def played(name, **changes):
 WORDS = {
     2: [
         ("opened('Isaac-Manager-v0', (0, 1))", "workers: got several, expected 1"),
-        ("[opened('Isaac-Direct-v0'), opened('Isaac-Direct-v0')]", "has an app already"),
+        ("[opened('Isaac-Direct-v0'), opened('Isaac-Direct-v0')]", "already has an app"),
         ("opened('Isaac-Nope-v0')", "Isaac-Nope-v0: Isaac Lab does not have it"),
         ("opened('nowhere:My-v0')", "nowhere:My-v0: cannot be imported: No module"),
         ("opened('Isaac-Unsaid-v0')", "there are the keys lifted; give success_term, or 'none'"),
@@ -201,7 +201,7 @@ WORDS = {
         ("opened('Isaac-Direct-v0', proprio='arm')", "got 'arm', expected one of policy"),
         ("opened('Isaac-Direct-v0', cameras=['top'])", "'top', expected some of tiled_camera"),
     ],
-    3: [("opened('Isaac-Blind-v0')", "nor its scene have pictures: terms of uint8")],
+    3: [("opened('Isaac-Blind-v0')", "nor its scene have images: terms of uint8")],
 }
 PLAYED = {
     2: [
@@ -222,7 +222,7 @@ PLAYED = {
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
     """Return code -> what came of it in the interpreter of either release."""
-    folder, found = tmp_path_factory.mktemp("host"), {}
+    folder, found = tmp_path_factory.mktemp("adapter"), {}
     for release in (2, 3):
         codes = [code for code, _ in WORDS[release]] + PLAYED[release]
         wrapped = [f"{IN_HOST}\n{code}" for code in codes]
@@ -271,12 +271,12 @@ def test_limits_are_those_of_the_environment_where_it_has_any(answers):
     assert told["final_obs"] == "lost"
 
 
-def test_normalised_pictures_are_left_out_for_the_cameras_of_the_scene(answers):
+def test_normalised_images_are_left_out_for_the_cameras_of_the_scene(answers):
     told = answers(3, PLAYED[3][1])[0]
     assert told["cameras"] == ["tiled_camera"]
 
 
-def test_the_last_picture_of_a_camera_of_the_scene_is_lost_but_positions_are_not(answers):
+def test_the_last_image_of_a_camera_of_the_scene_is_lost_but_positions_are_not(answers):
     assert answers(3, PLAYED[3][2])[0]["final_obs"] == "positions"
     told = answers(3, PLAYED[3][0])
     assert told["moved"] == pytest.approx(told["steps"][0], abs=1e-4)
@@ -292,7 +292,7 @@ def test_the_last_picture_of_a_camera_of_the_scene_is_lost_but_positions_are_not
         ({"name": ""}, "expected isaac_lab_env/ID"),
         ({"camera_px": 4}, "camera_px: got 4, expected 8 to 1024"),
         ({"low": 1.0}, "low, high: got 1.0 and 1.0"),
-        ({"open_s": float("nan")}, "open_s: got nan"),
+        ({"startup_timeout_s": float("nan")}, "startup_timeout_s: got nan"),
     ],
 )
 def test_fields_out_of_range_are_refused(fields, words):
@@ -302,7 +302,7 @@ def test_fields_out_of_range_are_refused(fields, words):
 
 def test_what_is_missing_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.delenv(isaac_lab_env.PYTHON, raising=False)
-    with pytest.raises(ValueError, match="got no instruction, expected what to do in words"):
+    with pytest.raises(ValueError, match="got no instruction, expected one, since"):
         vec_env.make("isaac_lab_env/X-v0", 1)
     task = isaac_lab_env.Config(name="X-v0", instruction="lift it")
     with pytest.raises(ValueError, match="interpreter: got '', expected the Python in which Isaac"):

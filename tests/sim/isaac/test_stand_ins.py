@@ -9,7 +9,7 @@ import pytest
 from tests.sim.isaac import stand
 
 HERE = Path(__file__).parent
-HOSTS = HERE.parents[2] / "sim" / "hosts"
+ADAPTERS = HERE.parents[2] / "sim" / "adapters"
 
 SET_UP = """
 from isaacgym import gymapi, gymtorch
@@ -151,9 +151,9 @@ def dotted(node):
     return "?"
 
 
-def uses(host, bases):
-    """Return the attributes that a host takes of things with these names."""
-    tree = ast.parse((HOSTS / f"{host}.py").read_text())
+def uses(adapter, bases):
+    """Return the attributes that an adapter takes of things with these names."""
+    tree = ast.parse((ADAPTERS / f"{adapter}.py").read_text())
     return {
         (bases[dotted(node.value)], node.attr)
         for node in ast.walk(tree)

@@ -8,8 +8,9 @@ import sys
 import pytest
 
 import sim.suites
-from sim import env_command, environments, suite_study
-from tests.sim.suites.tiny import HOST, write_suite
+from benchmarks.sim import suite_study
+from sim.env_server import env_command, suite_installs
+from tests.sim.suites.tiny import ADAPTER, write_suite
 from vla import cli
 
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -38,7 +39,7 @@ def installed(folder, known):
         patch.setenv("PIP_NO_INDEX", "1")
         # What a killed call has left.
         (folder / "envs" / "tiny" / "lib").mkdir(parents=True)
-        assert environments.state("tiny") == "half"
+        assert suite_installs.state("tiny") == "half"
         assert cli.main(["env", "add", "tiny"]) == 0
     return folder / "envs"
 
@@ -57,20 +58,20 @@ def nowhere(known, tmp_path, monkeypatch):
 
 def change(monkeypatch, **fields):
     """Change how the environment of the tiny suite is made."""
-    module = environments.module("tiny")
+    module = suite_installs.module("tiny")
     changed = dataclasses.replace(module.ENVIRONMENT, **fields)
     monkeypatch.setattr(module, "ENVIRONMENT", changed)
 
 
 def test_what_is_added_is_whole_tried_and_written_down(there):
-    note = environments.note("tiny")
-    assert environments.state("tiny") == "installed"
+    note = suite_installs.note("tiny")
+    assert suite_installs.state("tiny") == "installed"
     assert note.python == VERSION
-    assert note.health == environments.Health(
-        works=True, detail="tiny/count opens, resets, steps and draws"
+    assert note.health == suite_installs.Health(
+        works=True, detail="tiny/count opens, resets, steps and renders"
     )
     assert note.megabytes > 1
-    assert environments.interpreter("tiny") == there / "tiny" / "bin" / "python"
+    assert suite_installs.interpreter("tiny") == there / "tiny" / "bin" / "python"
 
 
 def test_adding_again_changes_nothing(there, capsys):
@@ -81,7 +82,7 @@ def test_adding_again_changes_nothing(there, capsys):
 
 
 def test_the_list_shows_versions_health_and_what_to_type(there, capsys):
-    assert env_command.list_([]) == 0
+    assert env_command.list_environments([]) == 0
     said = capsys.readouterr().out
     assert f"tiny, Python {VERSION}" in said
     assert "tiny: vla demos tiny/count" in said
@@ -90,41 +91,41 @@ def test_the_list_shows_versions_health_and_what_to_type(there, capsys):
 
 
 def test_a_suite_that_has_stopped_working_is_found_by_trying_it_again(there, folder, capsys):
-    host = folder / "hosts" / "tiny.py"
-    host.write_text(HOST.replace("import tiny_simulator", "raise ValueError('no licence')"))
+    adapter = folder / "adapters" / "tiny.py"
+    adapter.write_text(ADAPTER.replace("import tiny_simulator", "raise ValueError('no licence')"))
     try:
-        assert env_command.list_(["--check"]) == 0
+        assert env_command.list_environments(["--check"]) == 0
         assert "tiny/count fails: no licence" in capsys.readouterr().out
-        assert not environments.note("tiny").health.works
+        assert not suite_installs.note("tiny").health.works
         assert env_command.add(["tiny"]) == 1
     finally:
-        host.write_text(HOST)
+        adapter.write_text(ADAPTER)
     assert env_command.examine("tiny").works
 
 
-def test_blank_pictures_are_no_health(there, folder):
-    host = folder / "hosts" / "tiny.py"
-    host.write_text(HOST.replace("self.rng.integers(0, 255, self.image_shape)", "7"))
+def test_blank_images_are_no_health(there, folder):
+    adapter = folder / "adapters" / "tiny.py"
+    adapter.write_text(ADAPTER.replace("self.rng.integers(0, 255, self.image_shape)", "7"))
     try:
         assert env_command.examine("tiny").detail == (
-            "tiny/count fails: its first pictures are blank, its pictures are blank"
+            "tiny/count fails: its first images are blank, its images are blank"
         )
     finally:
-        host.write_text(HOST)
+        adapter.write_text(ADAPTER)
     assert env_command.examine("tiny").works
 
 
 def test_an_environment_of_older_pins_is_told_so(there, monkeypatch, capsys):
     change(monkeypatch, requirements=("tiny-simulator==2.0",))
     with pytest.raises(ValueError, match="tiny: installed in older versions; run `vla env add"):
-        environments.interpreter("tiny")
-    env_command.list_([])
+        suite_installs.interpreter("tiny")
+    env_command.list_environments([])
     assert "tiny: vla env add tiny" in capsys.readouterr().out
 
 
 def test_another_python_than_the_installed_one_is_refused(there):
     with pytest.raises(ValueError, match="run `vla env remove tiny` first"):
-        environments.make("tiny", "/no/such/python", print)
+        suite_installs.make("tiny", "/no/such/python", print)
 
 
 def test_the_study_of_experts_goes_on_from_what_it_has_written(there, tmp_path, capsys):
@@ -141,15 +142,15 @@ def test_the_study_of_experts_goes_on_from_what_it_has_written(there, tmp_path, 
     assert "never: 0/3" in said
     assert "count: 3/3" not in said
     assert "1 of 2 tasks at 95% or more" in said
-    with pytest.raises(ValueError, match="give another --out"):
+    with pytest.raises(ValueError, match="choose another --out"):
         suite_study.main([*words, "--seed", "1"])
 
 
 def test_a_failure_of_pip_leaves_nothing_but_its_log(nowhere, monkeypatch):
     change(monkeypatch, requirements=("/no/such/thing.whl",))
     with pytest.raises(ValueError, match=r"tiny: pip failed: ERROR.*thing\.whl.*tiny\.log"):
-        environments.make("tiny", None, lambda text: None)
-    assert environments.state("tiny") == "no"
+        suite_installs.make("tiny", None, lambda text: None)
+    assert suite_installs.state("tiny") == "no"
     assert "thing.whl" in (nowhere / "tiny.log").read_text()
 
 
@@ -159,14 +160,14 @@ def test_an_interruption_leaves_nothing(nowhere):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        environments.make("tiny", None, say)
-    assert environments.state("tiny") == "no"
-    assert not environments.place("tiny").exists()
+        suite_installs.make("tiny", None, say)
+    assert suite_installs.state("tiny") == "no"
+    assert not suite_installs.place("tiny").exists()
 
 
 def test_what_is_removed_is_gone_and_removing_it_again_says_so(nowhere, capsys):
     (nowhere / "tiny").mkdir(parents=True)
-    (nowhere / "tiny" / environments.NOTE).write_text("{}")
+    (nowhere / "tiny" / suite_installs.NOTE).write_text("{}")
     assert env_command.remove(["tiny"]) == 0
     assert not (nowhere / "tiny").exists()
     assert env_command.remove(["tiny"]) == 0
@@ -177,18 +178,18 @@ def test_two_calls_do_not_make_the_same_environment_at_once(nowhere):
     nowhere.mkdir()
     with (nowhere / ".tiny.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(ValueError, match="another process makes or removes it just now"):
-            environments.make("tiny", None, print)
+        with pytest.raises(ValueError, match="another process is installing or removing it"):
+            suite_installs.make("tiny", None, print)
 
 
 def test_a_missing_python_is_one_sentence(nowhere, monkeypatch):
     change(monkeypatch, pythons=("2.1",))
     with pytest.raises(ValueError, match=r"no Python 2\.1 found here; install one \(apt-get"):
-        environments.make("tiny", None, print)
+        suite_installs.make("tiny", None, print)
     with pytest.raises(ValueError, match=r"--python: got /no/python: no Python that runs"):
-        environments.make("tiny", "/no/python", print)
+        suite_installs.make("tiny", "/no/python", print)
     with pytest.raises(ValueError, match=rf"Python {VERSION}, expected Python 2\.1 \(tiny\)"):
-        environments.make("tiny", sys.executable, print)
+        suite_installs.make("tiny", sys.executable, print)
 
 
 @pytest.mark.parametrize(
@@ -209,11 +210,11 @@ def test_bad_input_is_one_sentence(nowhere, capsys, monkeypatch, tmp_path, line,
 
 
 def test_names_may_be_written_as_package_indexes_do():
-    assert environments.check("gym-aloha") == "gym_aloha"
-    assert environments.check("gymnasium-robotics") == "gymnasium_robotics"
+    assert suite_installs.check("gym-aloha") == "gym_aloha"
+    assert suite_installs.check("gymnasium-robotics") == "gymnasium_robotics"
 
 
 def test_the_folder_is_the_users_data_folder_unless_told_otherwise(monkeypatch, tmp_path):
     monkeypatch.delenv("MNEME_ENVS", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    assert environments.root() == tmp_path / "mneme-vla" / "envs"
+    assert suite_installs.root() == tmp_path / "mneme-vla" / "envs"

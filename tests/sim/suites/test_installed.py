@@ -5,27 +5,28 @@ import contextlib
 import numpy as np
 import pytest
 
-from sim import env_command, environments, vec_env
+from sim import vec_env
+from sim.env_server import env_command, suite_installs
 
 # Making them takes minutes and gigabytes: `vla env add`, then `-m slow`.
 pytestmark = pytest.mark.slow
 
-SUITES = sorted(s for s in environments.suites() if not environments.is_backend(s))
+SUITES = sorted(s for s in suite_installs.suites() if not suite_installs.is_backend(s))
 NEEDS_SCENES = {"libero"}
 
 
 def ready(suite):
     """Skip unless a suite is installed, and has what is no part of its package."""
-    if environments.state(suite) != "installed":
+    if suite_installs.state(suite) != "installed":
         pytest.skip(f"not installed: vla env add {suite}")
-    note = environments.note(suite)
+    note = suite_installs.note(suite)
     if suite in NEEDS_SCENES and not (note.health and note.health.works):
         pytest.skip(f"does not work here: vla env list --check says why ({suite})")
 
 
 @contextlib.contextmanager
 def opened(suite, num_envs=2):
-    name = f"{suite}/{environments.described(suite).sample}"
+    name = f"{suite}/{suite_installs.described(suite).sample}"
     with contextlib.closing(vec_env.make(name, num_envs)) as env:
         yield env
 
@@ -100,7 +101,7 @@ def test_metaworlds_expert_pushes_the_puck_and_progress_says_so():
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_metaworld_installs_from_nothing_and_works(tmp_path, monkeypatch, capsys):
-    if environments.state("metaworld") == "installed":
+    if suite_installs.state("metaworld") == "installed":
         pytest.skip("is installed already; the other tests try it")
     monkeypatch.setenv("MNEME_ENVS", str(tmp_path))
     assert env_command.add(["metaworld"]) == 0

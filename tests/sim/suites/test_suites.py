@@ -1,4 +1,4 @@
-"""What can be said of suites that are not installed: pins, tasks, arms, and their hosts' source."""
+"""Suites that are not installed: pins, tasks, arms, and their adapters' source."""
 
 import ast
 import importlib.util
@@ -8,41 +8,42 @@ import mujoco
 import numpy as np
 import pytest
 
-from sim import environments, vec_env
-from sim.suites._suite import HOSTS, Suite
+from sim import vec_env
+from sim.env_server import suite_installs
+from sim.suites._suite import ADAPTERS, Suite
 
-SUITES = sorted(s for s in environments.suites() if not environments.is_backend(s))
+SUITES = sorted(s for s in suite_installs.suites() if not suite_installs.is_backend(s))
 COUNTS = {"gym_aloha": 2, "gymnasium_robotics": 4, "libero": 130, "metaworld": 50, "robosuite": 11}
 
 
 def beside(name):
-    """Return a module that hosts share."""
-    spec = importlib.util.spec_from_file_location(name, HOSTS / f"{name}.py")
+    """Return a module that adapters share."""
+    spec = importlib.util.spec_from_file_location(name, ADAPTERS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
 def test_the_suites_and_their_tasks_are_all_there():
-    assert {suite: len(environments.module(suite).TASKS) for suite in SUITES} == COUNTS
+    assert {suite: len(suite_installs.module(suite).TASKS) for suite in SUITES} == COUNTS
 
 
 @pytest.mark.parametrize("suite", SUITES)
 def test_environments_are_made_of_exact_pins_of_the_suite_and_mujoco(suite):
-    known, package = environments.described(suite), environments.module(suite).PACKAGE
+    known, package = suite_installs.described(suite), suite_installs.module(suite).PACKAGE
     assert all(re.fullmatch(r"[a-z0-9-]+==[0-9][0-9.a-z]*", pin) for pin in known.requirements)
     names = [pin.split("==")[0] for pin in known.requirements]
     assert len(set(names)) == len(names)
     assert {package, "mujoco", "numpy"} <= set(names)
     assert "torch" not in names
-    assert known.sample in environments.module(suite).TASKS
+    assert known.sample in suite_installs.module(suite).TASKS
 
 
 @pytest.mark.parametrize("suite", SUITES)
 def test_every_task_says_what_to_do_in_plain_words(suite):
     if suite == "libero":
         return  # its tasks say so themselves, once they are opened
-    instructions = list(environments.module(suite).TASKS.values())
+    instructions = list(suite_installs.module(suite).TASKS.values())
     assert len(set(instructions)) == len(instructions)
     assert all(re.fullmatch(r"[a-z][a-z ]+", text) for text in instructions)
 
@@ -51,7 +52,7 @@ def test_every_task_says_what_to_do_in_plain_words(suite):
 def test_a_suites_config_offers_all_that_the_backend_asks_for(suite):
     config = vec_env.load_task(suite)
     assert isinstance(config, Suite)
-    assert config.host() == HOSTS / f"{suite}.py"
+    assert config.adapter() == ADAPTERS / f"{suite}.py"
     assert config.options()["task"] == config.name
     assert vec_env.load_task(f"{suite}/{config.name}") == config
     with pytest.raises(ValueError, match=f"{suite}: got the task 'fly', expected one of its"):
@@ -71,20 +72,20 @@ def test_arms_rest_within_their_limits_and_tick_a_whole_number_a_second(suite):
         assert channel.source
 
 
-@pytest.mark.parametrize("file", sorted(HOSTS.glob("*.py")), ids=lambda file: file.stem)
-def test_hosts_are_python_38_and_import_nothing_of_ours(file):
+@pytest.mark.parametrize("file", sorted(ADAPTERS.glob("*.py")), ids=lambda file: file.stem)
+def test_adapters_are_python_38_and_import_nothing_of_ours(file):
     tree = ast.parse(file.read_text(), feature_version=(3, 8))
     names = [n.name for node in ast.walk(tree) if isinstance(node, ast.Import) for n in node.names]
     froms = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     tops = {name.split(".")[0] for name in (*names, *(str(node.module) for node in froms))}
     assert not tops & {"vla", "sim", "training", "deploy", "reward_models", "robot_bridge"}
     assert all(node.level == 0 for node in froms)
-    assert all((HOSTS / f"{top}.py").is_file() for top in tops if top.startswith("_"))
+    assert all((ADAPTERS / f"{top}.py").is_file() for top in tops if top.startswith("_"))
 
 
 @pytest.mark.parametrize("suite", SUITES)
 def test_arms_and_hosts_agree_on_channels_cameras_and_rate(suite):
-    tree = ast.parse((HOSTS / f"{suite}.py").read_text())
+    tree = ast.parse((ADAPTERS / f"{suite}.py").read_text())
     world = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "World")
     said = {
         node.targets[0].id: node.value for node in world.body if isinstance(node, ast.Assign)
@@ -94,13 +95,13 @@ def test_arms_and_hosts_agree_on_channels_cameras_and_rate(suite):
     assert ast.literal_eval(said["cameras"]) == tuple(camera.name for camera in arm.cameras)
     assert ast.literal_eval(said["control_hz"]) == arm.control_hz
     expert = ast.literal_eval(said["has_expert"])
-    assert expert == environments.module(suite).HAS_EXPERT
+    assert expert == suite_installs.module(suite).HAS_EXPERT
     if suite != "gym_aloha":  # which makes its names and limits of those of one arm
         assert ast.literal_eval(said["channels"]) == arm.names
 
 
 def test_a_hand_that_points_down_has_no_turn():
-    hand = beside("_turned").hand
+    hand = beside("_hand_pose").hand
     down = hand(np.zeros(3), (1.0, 0.0, 0.0, 0.0), 0.5)
     assert down == pytest.approx([0, 0, 0, 0, 0, 0, 0.5])
     # The same orientation, written with the other sign.
@@ -109,7 +110,7 @@ def test_a_hand_that_points_down_has_no_turn():
 
 def test_a_hand_turned_about_the_vertical_says_by_how_much():
     # Half a turn about x, then 0.4 rad about z: (0, 0, sin 0.2, cos 0.2) times (1, 0, 0, 0).
-    turned = beside("_turned").hand(np.ones(3), (np.cos(0.2), np.sin(0.2), 0.0, 0.0), 1.0)
+    turned = beside("_hand_pose").hand(np.ones(3), (np.cos(0.2), np.sin(0.2), 0.0, 0.0), 1.0)
     assert turned == pytest.approx([1, 1, 1, 0, 0, 0.4, 1], abs=1e-6)
 
 
@@ -122,10 +123,10 @@ def test_bodies_that_a_view_leaves_out_are_in_the_others():
     mujoco.mj_forward(model, data)
     free = ((0.0, 0.0, 0.0), 2.0, 90.0, -90.0)
     drawing = beside("_drawing").Drawing(model, ("above", free), (32, 48), hidden=((), ("ball",)))
-    pictures = drawing.draw(data)
+    images = drawing.draw(data)
     drawing.close()
     drawing.close()
-    assert pictures.shape == (2, 32, 48, 3)
-    assert pictures[0, 16, 24].max() > 50
-    assert pictures[1].max() == 0
+    assert images.shape == (2, 32, 48, 3)
+    assert images[0, 16, 24].max() > 50
+    assert images[1].max() == 0
     assert model.geom_group[0] == 0

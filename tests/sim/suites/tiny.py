@@ -1,4 +1,4 @@
-"""A made-up suite in a folder: its file, its host, and a wheel that pip installs offline."""
+"""A made-up suite in a folder: its file, its adapter, and a wheel that pip installs offline."""
 
 import zipfile
 from pathlib import Path
@@ -10,7 +10,7 @@ SUITE = '''"""A suite of one task, for tests."""
 import dataclasses
 from pathlib import Path
 
-from sim.environments import Environment
+from sim.env_server.suite_installs import Environment
 from sim.suites._arm import arm, channels
 from sim.suites._installed import InstalledConfig
 from vla.contracts.specs import Gripper
@@ -28,15 +28,15 @@ class Config(InstalledConfig):
     name: str = "count"
     tasks = TASKS
 
-    def host(self):
-        return Path({host!r})
+    def adapter(self):
+        return Path({adapter!r})
 
     def arm(self):
         hand = Gripper(channel="grip", open=-1.0, closed=1.0)
         return arm("tiny", channels(("dx", "grip"), 10.0), 10.0, hand, {{"front": 45.0}})
 '''
 
-HOST = """
+ADAPTER = """
 import numpy as np
 import tiny_simulator
 from _rows import Rows, episode_seed
@@ -76,21 +76,21 @@ class World:
         pass
 
 
-def open_host(options):
+def open_adapter(options):
     return Rows(World, options)
 """
 
 
 def write_suite(folder: Path, python: str) -> Path:
     """Write the suite into an empty folder; returns the folder of its suite file."""
-    here = Path(__file__).parents[3] / "sim" / "hosts"
-    for name in ("suites", "hosts"):
+    here = Path(__file__).parents[3] / "sim" / "adapters"
+    for name in ("suites", "adapters"):
         (folder / name).mkdir()
-    (folder / "hosts" / "_rows.py").write_text((here / "_rows.py").read_text())
-    host = folder / "hosts" / "tiny.py"
-    host.write_text(HOST)
+    (folder / "adapters" / "_rows.py").write_text((here / "_rows.py").read_text())
+    adapter = folder / "adapters" / "tiny.py"
+    adapter.write_text(ADAPTER)
     wheel = _wheel(folder)
-    text = SUITE.format(python=python, wheel=str(wheel), host=str(host))
+    text = SUITE.format(python=python, wheel=str(wheel), adapter=str(adapter))
     (folder / "suites" / "tiny.py").write_text(text)
     return folder / "suites"
 

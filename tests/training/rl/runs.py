@@ -1,37 +1,43 @@
-"""Runs of practice that take seconds."""
+"""Runs of online RL that take seconds."""
 
 from dataclasses import replace
 from pathlib import Path
 
 from tests.training.rl.conftest import TASK
-from training.algos import dppo, filtered_bc, ogpo, steer
-from training.config import EvalConfig
-from training.rl.config import PracticeConfig, Start
+from training.algos import dppo, dsrl, filtered_bc, ogpo
+from training.core.config import EvalConfig
+from training.rl.config import OnlineRLConfig, Start
 
 ALGOS = {
-    "filtered_bc": filtered_bc.Config(batch=4, queries=2),
+    "filtered_bc": filtered_bc.Config(batch_size=4, states_per_episode=2),
     "ogpo": ogpo.Config(
-        episodes=1, queries=2, group=3, critics=2, width=16, critic_batch=8, warmup=3, cloned=2
+        batch_episodes=1, states_per_episode=2, group_size=3, num_critics=2, critic_hidden_dim=16,
+        critic_batch_size=8, critic_warmup_steps=3, bc_batch_size=2,
     ),
-    "dppo": dppo.Config(episodes=1, cloned=2, warmup=0),
-    "steer": steer.Config(
-        candidates=2, width=16, critics=2, critic_steps=2, critic_batch=8, warmup=3
+    "dppo": dppo.Config(batch_episodes=1, bc_batch_size=2, n_critic_warmup_itr=0),
+    "dsrl": dsrl.Config(
+        best_of_n=2, critic_hidden_dim=16, num_critics=2, utd_ratio=2, critic_batch_size=8,
+        critic_warmup_steps=3,
     ),
-}
+}  # fmt: skip
 
 
 def start(place: Path, out: Path) -> Start:
     """Return what a run in `out` starts from."""
     return Start(
-        policy=place / "start", demos=place / "demos", critic=None, experience=out / "experience"
+        policy=place / "start",
+        dataset=place / "demos",
+        reward_model=None,
+        experience=out / "experience",
     )
 
 
-def config(algo: str = "filtered_bc", **changes) -> PracticeConfig:
-    """Return a run of two rounds of two episodes, each followed by two updates."""
-    run = PracticeConfig(
-        task=TASK, algo=ALGOS[algo], reward="oracle", rounds=2, episodes=2, environments=2,
-        steps=4, save_every=1, log_every=1, threads=1, shift_px=0, gain=0.0,
+def config(algo: str = "filtered_bc", **changes) -> OnlineRLConfig:
+    """Return a run of two iterations of two episodes, each followed by two updates."""
+    run = OnlineRLConfig(
+        task=TASK, algo=ALGOS[algo], reward="dense_oracle", n_iterations=2,
+        episodes_per_iteration=2, num_envs=2, steps=4, save_every=1, log_every=1, threads=1,
+        random_shift_px=0, brightness_jitter=0.0,
         eval=EvalConfig(every=0, final_episodes=2),
     )  # fmt: skip
     return replace(run, **changes)

@@ -8,13 +8,13 @@ import torch
 
 from tests.training.rl.runs import config, start
 from training.algos.dppo import clipped
-from training.optimiser import Optimiser, OptimiserConfig
-from training.rl.config import PracticeConfig, RuntimeConfig
+from training.core.optimizer import Optimizer, OptimizerConfig
+from training.rl.config import OnlineRLConfig, RuntimeConfig
 from vla import checkpoint
 from vla.heads import flow_matching
 
 
-def using(**settings) -> PracticeConfig:
+def using(**settings) -> OnlineRLConfig:
     run = config("dppo")
     return replace(run, algo=replace(run.algo, **settings))
 
@@ -32,17 +32,17 @@ def test_the_clipped_loss_by_hand() -> None:
 def test_the_ratio_is_1_at_the_first_update_and_one_tuned_step_gives_numbers(
     tuned, begun, tmp_path
 ) -> None:
-    run = using(tuned=tuned, episodes=2)
+    run = using(ft_denoising_steps=tuned, batch_episodes=2)
     learner = run.algo.start(run, start(begun, tmp_path))
-    optimiser = Optimiser(OptimiserConfig(lr=1e-4, warmup=0), learner.module, 4)
+    optimizer = Optimizer(OptimizerConfig(lr=1e-4, warmup_steps=0), learner.module, 4)
     generator = torch.Generator().manual_seed(0)
-    figures = learner.update(learner.collect(), optimiser, generator)
+    figures = learner.update(learner.collect(), optimizer, generator)
     assert figures["ratio"] < 1e-5
     assert abs(figures["kl"]) < 1e-6
     assert all(np.isfinite(value) for value in figures.values() if value == value)
     # The latest practice again: the weights have changed, the ratio with them.
-    assert learner.update(learner.collect(), optimiser, generator)["ratio"] > 1e-5
-    assert len(learner.tuned) == (tuned or 6)
+    assert learner.update(learner.collect(), optimizer, generator)["ratio"] > 1e-5
+    assert len(learner.ft_steps) == (tuned or 6)
 
 
 @pytest.mark.parametrize("tuned", [0, 2])
@@ -52,35 +52,35 @@ def test_the_ratio_is_1_where_the_head_follows_a_flow(tuned, begun, tmp_path) ->
     policy = flows.build(policy.robot, policy.statistics, policy.text.tokenizer)
     before = start(begun, tmp_path)
     checkpoint.save(policy, origin, tmp_path / "flows", policy.state_dict())
-    run = using(tuned=tuned, episodes=2)
+    run = using(ft_denoising_steps=tuned, batch_episodes=2)
     learner = run.algo.start(run, replace(before, policy=tmp_path / "flows"))
-    optimiser = Optimiser(OptimiserConfig(lr=1e-4, warmup=0), learner.module, 4)
+    optimizer = Optimizer(OptimizerConfig(lr=1e-4, warmup_steps=0), learner.module, 4)
     generator = torch.Generator().manual_seed(0)
-    assert learner.update(learner.collect(), optimiser, generator)["ratio"] < 1e-5
-    assert learner.update(learner.collect(), optimiser, generator)["ratio"] > 1e-5
+    assert learner.update(learner.collect(), optimizer, generator)["ratio"] < 1e-5
+    assert learner.update(learner.collect(), optimizer, generator)["ratio"] > 1e-5
 
 
 def test_what_turned_out_better_than_expected_becomes_likelier(begun, tmp_path) -> None:
-    run = using(episodes=2, clone=0.0, value=0.0)
+    run = using(batch_episodes=2, bc_loss_coeff=0.0, vf_coef=0.0)
     learner = run.algo.start(run, start(begun, tmp_path))
     data = learner.collect()
-    good = np.arange(len(data.prepared.advantage)) % 2 == 0
+    good = np.arange(len(data.rollouts.advantage)) % 2 == 0
     data = data._replace(
-        prepared=data.prepared._replace(advantage=np.where(good, 1.0, -1.0).astype(np.float32))
+        rollouts=data.rollouts._replace(advantage=np.where(good, 1.0, -1.0).astype(np.float32))
     )
-    optimiser = Optimiser(OptimiserConfig(lr=3e-5, warmup=0), learner.module, 10)
+    optimizer = Optimizer(OptimizerConfig(lr=3e-5, warmup_steps=0), learner.module, 10)
     for _ in range(3):
-        learner.update(data, optimiser, torch.Generator().manual_seed(0))
+        learner.update(data, optimizer, torch.Generator().manual_seed(0))
     with torch.no_grad():
-        score = learner.scores(learner.policy.contexts(data.decisions), data.latents).numpy()
-    change = score - data.prepared.score
+        score = learner.log_probs(learner.policy.contexts(data.decisions), data.latents).numpy()
+    change = score - data.rollouts.logprob
     assert change[good].mean() > change[~good].mean()
 
 
 def test_clips_grow_and_advantages_fade_towards_the_noise(begun, tmp_path) -> None:
     run = using()
     learner = run.algo.start(run, start(begun, tmp_path))
-    clips, fades = learner._clips(), learner._discounts()
+    clips, fades = learner._clip_coefs(), learner._discounts()
     assert clips[0] == pytest.approx(0.001)
     assert clips[-1] == pytest.approx(0.01)
     assert (clips.diff() > 0).all()
@@ -94,20 +94,20 @@ def weights(policy) -> dict[str, torch.Tensor]:
 def test_what_is_not_tuned_stays_as_it_was_and_the_checkpoint_acts_the_same(
     begun, tmp_path
 ) -> None:
-    run, place = using(tuned=2), start(begun, tmp_path)
+    run, place = using(ft_denoising_steps=2), start(begun, tmp_path)
     original, _ = checkpoint.load(place.policy)
     learner = run.algo.start(run, place)
-    optimiser = Optimiser(OptimiserConfig(lr=1e-2, warmup=0), learner.module, 4)
+    optimizer = Optimizer(OptimizerConfig(lr=1e-2, warmup_steps=0), learner.module, 4)
     generator = torch.Generator().manual_seed(0)
     for _ in range(2):
-        learner.update(learner.collect(), optimiser, generator)
+        learner.update(learner.collect(), optimizer, generator)
     begun_with, ended_with = weights(original), weights(learner.policy)
     for name, value in begun_with.items():
         assert torch.equal(ended_with[name], value), name
     learner.save(learner.module.state_dict(), 2, tmp_path / "saved", lambda folder: None)
     saved, _ = checkpoint.load(tmp_path / "saved")
     decisions = learner._decisions(learner.latest)
-    noise = torch.randn((len(decisions.query), *saved.noise_shape), generator=generator)
+    noise = torch.randn((len(decisions.loss_index), *saved.noise_shape), generator=generator)
     acted = []
     with torch.no_grad():
         for policy in (original, learner.policy, saved):
@@ -121,25 +121,31 @@ def test_what_is_not_tuned_stays_as_it_was_and_the_checkpoint_acts_the_same(
 
 def test_a_policy_split_by_practice_is_practised_on_alike_or_as_a_whole(begun, tmp_path) -> None:
     place = start(begun, tmp_path)
-    first = using(tuned=2)
+    first = using(ft_denoising_steps=2)
     learner = first.algo.start(first, place)
     learner.save(learner.module.state_dict(), 2, tmp_path / "saved", lambda folder: None)
     split = replace(place, policy=tmp_path / "saved")
-    assert len(first.algo.start(first, split).tuned) == 2
-    whole = using(tuned=0)
+    assert len(first.algo.start(first, split).ft_steps) == 2
+    whole = using(ft_denoising_steps=0)
     assert all(p.requires_grad for p in whole.algo.start(whole, split).policy.parameters())
-    third = using(tuned=3)
-    with pytest.raises(ValueError, match=r"tuned: got 3; of 6 denoising steps the last 2"):
+    third = using(ft_denoising_steps=3)
+    with pytest.raises(
+        ValueError, match=r"ft_denoising_steps: got 3; of 6 denoising steps the last 2"
+    ):
         third.algo.start(third, split)
 
 
 def test_more_tuned_steps_than_there_are_is_refused(begun, tmp_path) -> None:
-    run = using(tuned=9)
-    with pytest.raises(ValueError, match="tuned: got 9, the policy denoises in 6 steps"):
+    run = using(ft_denoising_steps=9)
+    with pytest.raises(
+        ValueError, match="ft_denoising_steps: got 9, the policy denoises in 6 steps"
+    ):
         run.algo.start(run, start(begun, tmp_path))
 
 
 def test_practice_by_older_weights_is_refused(begun, tmp_path) -> None:
-    run = replace(using(), runtime=RuntimeConfig(processes=True, lag=1))
-    with pytest.raises(ValueError, match="dppo: got runtime.lag 1.* --runtime.lag 0, or ogpo"):
+    run = replace(using(), runtime=RuntimeConfig(distributed=True, max_policy_lag=1))
+    with pytest.raises(
+        ValueError, match="dppo: got runtime.max_policy_lag 1.* --runtime.max-policy-lag 0, or ogpo"
+    ):
         run.algo.start(run, start(begun, tmp_path))

@@ -10,20 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim.kinematics import kinematics
+from sim.core.kinematics import kinematics
+from tests.training.rl.made_up import control
 from tests.training.small_policy import TASK, small_policy
-from training.rl import viewer
-from training.rl.help import HelpConfig, Helper
-from training.rl.practice import practise
-from training.rl.stand_in import Moment, StandIn
-from training.rl.stand_ins.human import Human, plane
+from training.rl.intervention import viewer
+from training.rl.intervention.intervention import InterventionController
+from training.rl.intervention.source import InterventionContext, InterventionSource
+from training.rl.intervention_sources.human import Human, table_axes
+from training.rl.rollout.collector import collect_rollouts
 from vla.contracts.types import Observation
 from vla.memory import bank, none
 from vla.robots import so101
 
 # The arm is quick here, so that a second of it passes in a tenth of one.
 ROBOT = replace(so101.SPEC, control_hz=50.0)
-HELP = HelpConfig(by="human", attended=1.0, patience=2, answer_s=0.5)
+HELP = control(
+    intervention={"source": "human", "fraction": 1.0, "patience": 2, "response_timeout_s": 0.5}
+)
 STILL = [0.0, 0.0, 0.0, 0.0]
 RIGHT = [1.0, 0.0, 0.0, 0.0]
 
@@ -31,7 +34,7 @@ RIGHT = [1.0, 0.0, 0.0, 0.0]
 @pytest.fixture
 def place():
     """Return a person's place, with nobody there."""
-    found = Human(HELP, ROBOT)
+    found = Human(HELP.intervention, ROBOT)
     yield found
     found.close()
 
@@ -61,7 +64,7 @@ class Person:
 
     def say(self) -> None:
         body = {"page": self.name, "move": self.move, "grips": self.grips, "gives": self.gives}
-        status, told = ask(self.place, "hands", body)
+        status, told = ask(self.place, "input", body)
         assert status == 200
         self.told = json.loads(told)
 
@@ -81,16 +84,16 @@ def ask(place: Human, path: str, body: Any = None, **headers: str) -> tuple[int,
         connection.close()
 
 
-def moment(step: int, asked: bool = False, proprio=ROBOT.home) -> Moment:
+def moment(step: int, asked: bool = False, proprio=ROBOT.home) -> InterventionContext:
     """Return control step `step` of an episode with decisions of four."""
-    return Moment(
+    return InterventionContext(
         obs=Observation(
             images=np.full((1, 2, 8, 8, 3), step, np.uint8), image_ok=np.ones((1, 2), np.bool_),
             proprio=np.array([proprio], np.float32), task=("push <it>",),
             time_s=np.array([step / ROBOT.control_hz]),
         ),
-        rows=np.zeros(1, np.int64), asked=np.array([asked]), decision=np.array([step // 4]),
-        limit_s=9.0, progress=np.array([0.25], np.float32),
+        rows=np.zeros(1, np.int64), requested=np.array([asked]), decision=np.array([step // 4]),
+        time_limit_s=9.0, progress=np.array([0.25], np.float32),
     )  # fmt: skip
 
 
@@ -103,7 +106,7 @@ def tool_m(position) -> np.ndarray:
 
 
 def acts(place: Human, step: int) -> bool:
-    return bool(place.act(moment(step)).acts[0])
+    return bool(place.act(moment(step)).active[0])
 
 
 def until(there) -> None:
@@ -114,15 +117,15 @@ def until(there) -> None:
 
 
 def test_who_holds_a_key_takes_over_unasked_and_the_tool_goes_there(place) -> None:
-    assert isinstance(place, StandIn)
+    assert isinstance(place, InterventionSource)
     with Person(place) as ann:
         assert not acts(place, 0)
         ann.move = RIGHT
-        until(lambda: ann.told["mine"])
+        until(lambda: ann.told["moves_arm"])
         measured, moves = np.array(ROBOT.home), []
         for step in range(1, 21):
             move = place.act(moment(step, proprio=measured))
-            assert move.acts[0]
+            assert move.active[0]
             assert move.actions.shape == (1, 1, 6)
             measured = np.asarray(move.actions[0, 0], np.float64)  # an arm that follows at once
             moves.append(tool_m(measured))
@@ -135,13 +138,13 @@ def test_who_holds_a_key_takes_over_unasked_and_the_tool_goes_there(place) -> No
 
 
 def test_letting_go_for_a_second_gives_back_and_so_does_the_key(place, monkeypatch) -> None:
-    monkeypatch.setattr(viewer, "LET_GO_S", 0.3)
+    monkeypatch.setattr(viewer, "RELEASE_S", 0.3)
     with Person(place) as ann:
         acts(place, 0)
         ann.move = RIGHT
         until(lambda: acts(place, 1))
         ann.move = STILL
-        until(lambda: ann.told["mine"])
+        until(lambda: ann.told["moves_arm"])
         place.act(moment(2))
         held = [place.act(moment(step)).actions[0, 0] for step in (3, 4)]
         np.testing.assert_allclose(*held, atol=1e-6)
@@ -167,10 +170,10 @@ def test_a_browser_that_has_fallen_silent_moves_nothing(place) -> None:
         until(lambda: acts(place, 1))
     first = place.act(moment(2)).actions[0, 0]
     assert np.abs(first - ROBOT.home).max() > 1e-3
-    time.sleep(viewer.SILENT_S)
+    time.sleep(viewer.INPUT_TIMEOUT_S)
     still = [place.act(moment(step, proprio=first)).actions[0, 0] for step in (3, 4)]
     np.testing.assert_allclose(still[0], still[1], atol=1e-6)
-    time.sleep(viewer.LET_GO_S - viewer.SILENT_S)
+    time.sleep(viewer.RELEASE_S - viewer.INPUT_TIMEOUT_S)
     assert not acts(place, 5)
 
 
@@ -180,15 +183,15 @@ def test_nor_does_it_move_the_hand(place) -> None:
         acts(place, 0)
         ann.move = RIGHT
         until(lambda: acts(place, 1))
-        place._hold_(measured)
+        place._keep_gripper(measured)
         ann.move = STILL
         ann.grips += 1
         until(lambda: place.act(moment(2, proprio=measured)).actions[0, 0, -1] > 0.2)
-    time.sleep(viewer.SILENT_S)
+    time.sleep(viewer.INPUT_TIMEOUT_S)
     still = []
     for step in (3, 4):
         move = place.act(moment(step, proprio=measured))
-        assert move.acts[0]
+        assert move.active[0]
         measured = np.asarray(move.actions[0, 0], np.float64)  # an arm that follows at once
         still.append(measured)
     np.testing.assert_allclose(*still, atol=1e-6)
@@ -201,7 +204,7 @@ def test_the_hand_is_toggled_and_a_grasp_is_kept(place) -> None:
         ann.move = RIGHT
         until(lambda: acts(place, 1))
         # Closed on something, it goes on closing.
-        place._hold_(half)
+        place._keep_gripper(half)
         assert place.act(moment(2, proprio=half)).actions[0, 0, -1] < 0.2
         ann.grips += 1
         until(lambda: place.act(moment(3, proprio=half)).actions[0, 0, -1] > 0.2)
@@ -217,7 +220,7 @@ def test_a_key_pressed_for_a_moment_is_not_lost(place) -> None:
         ann.move = STILL
         ann.say()
         move = place.act(moment(1))
-        assert move.acts[0]
+        assert move.active[0]
         assert tool_m(move.actions[0, 0])[1] > tool_m(ROBOT.home)[1] + 1e-3
 
 
@@ -225,62 +228,62 @@ def test_only_one_page_moves_the_arm(place) -> None:
     with Person(place) as ann, Person(place, "bob") as bob:
         acts(place, 0)
         ann.move = RIGHT
-        until(lambda: ann.told["mine"])
+        until(lambda: ann.told["moves_arm"])
         bob.move, bob.gives = [-1.0, 0.0, 0.0, 0.0], True
         bob.say()
-        assert not bob.told["mine"]
+        assert not bob.told["moves_arm"]
         assert acts(place, 1)
-        assert place.viewer.hands.look().move.tolist() == RIGHT
+        assert place.viewer.input.read().move.tolist() == RIGHT
 
 
 def test_what_one_page_holds_does_not_count_again_because_another_lets_go() -> None:
-    hands = viewer.Hands()
+    hands = viewer.PageInput()
 
     def says(page: str, move: list[float]) -> bool:
-        return hands.hear({"page": page, "move": move, "grips": 0, "gives": False})
+        return hands.receive({"page": page, "move": move, "grips": 0, "gives": False})
 
     assert says("ann", RIGHT)
-    hands.drop_()
+    hands.reset()
     assert says("bob", RIGHT)
     assert says("bob", STILL)
-    hands.drop_()
+    hands.reset()
     assert not says("ann", RIGHT)
-    assert not hands.look().move.any()
+    assert not hands.read().move.any()
     assert not hands.active
     assert not says("ann", STILL)
     assert says("ann", RIGHT)
-    assert hands.look().move.tolist() == RIGHT
+    assert hands.read().move.tolist() == RIGHT
 
 
 def test_who_is_asked_is_waited_for_and_then_the_policy_goes_on(place, capsys) -> None:
     with Person(place) as ann:
         acts(place, 0)
         begun = time.monotonic()
-        assert not place.act(moment(4, asked=True)).acts[0]
-        assert time.monotonic() - begun >= HELP.answer_s
-        assert "nobody came in 0 s: the policy goes on" in capsys.readouterr().err
+        assert not place.act(moment(4, asked=True)).active[0]
+        assert time.monotonic() - begun >= HELP.intervention.response_timeout_s
+        assert "nobody responded in 0 s: the policy continues" in capsys.readouterr().err
         # Asked once: in this episode nobody is waited for again.
         begun = time.monotonic()
         place.act(moment(5, asked=True))
-        assert time.monotonic() - begun < HELP.answer_s
+        assert time.monotonic() - begun < HELP.intervention.response_timeout_s
         ann.say()
-        assert not ann.told["asked"]
+        assert not ann.told["requested"]
         acts(place, 0)
         press = threading.Timer(0.05, setattr, (ann, "move", RIGHT))
         press.start()
-        assert place.act(moment(4, asked=True)).acts[0]
-    assert place.used() == (
-        "a person acted in 1 of 2 episodes and in 25% of decisions; help is asked for in up to "
-        "100% of episodes"
+        assert place.act(moment(4, asked=True)).active[0]
+    assert place.summary() == (
+        "a person acted in 1 of 2 episodes and in 25% of decisions; interventions are requested in "
+        "up to 100% of episodes"
     )
 
 
 def test_where_nobody_is_there_the_policy_goes_on_at_full_speed(place, capsys) -> None:
     acts(place, 0)
-    assert "nobody has the page open" in capsys.readouterr().err
+    assert "no page is open" in capsys.readouterr().err
     begun = time.monotonic()
     for step in range(1, 51):
-        assert not place.act(moment(step, asked=True)).acts[0]
+        assert not place.act(moment(step, asked=True)).active[0]
     assert time.monotonic() - begun < 50 / ROBOT.control_hz
     assert capsys.readouterr().err == ""
 
@@ -298,12 +301,15 @@ def test_the_page_tells_how_it_stands(place) -> None:
     with Person(place) as ann:
         acts(place, 3)
         ann.say()
-        told = {k: ann.told[k] for k in ("task", "time_s", "limit_s", "progress", "asked", "mine")}
-    assert told == {"task": "push <it>", "time_s": pytest.approx(0.06), "limit_s": 9.0,
-                    "progress": 0.25, "asked": False, "mine": False}  # fmt: skip
+        told = {
+            k: ann.told[k]
+            for k in ("task", "time_s", "time_limit_s", "progress", "requested", "moves_arm")
+        }
+    assert told == {"task": "push <it>", "time_s": pytest.approx(0.06), "time_limit_s": 9.0,
+                    "progress": 0.25, "requested": False, "moves_arm": False}  # fmt: skip
     status, page = ask(place, "")
     assert status == 200
-    assert b"Practice with a person" in page
+    assert b"Rollouts with a person" in page
     assert b"http" not in page
     status, picture = ask(place, "views.jpg")
     assert (status, picture[:2]) == (200, b"\xff\xd8")
@@ -316,12 +322,12 @@ HANDS = {"page": "eve", "move": RIGHT, "grips": 0, "gives": False}
     ("path", "headers", "status"),
     [
         ("/", {}, 404),
-        ("/hands", {}, 404),
-        ("/wrong-token/hands", {}, 404),
-        ("hands", {"Host": "evil.example"}, 403),
-        ("hands", {"Host": "127.0.0.1"}, 403),
-        ("hands", {"Origin": "http://evil.example"}, 403),
-        ("hands", {"Content-Type": "text/plain"}, 415),
+        ("/input", {}, 404),
+        ("/wrong-token/input", {}, 404),
+        ("input", {"Host": "evil.example"}, 403),
+        ("input", {"Host": "127.0.0.1"}, 403),
+        ("input", {"Origin": "http://evil.example"}, 403),
+        ("input", {"Content-Type": "text/plain"}, 415),
         ("elsewhere", {}, 404),
     ],
 )
@@ -330,8 +336,8 @@ def test_strangers_neither_move_nor_see_anything(place, path, headers, status) -
     assert ask(place, path, HANDS, **headers)[0] == status
     if status != 415:
         assert ask(place, path, **headers)[0] in (403, 404)
-    assert not place.viewer.hands.there
-    assert not place.viewer.hands.look().move.any()
+    assert not place.viewer.input.page_open
+    assert not place.viewer.input.read().move.any()
 
 
 @pytest.mark.parametrize(
@@ -346,22 +352,22 @@ def test_strangers_neither_move_nor_see_anything(place, path, headers, status) -
     ],
 )
 def test_what_no_page_says_is_refused_with_a_sentence(place, wrong, sentence) -> None:
-    status, told = ask(place, "hands", {**HANDS, **wrong})
+    status, told = ask(place, "input", {**HANDS, **wrong})
     assert status == 400
     assert sentence in json.loads(told)["error"]
-    assert not place.viewer.hands.look().move.any()
+    assert not place.viewer.input.read().move.any()
 
 
 def test_a_taken_port_is_told(place) -> None:
     port = place.viewer.server_port
-    with pytest.raises(ValueError, match="give another --help.port"):
-        replace(HELP, port=port).begin(ROBOT)
+    with pytest.raises(ValueError, match="give another --intervention.port"):
+        replace(HELP.intervention, port=port).make_source(ROBOT)
 
 
 def test_away_is_where_the_arm_points_if_no_camera_stands_still() -> None:
-    np.testing.assert_allclose(plane(ROBOT) @ [0, 1], [-1, 0], atol=1e-9)
+    np.testing.assert_allclose(table_axes(ROBOT) @ [0, 1], [-1, 0], atol=1e-9)
     wrist = replace(ROBOT, cameras=ROBOT.cameras[1:])
-    np.testing.assert_allclose(plane(wrist), [[0, 1], [-1, 0]], atol=1e-9)
+    np.testing.assert_allclose(table_axes(wrist), [[0, 1], [-1, 0]], atol=1e-9)
 
 
 class Helpful(Person):
@@ -378,24 +384,26 @@ class Helpful(Person):
 def test_what_a_person_did_is_kept_as_help_is(memory) -> None:
     policy = small_policy(memory)
     policy.robot = ROBOT
-    (alone,) = practise(policy, TASK, episodes=1, seed=5, version=0, environments=1)
-    place = HELP.begin(ROBOT)
-    helper = Helper(HelpConfig(by="human"), seed=5, left=1.0, scorer=None, views=(),
-                    stand_in=place)  # fmt: skip
+    (alone,) = collect_rollouts(policy, TASK, episodes=1, seed=5, version=0, num_envs=1)
+    place = HELP.intervention.make_source(ROBOT)
+    config = control(intervention={"source": "human"})
+    helper = InterventionController(
+        config, seed=5, remaining=1.0, scorer=None, views=(), source=place
+    )
     with Helpful(place):
-        (found,) = practise(
-            policy, TASK, episodes=1, seed=5, version=0, environments=1, helper=helper
+        (found,) = collect_rollouts(
+            policy, TASK, episodes=1, seed=5, version=0, num_envs=1, controller=helper
         )
     place.close()
-    acted = np.flatnonzero(found.helped)
+    acted = np.flatnonzero(found.is_intervention)
     assert 0 < acted[0] <= acted[-1] < len(found) - 1
     assert (np.diff(acted) == 1).all()
-    assert found.own.sum() + len(acted) == len(found)
+    assert found.is_policy_action.sum() + len(acted) == len(found)
     # Seen, decided and executed at the same moments as if nobody had been there.
-    assert np.array_equal(found.at[: len(alone)], alone.at[: len(found)])
-    assert (found.executed[:-1] == policy.config.execute).all()
+    assert np.array_equal(found.decision_index[: len(alone)], alone.decision_index[: len(found)])
+    assert (found.executed[:-1] == policy.config.n_action_steps).all()
     assert found.steps == round(found.time_s[-1] * ROBOT.control_hz)
     assert np.array_equal(found.actions[0], alone.actions[0])
     up = [tool_m(position)[2] for position in found.actions[acted].reshape(-1, 6)]
     assert max(up) > up[0] + 0.01
-    assert found.lessons(good=False)[0] == found.at[acted[0]]
+    assert found.bc_indices(success=False)[0] == found.decision_index[acted[0]]

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from tests.reward_models.review.browser import binary, browser
-from training.rl.viewer import Viewer
+from training.rl.intervention.viewer import Viewer
 
 pytestmark = pytest.mark.skipif(binary() is None, reason="no chromium or google-chrome on PATH")
 
 TOLD = {
-    "task": "put <it> there", "time_s": 2.0, "limit_s": 8.0, "progress": 0.5, "asked": False,
-    "acts": False, "closes": False, "used": "not at all",
+    "task": "put <it> there", "time_s": 2.0, "time_limit_s": 8.0, "progress": 0.5,
+    "requested": False, "acts": False, "closes": False, "summary": "not at all",
 }  # fmt: skip
 
 
@@ -46,10 +46,10 @@ def middle(page, code: str) -> tuple[float, float]:
 
 def held(page, viewer, wanted: list[float]) -> None:
     page.wait("!busy && tapped.size == 0")
-    viewer.hands.look()  # what was held down before
-    page.value("say()")
+    viewer.input.read()  # what was held down before
+    page.value("send()")
     page.wait("!busy")
-    assert viewer.hands.look().move.tolist() == wanted
+    assert viewer.input.read().move.tolist() == wanted
 
 
 def test_keys_and_buttons_move_the_tool_for_as_long_as_they_are_held(page, viewer) -> None:
@@ -116,12 +116,12 @@ def test_space_toggles_the_hand_and_enter_gives_back(page, viewer) -> None:
     for kind in ("keyDown", "keyUp"):
         key(page, kind, " ", "Space")
     page.wait("!busy")
-    assert viewer.hands.look().toggles
-    assert viewer.hands.active
+    assert viewer.input.read().toggles
+    assert viewer.input.active
     for kind in ("keyDown", "keyUp"):
         key(page, kind, "Enter", "Enter")
     page.wait("!busy")
-    assert not viewer.hands.active
+    assert not viewer.input.active
 
 
 def test_it_shows_pictures_what_is_to_be_done_and_who_acts(page, viewer) -> None:
@@ -133,15 +133,15 @@ def test_it_shows_pictures_what_is_to_be_done_and_who_acts(page, viewer) -> None
     assert page.value('at("task").textContent') == "put <it> there"
     assert page.value('at("left").textContent') == "6.0"
     page.wait('at("views").complete && at("views").naturalWidth == 50')
-    viewer.tell(asked=True)
-    shows("The policy asks for help: press a key to take over")
-    viewer.tell(asked=False, acts=True)
-    shows("Somebody acts at another page")
+    viewer.update(requested=True)
+    shows("An intervention is requested: press a key to take over")
+    viewer.update(requested=False, acts=True)
+    shows("A person acts at another page")
     key(page, "keyDown", "q", "KeyQ")
     shows("You act")
     key(page, "keyUp", "q", "KeyQ")
     viewer.close()
-    shows("Practice has ended, or was stopped")
+    shows("The run has ended, or was stopped")
     viewer.close()
 
 

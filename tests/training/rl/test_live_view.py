@@ -15,11 +15,11 @@ from rich.console import Console
 
 from tests.training.rl import runs
 from tests.training.view import rrd
-from training import loop
-from training.metrics import read_metrics
-from training.rl import store
-from training.rl.train import parse
-from training.view import live
+from training.commands.train_rl import parse
+from training.core import loop
+from training.core.metrics import read_metrics
+from training.rl.experience import episode_store
+from training.view import rerun_stream
 
 RERUN = Path(sys.executable).with_name("rerun")
 
@@ -27,7 +27,7 @@ RERUN = Path(sys.executable).with_name("rerun")
 def practise(begun, out, watcher=None):
     """Run practice and return its figures."""
     config = replace(runs.config(), eval=replace(runs.config().eval, final_episodes=0))
-    loop.run(config, runs.start(begun, out), out, Console(quiet=True), watcher=watcher)
+    loop.run(config, runs.start(begun, out), out, Console(quiet=True), callback=watcher)
     return read_metrics(out)
 
 
@@ -36,7 +36,7 @@ def shown(begun, tmp_path_factory):
     """A run, the file that shows it, and what was said."""
     place = tmp_path_factory.mktemp("live")
     said: list[str] = []
-    watcher = live.Live(str(place / "live.rrd"), said.append)
+    watcher = rerun_stream.Live(str(place / "live.rrd"), said.append)
     rows = practise(begun, place / "run", watcher)
     watcher.close()
     return place, rows, said
@@ -48,29 +48,31 @@ def test_a_file_holds_rollouts_and_figures_of_every_round(shown) -> None:
     assert said == []
     ahead = 0.0
     for number in (1, 2):
-        episodes = store.read_round(place / "run" / "experience", store.name_of(number - 1))
+        episodes = episode_store.read_iteration(
+            place / "run" / "experience", episode_store.iteration_name(number - 1)
+        )
         for k, episode in enumerate(episodes):
-            at, _ = rrd.rows(path, f"/rollout_{k}/camera/front", "EncodedImage:blob", "practice")
+            at, _ = rrd.rows(path, f"/rollout_{k}/camera/front", "EncodedImage:blob", "rollouts")
             mine = (at >= ahead - 1e-6) & (at <= ahead + episode.time_s[-1] + 1e-6)
             np.testing.assert_allclose(at[mine], ahead + episode.time_s, atol=1e-6)
-            at, helped = rrd.series(path, f"/rollout_{k}/worth/helped", "practice")
+            at, helped = rrd.series(path, f"/rollout_{k}/reward/is_intervention", "rollouts")
             mine = (at >= ahead - 1e-6) & (at <= ahead + episode.time_s[-1] + 1e-6)
             assert helped[mine].sum() == 0
             assert mine.sum() == len(episode)
-            at, critic = rrd.series(path, f"/rollout_{k}/worth/critic", "practice")
+            at, reward_model = rrd.series(path, f"/rollout_{k}/reward/reward_model", "rollouts")
             mine = (at >= ahead - 1e-6) & (at <= ahead + episode.time_s[-1] + 1e-6)
             # The reward is the oracle's: what it says is the simulator's progress.
             np.testing.assert_allclose(
-                critic[mine, 0], episode.progress[episode.decided], atol=1e-6
+                reward_model[mine, 0], episode.progress[episode.boundary_index], atol=1e-6
             )
-            _, words = rrd.rows(path, f"/rollout_{k}/outcome", "TextLog:text", "practice")
-            assert f"round {number}, episode {k}: " in words[number - 1][0]
+            _, words = rrd.rows(path, f"/rollout_{k}/outcome", "TextLog:text", "rollouts")
+            assert f"iteration {number}, episode {k}: " in words[number - 1][0]
         ahead += max(float(e.time_s[-1]) for e in episodes) + 1.0
     figures = [row for row in rows if "loss" in row]
     at, loss = rrd.series(path, "/metrics/loss", "update")
     np.testing.assert_array_equal(at, [row["step"] for row in figures])
     np.testing.assert_allclose(loss[:, 0], [row["loss"] for row in figures])
-    assert any("/metrics/practice/success" in name for name in rrd.entities(path))
+    assert any("/metrics/rollout/success" in name for name in rrd.entities(path))
 
 
 def test_a_viewer_that_is_not_there_is_said_once_and_changes_nothing(
@@ -78,7 +80,7 @@ def test_a_viewer_that_is_not_there_is_said_once_and_changes_nothing(
 ) -> None:
     place, rows, _ = shown
     said: list[str] = []
-    watcher = live.Live(f"rerun+http://127.0.0.1:{closed_port()}/proxy", said.append)
+    watcher = rerun_stream.Live(f"rerun+http://127.0.0.1:{closed_port()}/proxy", said.append)
     alone = practise(begun, tmp_path / "run", watcher)
     watcher.close()
     (words,) = said
@@ -102,9 +104,9 @@ def test_a_viewer_on_this_machine_is_sent_everything_until_it_goes_away(tmp_path
     viewer = subprocess.Popen(words, start_new_session=True, **silent)
     try:
         wait_for(port)
-        watcher = live.Live(f"rerun+http://127.0.0.1:{port}/proxy", said.append)
-        watcher.metrics(3, {"loss": 0.5})
-        watcher.metrics(4, {"loss": 0.25})
+        watcher = rerun_stream.Live(f"rerun+http://127.0.0.1:{port}/proxy", said.append)
+        watcher.on_metrics(3, {"loss": 0.5})
+        watcher.on_metrics(4, {"loss": 0.25})
         assert said == []
         deadline = time.monotonic() + 30
         while not kept.exists() or not sound(kept):
@@ -115,8 +117,8 @@ def test_a_viewer_on_this_machine_is_sent_everything_until_it_goes_away(tmp_path
         os.killpg(viewer.pid, signal.SIGKILL)  # the command, and the program that it started
         viewer.wait(timeout=20)
     wait_for(port, there=False)
-    watcher.metrics(5, {"loss": 0.125})
-    watcher.metrics(6, {"loss": 0.1})
+    watcher.on_metrics(5, {"loss": 0.125})
+    watcher.on_metrics(6, {"loss": 0.1})
     watcher.close()
     assert len(said) == 1
     at, loss = rrd.series(kept, "/metrics/loss", "update")
@@ -159,7 +161,7 @@ def sound(path: Path) -> bool:
     ],
 )  # fmt: skip
 def test_files_this_machine_and_encrypted_viewers_are_shown_to(target) -> None:
-    assert live.check(target) == target
+    assert rerun_stream.check(target) == target
 
 
 @pytest.mark.parametrize(
@@ -175,7 +177,7 @@ def test_files_this_machine_and_encrypted_viewers_are_shown_to(target) -> None:
     ],
 )
 def test_other_places_are_refused_before_anything_begins(target, words, tmp_path) -> None:
-    line = f"--task reach --from a --demos b --out {tmp_path / 'run'} --view {target}"
+    line = f"--task reach --policy.path a --dataset b --out {tmp_path / 'run'} --view {target}"
     with pytest.raises(ValueError, match=words):
         parse(line.split())
     assert not list(tmp_path.iterdir())
@@ -183,8 +185,8 @@ def test_other_places_are_refused_before_anything_begins(target, words, tmp_path
 
 def test_a_run_that_goes_on_does_not_write_over_what_was_shown(tmp_path) -> None:
     first = tmp_path / "live.rrd"
-    assert live.free(first) == first
+    assert rerun_stream.free(first) == first
     first.touch()
-    assert live.free(first) == tmp_path / "live-2.rrd"
+    assert rerun_stream.free(first) == tmp_path / "live-2.rrd"
     (tmp_path / "live-2.rrd").touch()
-    assert live.free(first) == tmp_path / "live-3.rrd"
+    assert rerun_stream.free(first) == tmp_path / "live-3.rrd"

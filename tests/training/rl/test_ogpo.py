@@ -4,37 +4,48 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from tests.training.rl.runs import config, start
 from training.algos.ogpo import agreed
-from training.optimiser import Optimiser, OptimiserConfig
-from training.rl.chunk_critics import ChunkCritics
+from training.core.optimizer import Optimizer, OptimizerConfig
+from training.rl.runners.chunk_critics import ChunkCritics
 
 
 def test_values_learn_what_their_targets_say_and_differ_where_nothing_was_said() -> None:
-    critics = ChunkCritics(5, count=3, width=32, seed=0)
+    critics = ChunkCritics(5, count=3, width=32, seed=0, lr=3e-3, tau=0.1)
     generator = torch.Generator().manual_seed(0)
     features, chunk = (torch.randn((64, n), generator=generator) for n in (3, 2))
     chunk = chunk.unflatten(1, (1, 2))
     target = features[:, 0] - chunk[:, 0, 1].abs()
-    first = critics.learn_(features, chunk, target, rate=3e-3, follow=0.1)
+    first = critics.update(features, chunk, target)
     for _ in range(300):
-        last = critics.learn_(features, chunk, target, rate=3e-3, follow=0.1)
+        last = critics.update(features, chunk, target)
     assert last < 0.05 * first
     with torch.no_grad():
         known, far = critics(features, chunk), critics(10 * features, 10 * chunk)
     assert known.std(0).mean() < 0.3 * far.std(0).mean()
-    assert not torch.equal(critics(features, chunk, slow=True), known)
+    assert not torch.equal(critics.slow(features, chunk), known)
+    assert not any(
+        weight.requires_grad or weight.grad is not None for weight in critics.parameters()
+    )
 
 
 def test_a_copy_of_its_state_goes_on_to_the_same_numbers() -> None:
-    a, b = (ChunkCritics(3, count=2, width=8, seed=s) for s in (0, 1))
+    sides = [ChunkCritics(3, count=2, width=8, seed=s, lr=1e-2, tau=0.1) for s in (0, 1)]
     features, chunk, target = torch.ones(4, 1), torch.ones(4, 1, 2), torch.arange(4.0)
-    a.learn_(features, chunk, target, rate=1e-2, follow=0.1)
-    b.load_state_dict(a.state_dict())
-    for critics in (a, b):
-        critics.learn_(features, chunk, target, rate=1e-2, follow=0.1)
-    assert torch.equal(a(features, chunk), b(features, chunk))
+    first, second = (
+        Optimizer(
+            OptimizerConfig(), nn.ModuleDict({"q": q, "policy": nn.Linear(1, 1)}), 9, {"q": q.adam}
+        )
+        for q in sides
+    )
+    sides[0].update(features, chunk, target)
+    second.load({name: value.clone() for name, value in first.tensors().items()}, 0)
+    for critics in sides:
+        critics.update(features, chunk, target)
+    after = second.tensors()
+    assert all(torch.equal(value, after[name]) for name, value in first.tensors().items())
 
 
 def test_advantages_are_trusted_only_where_all_values_agree() -> None:
@@ -46,15 +57,21 @@ def test_advantages_are_trusted_only_where_all_values_agree() -> None:
 def test_chunks_that_values_like_become_likelier(conservative, begun, tmp_path) -> None:
     run = config("ogpo")
     settings = replace(
-        run.algo, group=8, queries=8, clone=0.0, follow=0.0, conservative=conservative, clip=0.5
+        run.algo,
+        group_size=8,
+        states_per_episode=8,
+        bc_loss_coeff=0.0,
+        tau=0.0,
+        conservative=conservative,
+        clip_ploss_coef=0.5,
     )
     learner = replace(run, algo=settings).algo.start(
         replace(run, algo=settings), start(begun, tmp_path)
     )
     data = learner.collect()
-    critics = learner.module.beside["critics"]
+    critics = learner.module.value_net["critics"]
 
-    def likes_high_first_joints(features, chunk, slow=False):
+    def likes_high_first_joints(features, chunk):
         return chunk[:, :, 0].mean(1).expand(2, -1)
 
     critics.forward = likes_high_first_joints
@@ -69,7 +86,7 @@ def test_chunks_that_values_like_become_likelier(conservative, begun, tmp_path) 
             return learner.policy.head.sample(context, noise, True)[0][:, -1, :, 0].mean()
 
     before = mean_first_joint()
-    optimiser = Optimiser(OptimiserConfig(lr=1e-4, warmup=0), learner.module, 20)
+    optimizer = Optimizer(OptimizerConfig(lr=1e-4, warmup_steps=0), learner.module, 20)
     for _ in range(8):
-        learner.update(data, optimiser, torch.Generator().manual_seed(0))
+        learner.update(data, optimizer, torch.Generator().manual_seed(0))
     assert mean_first_joint() > before + 0.005

@@ -15,21 +15,23 @@ from sim.backends import ros
 from tests.robot_bridge import ros_graph
 from tests.training.rl import runs
 from tests.training.rl.conftest import TASK
-from training import loop
-from training.config import EvalConfig
-from training.evaluate import evaluate
-from training.rl import store
-from training.rl.experience import OTHER
-from training.rl.help import HelpConfig
-from training.rl.processes import parts
+from tests.training.rl.made_up import groups
+from training.core import loop
+from training.core.config import EvalConfig
+from training.evaluation.evaluate import evaluate
+from training.rl.experience import episode_store
+from training.rl.experience.episode import ActionSource
+from training.rl.processes import incremental_store
 from vla import checkpoint
 
 pytestmark = pytest.mark.ros
 
-NAME = store.name_of(0)
+NAME = episode_store.iteration_name(0)
 EPISODES = 4
 # For machines that do other things, too, and for a policy that knows nothing.
-PATIENT = ros.Config(silent_s=8.0, blind_s=8.0, goes_on=ros.LATCHES)
+PATIENT = ros.Config(
+    command_timeout_s=8.0, joint_state_timeout_s=8.0, auto_resume_stages=ros.LATCHES
+)
 
 
 @pytest.fixture(autouse=True)
@@ -38,18 +40,18 @@ def domain(monkeypatch):
 
 
 def configured():
-    """Return a round of episodes over ROS in which the expert acts from beginning to end."""
+    """Return an iteration of episodes over ROS in which the expert acts from beginning to end."""
     return runs.config(
-        backend=PATIENT, rounds=1, episodes=EPISODES,
-        steps=2, reward="sparse",
-        help=HelpConfig(led=1.0, lead=60), eval=EvalConfig(every=0, final_episodes=0),
+        backend=PATIENT, n_iterations=1, episodes_per_iteration=EPISODES, steps=2, reward="sparse",
+        **groups(jump_start={"fraction": 1.0, "max_guide_steps": 60}),
+        eval=EvalConfig(every=0, final_episodes=0),
     )  # fmt: skip
 
 
 def press_after_one(folder):
     """Press the e-stop once an episode has ended."""
     with Operator() as operator:
-        while not parts.there(folder, NAME)[0]:
+        while not incremental_store.progress(folder, NAME)[0]:
             time.sleep(0.02)
         operator.estop()
 
@@ -59,24 +61,24 @@ def test_an_e_stop_ends_practice_and_what_has_ended_is_kept(begun, tmp_path):
     start = replace(runs.start(begun, out), policy=begun / "start" / "checkpoint")
     somebody = threading.Thread(target=press_after_one, args=(start.experience,), daemon=True)
     somebody.start()
-    with pytest.raises(ValueError, match="e-stop.* asked for by service"):
+    with pytest.raises(ValueError, match="e-stop.* requested by service"):
         loop.run(config, start, out, Console(quiet=True))
     somebody.join(60)
-    kept = parts.read(start.experience, NAME, 0)
-    there, _ = parts.there(start.experience, NAME)
+    kept = incremental_store.read_episode(start.experience, NAME, 0)
+    there, _ = incremental_store.progress(start.experience, NAME)
     assert len(there) < EPISODES
 
     loop.run(config, start, out, Console(quiet=True))
-    episodes = store.read_round(start.experience, NAME)
+    episodes = episode_store.read_iteration(start.experience, NAME)
     first = episodes[0]
     assert [e.number for e in episodes] == list(range(EPISODES))
     np.testing.assert_array_equal(first.images, kept.images)
-    assert parts.there(start.experience, NAME) == (set(), set())
+    assert incremental_store.progress(start.experience, NAME) == (set(), set())
     for episode in episodes:
         assert episode.task
         assert episode.steps == int(episode.executed.sum()) > 0
         assert np.abs(np.diff(episode.proprio, axis=0)).max() > 0.01  # it moved
-        assert (episode.by == OTHER).all()
+        assert (episode.action_source == ActionSource.INTERVENTION).all()
     assert any(e.success for e in episodes)  # the expert led, through the gate
 
 

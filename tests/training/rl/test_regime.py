@@ -7,9 +7,9 @@ import pytest
 
 from tests.training.rl.made_up import episode
 from tests.training.rl.runs import ALGOS, config, start
-from training.rl import regime
-from training.rl.experience import OTHER
-from training.rl.rewards import Worth
+from training.rl.experience.episode import ActionSource
+from training.rl.experience.rewards import EpisodeReward
+from training.rl.runners import bc_regularization
 
 
 def outcomes(good: int, count: int) -> list[bool]:
@@ -30,50 +30,52 @@ def outcomes(good: int, count: int) -> list[bool]:
     ],
 )
 def test_the_policy_is_held_on_to_where_it_is_better_for_sure(policy, data, kept) -> None:
-    assert regime.choose(outcomes(*policy), outcomes(*data)) == kept
+    assert bc_regularization.choose(outcomes(*policy), outcomes(*data)) == kept
 
 
-def worth(success: bool) -> Worth:
+def worth(success: bool) -> EpisodeReward:
     zeros = np.zeros(3, np.float32)
-    return Worth(reward=zeros[:2], potential=zeros, success=success)
+    return EpisodeReward(reward=zeros[:2], potential=zeros, success=success)
 
 
 def test_episodes_in_which_somebody_helped_say_nothing_of_the_policy() -> None:
     own, other = episode(2, success=True), episode(2, success=True)
-    other = replace(other, by=np.array([0, OTHER], np.int8))
-    said = regime.by_itself([own, other, own], [worth(True), worth(True), worth(False)])
+    other = replace(other, action_source=np.array([0, ActionSource.INTERVENTION], np.int8))
+    said = bc_regularization.policy_success(
+        [own, other, own], [worth(True), worth(True), worth(False)]
+    )
     assert said == [True, False]
 
 
 def test_data_succeeded_as_their_last_step_says_or_else_altogether() -> None:
     success, offsets = np.array([0, 0, 1, 1, 0], np.float32), np.array([0, 3, 5])
-    assert regime.recorded(success, offsets) == [True, False]
-    assert regime.recorded(None, offsets) == [True, True]
+    assert bc_regularization.recorded_success(success, offsets) == [True, False]
+    assert bc_regularization.recorded_success(None, offsets) == [True, True]
 
 
-@pytest.mark.parametrize("algo", [name for name in ALGOS if name != "steer"])
+@pytest.mark.parametrize("algo", [name for name in ALGOS if name != "dsrl"])
 @pytest.mark.parametrize("preserve", ["auto", "data", "policy"])
 def test_cloning_draws_from_what_is_held_on_to(algo, preserve, begun, tmp_path) -> None:
-    run = config(algo, preserve=preserve, episodes=2)
+    run = config(algo, bc_anchor=preserve, episodes_per_iteration=2)
     learner = run.algo.start(run, start(begun, tmp_path))
     learner.collect()
-    rounds = learner.rounds
-    rounds.worth = [replace(one, success=True) for one in rounds.worth]
+    rounds = learner.runner
+    rounds.rewards = [replace(one, success=True) for one in rounds.rewards]
     mine = {e.images.tobytes() for e in rounds.episodes}
-    drawn = learner.demonstrated(3, 2)
+    drawn = learner.sample_demos(3, 2)
     seen = {image.tobytes() for e in rounds.episodes for image in e.images}
     own = all(np.asarray(image).tobytes() in seen for image in drawn.images)
     # Two episodes are too few to say anything by themselves.
     assert own == (preserve == "policy")
-    assert learner.figures["practice/preserves_policy"] == float(preserve == "policy")
+    assert learner.rollout_metrics["rollout/bc_anchor_is_policy"] == float(preserve == "policy")
     assert len(mine) == 2
 
 
 def test_without_a_success_of_its_own_there_is_nothing_of_the_policy_to_hold_on_to(
     begun, tmp_path
 ) -> None:
-    run = config(preserve="policy")
+    run = config(bc_anchor="policy")
     learner = run.algo.start(run, start(begun, tmp_path))
     learner.collect()
-    learner.rounds.worth = [replace(one, success=False) for one in learner.rounds.worth]
-    assert len(learner.demonstrated(3, 2).images) > 0
+    learner.runner.rewards = [replace(one, success=False) for one in learner.runner.rewards]
+    assert len(learner.sample_demos(3, 2).images) > 0

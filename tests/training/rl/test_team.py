@@ -8,15 +8,15 @@ import pytest
 import torch
 from rich.console import Console
 
-from reward_models.label.practice import make_critic
+from benchmarks.reward_models.synthetic_dataset import make_reward_model
+from tests.training.rl.made_up import groups
 from tests.training.rl.runs import ALGOS, config, start
-from training import loop
-from training.config import EvalConfig
-from training.rl import store
+from training.core import loop
+from training.core.config import EvalConfig
 from training.rl.config import RuntimeConfig
-from training.rl.help import HelpConfig
-from training.rl.processes import parts
-from training.rl.processes.team import Team
+from training.rl.experience import episode_store
+from training.rl.processes import incremental_store
+from training.rl.processes.actor_pool import ActorPool
 from vla import checkpoint
 
 QUICK = EvalConfig(every=0, final_episodes=0)
@@ -34,30 +34,35 @@ def rows(out):
 
 
 def test_without_lag_processes_make_the_same_run_to_the_bit(begun, tmp_path) -> None:
-    critic = make_critic(tmp_path / "critic")
-    helped = HelpConfig(attended=1.0, patience=2, led=0.5, lead=2, curriculum=True)
-    run = config(reward="critic", eval=QUICK, help=helped)
-    apart = replace(run, runtime=RuntimeConfig(processes=True))
+    reward_model = make_reward_model(tmp_path / "reward_model")
+    helped = groups(
+        intervention={"fraction": 1.0, "patience": 2},
+        jump_start={"fraction": 0.5, "max_guide_steps": 2, "curriculum": True},
+    )
+    run = config(reward="learned", eval=QUICK, **helped)
+    apart = replace(run, runtime=RuntimeConfig(distributed=True))
     for name, one in (("one", run), ("apart", apart)):
-        place = replace(start(begun, tmp_path / name), critic=critic)
+        place = replace(start(begun, tmp_path / name), reward_model=reward_model)
         loop.run(one, place, tmp_path / name / "run", Console(quiet=True))
     assert torch.equal(weights(tmp_path / "one/run"), weights(tmp_path / "apart/run"))
     assert rows(tmp_path / "one/run") == rows(tmp_path / "apart/run")
-    kept = [store.read_newest(tmp_path / name / "experience", 4) for name in ("one", "apart")]
+    kept = [
+        episode_store.read_newest(tmp_path / name / "experience", 4) for name in ("one", "apart")
+    ]
     for a, b in zip(*kept, strict=True):
-        assert a.helped.any()
+        assert a.is_intervention.any()
         for field in vars(a):
             np.testing.assert_array_equal(getattr(a, field), getattr(b, field))
     left = [p.name for p in (tmp_path / "apart/experience").iterdir() if p.name.startswith(".")]
     assert left == []
 
 
-@pytest.mark.parametrize("algo", [ALGOS["steer"], replace(ALGOS["dppo"], tuned=1)])
+@pytest.mark.parametrize("algo", [ALGOS["dsrl"], replace(ALGOS["dppo"], ft_denoising_steps=1)])
 def test_what_an_algorithm_adds_to_the_policy_practises_elsewhere_too(
     begun, tmp_path, algo
 ) -> None:
     run = replace(config(eval=QUICK), algo=algo)
-    apart = replace(run, runtime=RuntimeConfig(processes=True))
+    apart = replace(run, runtime=RuntimeConfig(distributed=True))
     for name, one in (("one", run), ("apart", apart)):
         loop.run(one, start(begun, tmp_path / name), tmp_path / name / "run", Console(quiet=True))
     assert torch.equal(weights(tmp_path / "one/run"), weights(tmp_path / "apart/run"))
@@ -67,30 +72,31 @@ def test_an_actor_that_is_killed_loses_nothing_and_the_run_goes_on(
     begun, tmp_path, monkeypatch, capsys
 ) -> None:
     place = start(begun, tmp_path)
-    run = config(runtime=RuntimeConfig(processes=True, lag=1), environments=1, eval=QUICK)
-    tend, seen = Team.tend, []
+    run = config(runtime=RuntimeConfig(distributed=True, max_policy_lag=1), num_envs=1, eval=QUICK)
+    tend, seen = ActorPool.check, []
 
-    def kill_once(self: Team) -> None:
-        finished, _ = parts.there(self.folder, "round-000000")
+    def kill_once(self: ActorPool) -> None:
+        finished, _ = incremental_store.progress(self.folder, "round-000000")
         if finished and not seen:
-            seen.append(parts.read(self.folder, "round-000000", 0))
-            self.members[0].process.kill()
-            self.members[0].process.join()
+            seen.append(incremental_store.read_episode(self.folder, "round-000000", 0))
+            self.processes[0].process.kill()
+            self.processes[0].process.join()
         tend(self)
 
-    monkeypatch.setattr(Team, "tend", kill_once)
+    monkeypatch.setattr(ActorPool, "check", kill_once)
     loop.run(run, place, tmp_path / "run", Console(quiet=True))
     said = [line for line in capsys.readouterr().err.splitlines() if "actor" in line]
-    assert said == ["the actor was ended by signal 9; started anew, nothing finished is lost"]
-    assert store.rounds(place.experience) == ["round-000000", "round-000001"]
+    assert said == ["the actor was ended by signal 9; restarted, nothing finished is lost"]
+    assert episode_store.iterations(place.experience) == ["round-000000", "round-000001"]
     first, second = (
-        store.read_round(place.experience, name) for name in store.rounds(place.experience)
+        episode_store.read_iteration(place.experience, name)
+        for name in episode_store.iterations(place.experience)
     )
     assert [e.number for e in first + second] == [0, 1, 0, 1]
     assert np.array_equal(first[0].images, seen[0].images)
     assert [e.version for e in first] == [0, 0]
     assert all(0 <= e.version <= 2 for e in second)
-    behind = {row["step"]: row["practice/behind"] for row in rows(tmp_path / "run")}
+    behind = {row["step"]: row["rollout/policy_lag"] for row in rows(tmp_path / "run")}
     assert behind == dict.fromkeys((1, 2), 0.0) | dict.fromkeys(
         (3, 4), 2.0 - min(e.version for e in second)
     )

@@ -5,14 +5,14 @@ import multiprocessing
 import numpy as np
 import pytest
 
-from training.rl.processes.weights import Board
+from training.rl.processes.weights import WeightBoard
 
 SIZE = 1 << 20
 
 
 def publish_on_and_on(name: str, stop) -> None:
     """Publish one byte value after the other; the version says which."""
-    board = Board(name=name)
+    board = WeightBoard(name=name)
     version = 0
     while not stop.is_set():
         version += 1
@@ -20,8 +20,8 @@ def publish_on_and_on(name: str, stop) -> None:
 
 
 def test_what_was_published_is_read_once() -> None:
-    board = Board(100)
-    reader = Board(name=board.name)
+    board = WeightBoard(100)
+    reader = WeightBoard(name=board.name)
     assert reader.read() is None
     board.publish(0, b"first")
     assert reader.read() == (0, b"first")
@@ -37,7 +37,7 @@ def test_what_was_published_is_read_once() -> None:
 
 def test_a_reader_never_gets_a_mixture() -> None:
     context = multiprocessing.get_context("spawn")
-    board, stop = Board(SIZE), context.Event()
+    board, stop = WeightBoard(SIZE), context.Event()
     writer = context.Process(target=publish_on_and_on, args=(board.name, stop), daemon=True)
     writer.start()
     versions: list[int] = []

@@ -10,16 +10,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from reward_models import checkpoint as critics
+from reward_models.core import checkpoint as critics
 from tests.commands.lines import only_sentence
 from tests.training.small_policy import SLOTS, TASK, small_policy, write_run
 from tests.training.view import rrd
-from training import slot_map
-from training.evaluate import evaluate
-from training.view import command, rollout
+from training.commands import view
+from training.evaluation import slot_map
+from training.evaluation.evaluate import evaluate
+from training.view import rollout
 from vla import cli
 from vla.data.decode import FrameChoice, decode_views
 from vla.data.reader import open_dataset, read_columns
+from vla.memory import gru
 
 SEED = 1000
 
@@ -44,7 +46,7 @@ def test_states_actions_and_labels_are_those_of_the_data_set(number, shown, fake
     expected = np.arange(info.lengths[number]) / info.fps
     wanted = {"state": columns.state[mine], "action": columns.action[mine]}
     wanted |= {
-        f"critic/{name}": values[mine, None]
+        f"reward_model/{name}": values[mine, None]
         for name, values in columns.scalars.items()
         if name.startswith(("progress", "next."))
     }
@@ -109,11 +111,11 @@ def rows(policy):
 
 @pytest.fixture(scope="module")
 def rolled(policy, tmp_path_factory) -> Path:
-    """Two episodes with a critic, by the command."""
+    """Two episodes with a reward model, by the command."""
     place = tmp_path_factory.mktemp("roll")
     write_run(policy, place / "run")
     out = place / "run.rrd"
-    line = f"view {place / 'run'} --episodes 2 --seed {SEED} --critic time --out {out}"
+    line = f"view {place / 'run'} --episodes 2 --seed {SEED} --reward-model time --out {out}"
     assert cli.main(line.split()) == 0
     return out
 
@@ -123,7 +125,7 @@ def test_the_episodes_are_those_of_an_evaluation(policy, rows) -> None:
     assert [row.success for row in rows] == found.success
     assert [len(row.decided) for row in rows] == found.steps
     trace = slot_map.record(policy, TASK, seed=SEED, episode=1)
-    assert rows[1].at == trace.now.tolist()
+    assert rows[1].at == trace.step_index.tolist()
     assert rows[1].task == trace.instruction
     np.testing.assert_array_equal(np.stack([rows[1].images[t] for t in rows[1].at]), trace.images)
 
@@ -178,21 +180,36 @@ def test_memory_is_what_each_decision_read(policy, rows, rolled) -> None:
 
 def test_likeness_is_one_for_a_slot_that_holds_what_is_seen_again(policy, rows, rolled) -> None:
     _, found = rrd.series(rolled, "/episode_0/memory/similarity")
-    np.testing.assert_allclose(found, rollout.likeness(rows[0]), equal_nan=True)
+    np.testing.assert_allclose(found, rollout.slot_similarity(rows[0]), equal_nan=True)
     assert np.isnan(found[0]).all()
     assert np.nanmax(np.abs(found)) <= 1 + 1e-6
     twin = rollout.Rollout(number=0, task="", read=rows[0].read[1:2], wrote=rows[0].wrote[:1])
-    only = np.flatnonzero(np.asarray(twin.read[0].slot_count[0]))
-    assert rollout.likeness(twin)[0, only] == pytest.approx(1.0, abs=1e-6)
+    only = np.flatnonzero(np.asarray(twin.read[0]["slot_count"][0]))
+    assert rollout.slot_similarity(twin)[0, only] == pytest.approx(1.0, abs=1e-6)
 
 
-def test_the_critics_word_knows_only_what_was_seen_until_then(policy, rows, rolled) -> None:
-    at, progress = rrd.series(rolled, "/episode_0/critic/progress")
+def test_a_memory_without_slots_is_shown_tensor_by_tensor(tmp_path) -> None:
+    policy = small_policy(gru.Config(hidden_size=4))
+    (row,) = rollout.play(policy, TASK, episodes=1, seed=SEED)
+    assert (row.wrote, len(row.read)) == ([], len(row.at))
+    write_run(policy, tmp_path / "run")
+    out = tmp_path / "run.rrd"
+    line = f"view {tmp_path / 'run'} --episodes 1 --seed {SEED} --out {out}"
+    assert cli.main(line.split()) == 0
+    _, size = rrd.series(out, "/episode_0/memory/hidden")
+    hidden = np.concatenate([state["hidden"] for state in row.read])
+    np.testing.assert_allclose(size, np.sqrt((hidden**2).mean(2)), atol=1e-6)
+    assert not size[0].any()
+    assert not [name for name in rrd.entities(out) if name.endswith("/slot_count")]
+
+
+def test_the_reward_models_word_knows_only_what_was_seen_until_then(policy, rows, rolled) -> None:
+    at, progress = rrd.series(rolled, "/episode_0/reward_model/progress")
     moments = [*rows[0].at, len(rows[0].decided)]
     np.testing.assert_allclose(at, np.array(moments) / policy.robot.control_hz, atol=1e-8)
     for name in ("done_prob", "confidence"):
-        assert len(rrd.series(rolled, f"/episode_0/critic/{name}")[0]) == len(moments)
-    said = rollout.judged(rows[0], critics.load("time"), policy.robot)
+        assert len(rrd.series(rolled, f"/episode_0/reward_model/{name}")[0]) == len(moments)
+    said = rollout.predict(rows[0], critics.load("time"), policy.robot)
     np.testing.assert_array_equal(progress[:, 0], said["progress"])
 
 
@@ -202,15 +219,15 @@ def test_the_critics_word_knows_only_what_was_seen_until_then(policy, rows, roll
 def test_without_a_screen_a_file_is_asked_for(monkeypatch) -> None:
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
-    with pytest.raises(ValueError, match=r"no screen here for the viewer; add --out FILE.rrd"):
-        command.viewer()
+    with pytest.raises(ValueError, match=r"no display for the viewer; add --out FILE.rrd"):
+        view.viewer()
 
 
 def test_without_a_viewer_it_is_said_how_to_install_one(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    with pytest.raises(ValueError, match=r"no viewer is installed here; pip install -e '.\[view\]"):
-        command.viewer()
+    with pytest.raises(ValueError, match=r"no viewer is installed; pip install -e '.\[view\]"):
+        view.viewer()
 
 
 def test_the_viewer_listens_to_this_machine_alone(
@@ -235,7 +252,7 @@ def test_a_viewer_that_fails_is_not_taken_for_one_that_was_closed(
     monkeypatch.setenv("DISPLAY", ":9")
     assert cli.main(f"view {fake_dataset}".split()) == 1
     said = only_sentence(capsys.readouterr().err)
-    assert "the viewer ended with 3" in said
+    assert "the viewer ended with exit code 3" in said
     assert "--out FILE.rrd" in said
 
 
@@ -245,7 +262,7 @@ def test_a_viewer_that_fails_is_not_taken_for_one_that_was_closed(
         ("view {data} --episodes 7 --out {new}.rrd", ("got 7", "has 0 to 4")),
         ("view {data} --episodes 0 --out {new}.mp4", ("expected a file *.rrd",)),
         ("view {new} --out {new}.rrd", ("no checkpoint there",)),
-        ("view {data} --critic x --out {new}.rrd", ("unrecognized options: --critic",)),
+        ("view {data} --reward-model x --out {new}.rrd", ("unrecognized options: --reward-model",)),
     ],
 )
 def test_what_makes_no_sense_is_one_sentence(line, words, fake_dataset, tmp_path, capsys) -> None:

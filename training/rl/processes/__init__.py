@@ -1,1 +1,1 @@
-"""Practice in processes beside the learner: an actor, a scorer, and what ties them together."""
+"""Actor and reward scorer in processes next to the learner, and what ties them together."""

@@ -1,7 +1,7 @@
-"""The process that practises: it begins every episode that may be begun, and keeps each that ends.
+"""The actor process: it begins every episode that may begin, and stores each that ends.
 
-Which episodes are missing it sees in the run's folder; that is all it needs to go on where another
-one was killed. A free environment goes on with the next round as soon as the weights allow it.
+The run's folder shows which episodes are missing; that is all it needs to continue where another
+actor was killed. A free environment continues with the next iteration as soon as the weights allow.
 """
 
 import contextlib
@@ -13,120 +13,133 @@ from pathlib import Path
 
 from safetensors.torch import load
 
-from training import host
-from training.rl import store
-from training.rl.config import PracticeConfig
-from training.rl.help import Helper
-from training.rl.judge import Judge
-from training.rl.practice import Acting, Stage
-from training.rl.processes import parts
-from training.rl.processes.member import Job
-from training.rl.processes.weights import Board
-from training.rl.stand_in import StandIn
+from training.core import runtime
+from training.rl.config import OnlineRLConfig
+from training.rl.experience import episode_store
+from training.rl.intervention.intervention import InterventionController
+from training.rl.intervention.source import InterventionSource
+from training.rl.processes import incremental_store
+from training.rl.processes.supervised_process import Job
+from training.rl.processes.weights import WeightBoard
+from training.rl.rollout.collector import ActingPolicy, RolloutWorker
+from training.rl.rollout.reward_source import RewardSource
 from vla import checkpoint
 from vla.policies.vla import VLAPolicy
 
-PAUSE_S = 0.02
+POLL_S = 0.02
 """Time between looks for new weights where there is nothing to do."""
 
 
-def work(job: Job, alive: Callable[[], None]) -> None:
-    """Practise until every round is whole."""
+def work(job: Job, heartbeat: Callable[[], None]) -> None:
+    """Collect rollouts until every iteration is complete."""
     config, folder = job.config, job.start.experience
-    host.prepare(config.threads)
-    begun, _ = checkpoint.load_ours(job.start.policy, "practice")
-    made = job.policy.build(begun.robot, begun.statistics, begun.text.tokenizer)
-    policy = made.to(config.device).eval()  # its weights come from the board
+    runtime.prepare(config.threads)
+    start, _ = checkpoint.load_vla(job.start.policy, "online RL")
+    policy = job.policy.build(start.robot, start.statistics, start.text.tokenizer)
+    policy = policy.to(config.device).eval()  # its weights come from the board
     left = deque(missing(config, folder))
-    width = min(config.side_by_side, config.episodes * (1 + config.runtime.lag))
+    lag = config.runtime.max_policy_lag
+    num_envs = min(config.parallel_envs, config.episodes_per_iteration * (1 + lag))
     with (
-        contextlib.closing(config.help.begin(policy.robot)) as stand_in,
-        contextlib.closing(Stage(policy, config.task, width)) as stage,
+        contextlib.closing(config.intervention.make_source(policy.robot)) as source,
+        contextlib.closing(RolloutWorker(policy, config.task, num_envs)) as worker,
     ):
-        cast = Cast(config, policy, Board(name=job.board), helpers(job, policy, stand_in))
-        while left or stage.busy:
-            alive()
-            stage.begin_(cast.ready(left, stage.free))
-            if not stage.busy:
-                time.sleep(PAUSE_S)
+        make_controller = controllers(job, policy, source)
+        actor = Actor(config, policy, WeightBoard(name=job.board), make_controller)
+        while left or worker.busy:
+            heartbeat()
+            worker.begin(actor.next_episodes(left, worker.num_free))
+            if not worker.busy:
+                time.sleep(POLL_S)
                 continue
-            for episode in stage.step_():
-                parts.keep(folder, store.name_of(config.round_of(episode.seed)), episode)
+            for episode in worker.step():
+                name = episode_store.iteration_name(config.iteration_of(episode.seed))
+                incremental_store.write_episode(folder, name, episode)
 
 
-def missing(config: PracticeConfig, folder: Path) -> list[tuple[int, int]]:
-    """Return the round and number of every episode that has not been finished, oldest first."""
-    found = []
-    for number in range(config.rounds):
-        name = store.name_of(number)
-        finished, _ = parts.there(folder, name)
-        # In this order: the learner makes a round of its parts by one rename.
-        if not store.has(folder, name):
-            found += [(number, k) for k in range(config.episodes) if k not in finished]
-    return found
+def missing(config: OnlineRLConfig, folder: Path) -> list[tuple[int, int]]:
+    """Return iteration and number of every episode that is not finished, oldest first."""
+    episodes = []
+    for iteration in range(config.n_iterations):
+        name = episode_store.iteration_name(iteration)
+        finished, _ = incremental_store.progress(folder, name)
+        # In this order: the learner completes an iteration by one rename.
+        if not episode_store.has(folder, name):
+            numbers = range(config.episodes_per_iteration)
+            episodes += [(iteration, k) for k in numbers if k not in finished]
+    return episodes
 
 
-def helpers(job: Job, policy: VLAPolicy, stand_in: StandIn) -> Callable[[int], Helper]:
-    """Return who helps in a round; a critic is loaded only where somebody watches its progress."""
+def controllers(
+    job: Job, policy: VLAPolicy, source: InterventionSource
+) -> Callable[[int], InterventionController]:
+    """Return what makes the controller of an iteration; a reward model is loaded only where
+    progress is watched.
+    """
     config = job.config
-    judge = Judge(config, job.start, policy.robot) if config.help.watches else None
-    scorer, views = (judge.scorer, judge.views) if judge else (None, ())
+    rewards = RewardSource(config, job.start, policy.robot) if config.needs_progress else None
+    scorer, views = (rewards.scorer, rewards.views) if rewards else (None, ())
 
-    def helper(number: int) -> Helper:
-        drawn = config.help.curriculum
-        leads = store.read_leads(job.start.experience, number) if drawn else None
-        return Helper(
-            config.help, seed=config.seed_of(number), left=config.left(number), scorer=scorer,
-            views=views, stand_in=stand_in, leads=leads,
+    def make_controller(iteration: int) -> InterventionController:
+        probs = None
+        if config.jump_start.curriculum:
+            probs = episode_store.read_guide_step_probs(job.start.experience, iteration)
+        return InterventionController(
+            config, seed=config.rollout_seed(iteration), remaining=config.remaining(iteration),
+            scorer=scorer, views=views, source=source, guide_step_probs=probs,
         )  # fmt: skip
 
-    return helper
+    return make_controller
 
 
-class Cast:
-    """Who acts in the episodes that begin now: the newest weights, and the round's help.
+class Actor:
+    """Chooses who acts in the episodes that begin: the newest weights, and a controller.
 
     Args:
         config: The run.
         policy: What acts, with any weights.
         board: Where weights are published.
-        helper: Who helps in a round.
+        make_controller: Makes the controller of an iteration.
     """
 
     def __init__(
-        self, config: PracticeConfig, policy: VLAPolicy, board: Board,
-        helper: Callable[[int], Helper],
+        self, config: OnlineRLConfig, policy: VLAPolicy, board: WeightBoard,
+        make_controller: Callable[[int], InterventionController],
     ) -> None:  # fmt: skip
-        self.config, self.policy, self.board, self.helper = config, policy, board, helper
+        self.config, self.policy, self.board = config, policy, board
+        self.make_controller = make_controller
         self.version = -1
-        self.acting: dict[int, Acting] = {}
+        self.acting: dict[int, ActingPolicy] = {}
 
-    def ready(self, left: deque[tuple[int, int]], most: int) -> list[tuple[Acting, int]]:
+    def next_episodes(
+        self, left: deque[tuple[int, int]], most: int
+    ) -> list[tuple[ActingPolicy, int]]:
         """Take from `left` and return the episodes that may begin now, at most so many."""
-        begun: list[tuple[Acting, int]] = []
+        episodes: list[tuple[ActingPolicy, int]] = []
         if not (left and most):
-            return begun
-        self._look_()
-        while left and len(begun) < most and self.config.oldest(left[0][0]) <= self.version:
-            number, episode = left.popleft()
-            begun.append((self._acting(number), episode))
-        return begun
+            return episodes
+        self._load_weights()
+        oldest_version = self.config.oldest_version
+        while left and len(episodes) < most and oldest_version(left[0][0]) <= self.version:
+            iteration, number = left.popleft()
+            episodes.append((self._acting(iteration), number))
+        return episodes
 
-    def _look_(self) -> None:
-        """Take newer weights; episodes that run go on with theirs."""
-        found = self.board.read(self.version)
-        if found is None:
+    def _load_weights(self) -> None:
+        """Load newer weights; running episodes continue with theirs."""
+        published = self.board.read(self.version)
+        if published is None:
             return
-        self.version, payload = found
+        self.version, payload = published
         self.policy = copy.deepcopy(self.policy)
         self.policy.load_state_dict(load(payload))
         self.policy.eval()
         self.acting = {}
 
-    def _acting(self, number: int) -> Acting:
-        if number not in self.acting:
-            self.acting[number] = Acting(
-                policy=self.policy, seed=self.config.seed_of(number), version=self.version,
-                helper=self.helper(number),
+    def _acting(self, iteration: int) -> ActingPolicy:
+        if iteration not in self.acting:
+            self.acting[iteration] = ActingPolicy(
+                policy=self.policy, seed=self.config.rollout_seed(iteration), version=self.version,
+                controller=self.make_controller(iteration),
             )  # fmt: skip
-        return self.acting[number]
+        return self.acting[iteration]

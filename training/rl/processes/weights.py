@@ -1,8 +1,8 @@
-"""Weights through shared memory: one process publishes, others read, and none gets a mixture.
+"""Weights through shared memory: one process publishes, others read, none gets a mixture.
 
 There are two places. A publication goes to the one that is not current, with its version, length
-and checksum, and becomes current by one word. A reader who was overtaken while it copied finds that
-the checksum does not fit, and copies again. Bytes are all that is known here.
+and checksum, and becomes current by one word. A reader that was overtaken while it copied sees that
+the checksum does not fit, and copies again.
 """
 
 import weakref
@@ -17,7 +17,7 @@ HEADER = 64
 """Bytes kept free for a header, and for the count of publications before the two places."""
 
 
-class Board:
+class WeightBoard:
     """Where weights are published.
 
     Args:
@@ -68,7 +68,7 @@ class Board:
             payload = content[:length].tobytes() if version > newer_than else b""
             if payload and checksum == _checksum(version, payload):
                 return version, payload
-            if count == self._count[0]:  # nobody has overtaken: this is the current one
+            if count == self._count[0]:  # not overtaken: this is the current one
                 return None
 
     def _place(self, count: int) -> tuple[np.ndarray, np.ndarray]:

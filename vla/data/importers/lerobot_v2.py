@@ -1,7 +1,7 @@
 """LeRobotDataset v2.0 and v2.1: a table and a video per episode, its index in JSON lines.
 
-Tables are taken as they are, columns and timestamps alike; statistics of pictures come from
-episodes_stats.jsonl where there is one.
+Columns and timestamps of the tables are kept unchanged; statistics of images come from
+episodes_stats.jsonl if it exists.
 """
 
 import json
@@ -19,25 +19,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vla.data.plain_writer import IMPLICIT
-from vla.data.source import Source, SourceEpisode, Wanted, check_names, fingerprint
-from vla.data.video_writer import QUANTILES
+from vla.data.episode import EpisodeData
+from vla.data.info import INDEX_COLUMNS
+from vla.data.source import ImportOptions, Source, check_names, fingerprint
+from vla.data.stats import QUANTILES
 
 INFO = "meta/info.json"
 EPISODES, TASKS, STATISTICS = (f"meta/{n}.jsonl" for n in ("episodes", "tasks", "episodes_stats"))
 NEEDED: dict[str, Any] = {
-    "fps": (int, float),
-    "features": dict,
-    "data_path": str,
-    "chunks_size": int,
-}
-SAID_OF_TASKS = {"task_index": int, "task": str}
+    "fps": (int, float), "features": dict, "data_path": str, "chunks_size": int,
+}  # fmt: skip
+TASK_FIELDS = {"task_index": int, "task": str}
 FIGURES = ("min", "max", "mean", "std")
 SPEC = re.compile(r"(0?\dd?)?")
 """How a number may be written in the name of a file."""
 
 
-def recognises(path: Path) -> bool:
+def recognizes(path: Path) -> bool:
     """Return whether a folder is a LeRobotDataset of version 2."""
     try:
         return str(json.loads((path / INFO).read_text())["codebase_version"]).startswith("v2")
@@ -45,7 +43,7 @@ def recognises(path: Path) -> bool:
         return False
 
 
-def open_source(path: Path, wanted: Wanted) -> Source:
+def open_source(path: Path, options: ImportOptions) -> Source:
     """Describe a data set of version 2.
 
     Raises:
@@ -56,7 +54,7 @@ def open_source(path: Path, wanted: Wanted) -> Source:
         if not isinstance(info.get(key), kind):
             raise ValueError(f"{path / INFO}: {key!r} is {info.get(key)!r}; copy it again")
     for option in ("state", "action", "split"):
-        if getattr(wanted, option):
+        if getattr(options, option):
             raise ValueError(f"--{option} is for robomimic and RLDS; {path} has columns of its own")
     if info["chunks_size"] < 1:
         raise ValueError(
@@ -64,7 +62,7 @@ def open_source(path: Path, wanted: Wanted) -> Source:
             "again"
         )
     fps = info["fps"]
-    if not math.isfinite(fps) or fps != int(fps) or (wanted.fps or fps) != fps or fps < 1:
+    if not math.isfinite(fps) or fps != int(fps) or (options.fps or fps) != fps or fps < 1:
         raise ValueError(f"{path}: has {fps} frames/s, expected a whole rate, the one of --fps")
     features = _features(path / INFO, info["features"])
     for key in ("observation.state", "action"):
@@ -75,9 +73,9 @@ def open_source(path: Path, wanted: Wanted) -> Source:
     episodes = list(_lines(path / EPISODES, {"episode_index": int, "length": int}))
     if not episodes:
         raise ValueError(f"{path / EPISODES}: lists no episode; copy it again")
-    tasks = {line["task_index"]: line["task"] for line in _lines(path / TASKS, SAID_OF_TASKS)}
+    tasks = {line["task_index"]: line["task"] for line in _lines(path / TASKS, TASK_FIELDS)}
     plan = _Plan(
-        path=path, info=info, features=features, tasks=tasks, task=wanted.task,
+        path=path, info=info, features=features, tasks=tasks, task=options.task,
         numbers=[line["episode_index"] for line in episodes],
         lengths=[line["length"] for line in episodes], statistics=_starts(path / STATISTICS),
     )  # fmt: skip
@@ -136,14 +134,14 @@ def _is_plain(pattern: str, known: set[str]) -> bool:
     )
 
 
-def _features(file: Path, said: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _features(file: Path, stored: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the feature table without what every set has.
 
     Raises:
         ValueError: a name cannot be one of a folder, or a feature says no type or shape.
     """
-    check_names(file, said)
-    for key, feature in said.items():
+    check_names(file, stored)
+    for key, feature in stored.items():
         shape = feature.get("shape") if isinstance(feature, dict) else None
         whole = isinstance(shape, list) and shape and all(type(n) is int and n > 0 for n in shape)
         if not whole or not isinstance(feature.get("dtype"), str):
@@ -151,7 +149,7 @@ def _features(file: Path, said: dict[str, Any]) -> dict[str, dict[str, Any]]:
                 f"{file}: feature {key!r} is {feature!r}, expected a dtype and a shape of whole "
                 "numbers; copy it again"
             )
-    return {k: _as_written(file, k, f) for k, f in said.items() if k not in IMPLICIT}
+    return {k: _as_written(file, k, f) for k, f in stored.items() if k not in INDEX_COLUMNS}
 
 
 def _as_written(file: Path, key: str, feature: dict[str, Any]) -> dict[str, Any]:
@@ -172,21 +170,21 @@ def _as_written(file: Path, key: str, feature: dict[str, Any]) -> dict[str, Any]
     }  # fmt: skip
 
 
-def _read(plan: _Plan, place: int) -> SourceEpisode:
+def _read(plan: _Plan, place: int) -> EpisodeData:
     number, length = plan.numbers[place], plan.lengths[place]
     file = plan.file("data_path", number)
     columns = [k for k, f in plan.features.items() if f["dtype"] != "video"]
     try:
         with pq.ParquetFile(file) as parquet:
-            missing = {*columns, *IMPLICIT} - set(parquet.schema_arrow.names)
+            missing = {*columns, *INDEX_COLUMNS} - set(parquet.schema_arrow.names)
             if missing:
                 raise ValueError(f"{file}: has no column {min(missing)!r}; leave the episode out")
             table = parquet.read(columns=[*columns, "timestamp", "frame_index", "task_index"])
     except FileNotFoundError as error:
         raise ValueError(f"{file}: is missing; copy it again") from error
     except (pa.ArrowException, OSError) as error:
-        told = str(error).splitlines()[0]
-        raise ValueError(f"{file}: cannot be read ({told}); copy it again") from error
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{file}: cannot be read ({reason}); copy it again") from error
     if not np.array_equal(table["frame_index"].to_numpy(), np.arange(length)):
         raise ValueError(
             f"{file}: has {len(table)} frames, {EPISODES} says {length}, numbered from 0; copy it "
@@ -197,12 +195,12 @@ def _read(plan: _Plan, place: int) -> SourceEpisode:
     if unknown and not plan.task:
         raise ValueError(f"{file}: task_index {min(unknown)} is not in {TASKS}; give --task TEXT")
     texts = (plan.task,) if plan.task else tuple(plan.tasks[int(i)] for i in used)
-    return SourceEpisode(
-        instructions=texts,
-        instruction=np.zeros(length, np.int64) if plan.task else instruction,
+    return EpisodeData(
+        tasks=texts,
+        task=np.zeros(length, np.int64) if plan.task else instruction,
         columns=_embedded(table.select(columns), plan, file),
         timestamp=table["timestamp"].to_numpy().astype(np.float32),
-        pictures={
+        images={
             key: plan.file("video_path", number, video_key=key)
             for key, f in plan.features.items()
             if f["dtype"] == "video"
@@ -212,19 +210,19 @@ def _read(plan: _Plan, place: int) -> SourceEpisode:
 
 
 def _embedded(table: pa.Table, plan: _Plan, file: Path) -> pa.Table:
-    """Return the table if its pictures are inside it."""
+    """Return the table if its images are inside it."""
     for key, feature in plan.features.items():
         if feature["dtype"] == "image" and any(
             not isinstance(cell, dict) or not cell.get("bytes")
             for chunk in table[key].chunks
             for cell in chunk.to_pylist()
         ):
-            raise ValueError(f"{file}: pictures of {key!r} are not in the table; embed them first")
+            raise ValueError(f"{file}: images of {key!r} are not in the table; embed them first")
     return table.replace_schema_metadata(None)
 
 
 def _statistics(plan: _Plan, number: int) -> dict[str, dict[str, np.ndarray]]:
-    """Return what the source says of an episode's pictures, `c 1 1` per figure."""
+    """Return what the source says of an episode's images, `c 1 1` per figure."""
     if number not in plan.statistics:
         return {}
     with (plan.path / STATISTICS).open("rb") as file:
@@ -240,14 +238,14 @@ def _statistics(plan: _Plan, number: int) -> dict[str, dict[str, np.ndarray]]:
     }
 
 
-def _figures(said: Any, channels: int, key: str, where: str) -> dict[str, np.ndarray]:
+def _figures(stored: Any, channels: int, key: str, where: str) -> dict[str, np.ndarray]:
     found = {}
     sizes = dict.fromkeys((*FIGURES, *QUANTILES), channels) | {"count": 1}
     for name, size in sizes.items():
-        if name in QUANTILES and isinstance(said, dict) and name not in said:
+        if name in QUANTILES and isinstance(stored, dict) and name not in stored:
             continue
         try:
-            values = np.array(said[name], np.float64)
+            values = np.array(stored[name], np.float64)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{where} no {name!r} of {key!r}; copy it again") from error
         if values.size != size or not np.isfinite(values).all():

@@ -1,7 +1,7 @@
-"""RLDS as tensorflow_datasets writes it: TFRecord files and features.json; no TensorFlow is needed.
+"""RLDS as tensorflow_datasets writes it (TFRecord and features.json), read without TensorFlow.
 
-An episode is one record; everything under `steps` is the values of all its steps, one after the
-other. Columns whose shape varies, embeddings and other columns that no one asked for are dropped.
+An episode is one record; entries under `steps` hold the values of all its steps in order. Columns
+of varying shape, embeddings and columns that were not requested are dropped.
 """
 
 import json
@@ -15,20 +15,13 @@ from typing import Any
 import numpy as np
 
 from vla.data import tfrecord
-from vla.data.decode import decoded
-from vla.data.source import (
-    Source,
-    SourceEpisode,
-    Wanted,
-    channel_names,
-    feature_table,
-    fingerprint,
-    plain_episode,
-)
+from vla.data.decode import decode_image
+from vla.data.episode import EpisodeData, episode_data, feature_table
+from vla.data.source import ImportOptions, Source, channel_names, fingerprint
 
 FEATURES = "features.json"
 STATES = ("observation/state", "observation/proprio")
-"""Names of the state, the first that there is."""
+"""Names of the state; the first that exists is used."""
 TEXTS = (
     "language_instruction",
     "observation/natural_language_instruction",
@@ -48,12 +41,12 @@ class _Leaf:
     numeric: bool
 
 
-def recognises(path: Path) -> bool:
+def recognizes(path: Path) -> bool:
     """Return whether a folder holds RLDS, or one version of it that does."""
     return path.is_dir() and _home(path) is not None
 
 
-def open_source(path: Path, wanted: Wanted) -> Source:
+def open_source(path: Path, options: ImportOptions) -> Source:
     """Describe an RLDS data set.
 
     Raises:
@@ -62,13 +55,13 @@ def open_source(path: Path, wanted: Wanted) -> Source:
     home = _home(path)
     assert home is not None
     leaves = _leaves(home / FEATURES)
-    files, told = _shards(home, wanted.split)
-    if wanted.fps is None:
-        raise ValueError(f"{path}: RLDS says no rate; give it with --fps")
-    state = _chosen(path, leaves, wanted.state, STATES, "state", "observation/")
-    action = _chosen(path, leaves, wanted.action, ("action",), "action", "action/")
-    text = "" if wanted.task else next((name for name in TEXTS if name in leaves), "")
-    if not text and not wanted.task:
+    files, notes = _shards(home, options.split)
+    if options.fps is None:
+        raise ValueError(f"{path}: RLDS defines no rate; give it with --fps")
+    state = _chosen(path, leaves, options.state, STATES, "state", "observation/")
+    action = _chosen(path, leaves, options.action, ("action",), "action", "action/")
+    text = "" if options.task else next((name for name in TEXTS if name in leaves), "")
+    if not text and not options.task:
         raise ValueError(f"{path}: has none of {', '.join(TEXTS)}; give --task TEXT")
     cameras = {
         name: leaf.shape
@@ -87,7 +80,7 @@ def open_source(path: Path, wanted: Wanted) -> Source:
     used = {*views.values(), *state, *action, text, *SCALARS, *TEXTS, "is_first", "is_last"}
     dropped = [name for name in leaves if name not in used]
     return Source(
-        format="rlds", fps=wanted.fps, robot=None,
+        format="rlds", fps=options.fps, robot=None,
         features=feature_table(
             {camera: sizes[name] for camera, name in views.items()},
             channel_names({_short(n): _width(leaves[n]) for n in state}),
@@ -96,10 +89,10 @@ def open_source(path: Path, wanted: Wanted) -> Source:
         names=[f"{file.name}, episode at byte {at}" for file, at in records],
         read=partial(_read, _Plan(
             records=records, leaves=leaves, state=state, action=action, text=text,
-            task=wanted.task, fps=wanted.fps, views=views, sizes=sizes,
+            task=options.task, fps=options.fps, views=views, sizes=sizes,
         )),
         fingerprint=fingerprint([*files, home / FEATURES]),
-        told=(*told, *([f"dropped: {', '.join(dropped)}"] if dropped else [])),
+        notes=(*notes, *([f"dropped: {', '.join(dropped)}"] if dropped else [])),
     )  # fmt: skip
 
 
@@ -118,7 +111,7 @@ class _Plan:
     sizes: Mapping[str, tuple[int, int]]
 
 
-def _read(plan: _Plan, number: int) -> SourceEpisode:
+def _read(plan: _Plan, number: int) -> EpisodeData:
     file, at = plan.records[number]
     where = f"{file}, episode at byte {at}"
     try:
@@ -143,13 +136,13 @@ def _read(plan: _Plan, number: int) -> SourceEpisode:
         if name in plan.leaves:
             columns[key] = column(name)[:, 0].astype(kind)
     task = plan.task or _text(values.get(f"steps/{plan.text}"), where)
-    pictures = {
-        f"observation.images.{camera}": _pictures(
+    images = {
+        f"observation.images.{camera}": _images(
             values.get(f"steps/{name}", []), where, plan.sizes[name]
         )
         for camera, name in plan.views.items()
     }
-    return plain_episode(columns, task, plan.fps, pictures)
+    return episode_data(columns, task, plan.fps, images)
 
 
 def _text(found: Any, where: str) -> str:
@@ -164,15 +157,15 @@ def _text(found: Any, where: str) -> str:
         raise ValueError(f"{where}: the instruction is no text ({error}); give --task") from error
 
 
-def _pictures(
+def _images(
     encoded: Any, where: str, size_hw: tuple[int, int] | None = None
 ) -> Iterator[np.ndarray]:
     for step, data in enumerate(encoded):
         try:
-            pixels = decoded(data, size_hw)
+            pixels = decode_image(data, size_hw)
         except ValueError as error:
             raise ValueError(
-                f"{where}: picture {step} is damaged ({error}); copy it again"
+                f"{where}: image {step} is damaged ({error}); copy it again"
             ) from error
         yield pixels
 
@@ -211,17 +204,17 @@ def _flat(place: str, features: Mapping[str, Any]) -> Iterator[tuple[str, _Leaf]
         elif "text" in feature:
             yield f"{place}{name}", _Leaf(kind="text", shape=(), numeric=False)
         elif "tensor" in feature:
-            said = feature["tensor"]
-            kind, shape = said.get("dtype", ""), _shape(said)
-            plain = said.get("encoding", "none") == "none" and all(n > 0 for n in shape)
+            spec = feature["tensor"]
+            kind, shape = spec.get("dtype", ""), _shape(spec)
+            plain = spec.get("encoding", "none") == "none" and all(n > 0 for n in shape)
             numeric = plain and kind.startswith(("float", "int", "uint", "bool"))
             # Text of older sets is a tensor of strings.
             word = "text" if kind == "string" and not shape else "tensor"
             yield f"{place}{name}", _Leaf(kind=word, shape=shape, numeric=numeric)
 
 
-def _shape(said: Mapping[str, Any]) -> tuple[int, ...]:
-    return tuple(int(n) for n in said.get("shape", {}).get("dimensions", ()))
+def _shape(spec: Mapping[str, Any]) -> tuple[int, ...]:
+    return tuple(int(n) for n in spec.get("shape", {}).get("dimensions", ()))
 
 
 def _width(leaf: _Leaf) -> int:
@@ -280,14 +273,14 @@ def _shards(home: Path, split: str) -> tuple[list[Path], list[str]]:
             f"({len(missing)} in all); copy them again"
         )
     other = [name for name in found if name != chosen]
-    told = [f"left out: split {', '.join(other)} (--split)"] if other else []
-    return [file for _, file in sorted(found[chosen].items())], told
+    notes = [f"left out: split {', '.join(other)} (--split)"] if other else []
+    return [file for _, file in sorted(found[chosen].items())], notes
 
 
 def _sizes(
     record: tuple[Path, int], cameras: Mapping[str, tuple[int, ...]]
 ) -> dict[str, tuple[int, int]]:
-    """Return height and width of each camera; a shape that leaves them open asks a picture."""
+    """Return height and width of each camera; a shape that leaves them open asks an image."""
     values: dict[str, Any] = {}
     sizes = {}
     for name, shape in cameras.items():
@@ -295,10 +288,8 @@ def _sizes(
             sizes[name] = shape[:2]
             continue
         values = values or tfrecord.parse_example(tfrecord.read_record(*record))
-        first = next(_pictures(values.get(f"steps/{name}", []), str(record[0])), None)
+        first = next(_images(values.get(f"steps/{name}", []), str(record[0])), None)
         if first is None:
-            raise ValueError(
-                f"{record[0]}: its first episode has no picture {name!r}; copy it again"
-            )
+            raise ValueError(f"{record[0]}: its first episode has no image {name!r}; copy it again")
         sizes[name] = first.shape[:2]
     return {name: (int(h), int(w)) for name, (h, w) in sizes.items()}

@@ -1,7 +1,7 @@
 """HDF5 as robomimic, robosuite and LIBERO write it: `data/demo_N` with `obs/*` and `actions`.
 
-Pictures are arrays u8 `t h w 3`. States of the simulator, next_obs, depth and the columns that no
-one asked for are dropped.
+Images are arrays u8 `t h w 3`. States of the simulator, next_obs, depth and the columns that were
+not requested are dropped.
 """
 
 import json
@@ -15,50 +15,43 @@ from typing import Any
 import h5py
 import numpy as np
 
-from vla.data.source import (
-    Source,
-    SourceEpisode,
-    Wanted,
-    channel_names,
-    feature_table,
-    fingerprint,
-    plain_episode,
-)
+from vla.data.episode import EpisodeData, episode_data, feature_table
+from vla.data.source import ImportOptions, Source, channel_names, fingerprint
 
-USUAL = ("robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos")
-"""What robomimic's own policies see."""
+DEFAULT_STATE = ("robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos")
+"""State of robomimic's own policies."""
 SUFFIXES = (".hdf5", ".h5")
 CHUNK = 64
-"""Pictures that are read at once."""
+"""Images per read."""
 SCALARS = {"rewards": ("next.reward", "float32"), "dones": ("next.done", "bool")}
 
 
-def recognises(path: Path) -> bool:
+def recognizes(path: Path) -> bool:
     """Return whether `path` is an HDF5 file, or a folder of them."""
     files = _files(path)
     return bool(files) and all(h5py.is_hdf5(file) for file in files)
 
 
-def open_source(path: Path, wanted: Wanted) -> Source:
+def open_source(path: Path, options: ImportOptions) -> Source:
     """Describe one or several robomimic files.
 
     Raises:
         ValueError: what is missing or damaged, and what to give.
     """
     files = _files(path)
-    demos = [(file, name) for file in files for name in _demos(file, wanted.split)]
+    demos = [(file, name) for file in files for name in _demos(file, options.split)]
     if not demos:
         raise ValueError(f"{path}: holds no demonstration; copy it again")
     with _opened(demos[0][0]) as root:
         group = _group(root, demos[0])
         cameras, numbers, dropped = _columns(demos[0], group)
-        state = _state(path, numbers, wanted.state)
+        state = _state(path, numbers, options.state)
         if not cameras:
-            raise ValueError(f"{path}: has no pictures u8 `t h w 3` under obs; render them first")
-        action = wanted.action or ("actions",)
+            raise ValueError(f"{path}: has no images u8 `t h w 3` under obs; render them first")
+        action = options.action or ("actions",)
         action_sizes = {name: _vector(group, name, demos[0]).shape[1] for name in action}
         scalars = {key: kind for name, (key, kind) in SCALARS.items() if name in group}
-        fps = wanted.fps or _rate(path, root["data"].attrs)
+        fps = options.fps or _rate(path, root["data"].attrs)
         size = {_camera(name): shape for name, shape in cameras.items()}
     dropped += [name for name in numbers if name not in state]
     return Source(
@@ -71,10 +64,10 @@ def open_source(path: Path, wanted: Wanted) -> Source:
         names=[f"{file.name}, {name}" for file, name in demos],
         read=partial(_read, _Plan(
             demos=demos, cameras=cameras, state=state, action=tuple(action), scalars=scalars,
-            task=wanted.task, fps=fps,
+            task=options.task, fps=fps,
         )),
         fingerprint=fingerprint(files),
-        told=(f"dropped: {', '.join(f'obs/{n}' for n in dropped)}",) if dropped else (),
+        notes=(f"dropped: {', '.join(f'obs/{n}' for n in dropped)}",) if dropped else (),
     )  # fmt: skip
 
 
@@ -91,7 +84,7 @@ class _Plan:
     fps: int
 
 
-def _read(plan: _Plan, number: int) -> SourceEpisode:
+def _read(plan: _Plan, number: int) -> EpisodeData:
     file, name = demo = plan.demos[number]
     with _opened(file) as root:
         data, group = root["data"], _group(root, demo)
@@ -116,13 +109,13 @@ def _read(plan: _Plan, number: int) -> SourceEpisode:
     found |= {
         SCALARS[source][0]: values.astype(SCALARS[source][1]) for source, values in columns.items()
     }
-    pictures = {
-        f"observation.images.{_camera(key)}": _pictures(file, f"data/{name}/obs/{key}")
+    images = {
+        f"observation.images.{_camera(key)}": _images(file, f"data/{name}/obs/{key}")
         for key in plan.cameras
     }
     if not task:
         raise ValueError(f"{file}, {name}: says no instruction; give one with --task TEXT")
-    return plain_episode(found, task, plan.fps, pictures)
+    return episode_data(found, task, plan.fps, images)
 
 
 def _files(path: Path) -> list[Path]:
@@ -200,9 +193,9 @@ def _state(path: Path, numbers: Mapping[str, int], asked: tuple[str, ...]) -> tu
                 f"{path}: no column of numbers {name!r} under obs for the state; it has "
                 f"{', '.join(numbers)}"
             )
-    usual = tuple(name for name in USUAL if name in numbers)
+    usual = tuple(name for name in DEFAULT_STATE if name in numbers)
     rest = tuple(name for name in sorted(numbers) if not name.startswith("object"))
-    found = asked or (usual if len(usual) == len(USUAL) else rest)
+    found = asked or (usual if len(usual) == len(DEFAULT_STATE) else rest)
     if not found:
         raise ValueError(f"{path}: found no state under obs; name its columns with --state")
     return found
@@ -233,11 +226,11 @@ def _read_rows(data: Any, rows: slice, what: str) -> np.ndarray:
         raise ValueError(f"{what} cannot be read ({error}); copy it again") from error
 
 
-def _pictures(file: Path, key: str) -> Iterator[np.ndarray]:
+def _images(file: Path, key: str) -> Iterator[np.ndarray]:
     with _opened(file) as root:
         data = root.get(key)
         if not isinstance(data, h5py.Dataset) or data.ndim != 4 or data.dtype != np.uint8:
-            raise ValueError(f"{file}: has no pictures {key}; leave the demonstration out")
+            raise ValueError(f"{file}: has no images {key}; leave the demonstration out")
         for start in range(0, len(data), CHUNK):
             yield from _read_rows(data, slice(start, start + CHUNK), f"{file}: {key}")
 

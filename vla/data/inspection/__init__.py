@@ -1,1 +1,1 @@
-"""What is in a data set and what is wrong with it: numbers, pictures, page, `vla data inspect`."""
+"""What is in a data set and what is wrong with it: numbers, images, page, `vla data inspect`."""

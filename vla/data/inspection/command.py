@@ -1,7 +1,7 @@
-"""`vla data inspect`: what is in a data set and what is wrong with it, as a page, text and JSON.
+"""`vla data inspect`: reports contents and problems of a data set as a page, text and JSON.
 
-Files that were looked at are kept beside the page until it is written, so an inspection that was
-interrupted goes on where it was. The data set is never touched.
+Scans of files are kept next to the page until it is written, so an interrupted inspection resumes.
+The data set is never changed.
 """
 
 import dataclasses
@@ -16,74 +16,75 @@ from typing import Any
 
 import tyro
 
-from vla import arguments
 from vla.contracts import registry
-from vla.data.bar import bar, stoppable
 from vla.data.info import DatasetInfo
+from vla.data.inspection import images, page
 from vla.data.inspection import numbers as detectors
-from vla.data.inspection import page, pictures
 from vla.data.inspection.finding import ERROR, NOTE, WARNING, Finding
+from vla.data.inspection.images import FileScan, ScanJob
 from vla.data.inspection.numbers import Numbers
-from vla.data.inspection.pictures import Job, Seen
+from vla.data.progress_bar import bar, sigterm_as_interrupt
 from vla.data.reader import open_dataset, read_columns, read_timestamps
 from vla.data.source import fingerprint
-from vla.interrupted import Interrupted
+from vla.utils import arguments
+from vla.utils.interrupted import Interrupted
 
 
 @dataclass(frozen=True, kw_only=True)
 class InspectConfig:
-    """Which data set to look at, and where the page goes."""
+    """Settings of an inspection."""
 
     data: tyro.conf.Positional[Path]
     """A LeRobotDataset v3."""
     out: Path | None = None
-    """File of the page; NAME_inspection.html beside the data set if not given."""
+    """HTML file to write; NAME_inspection.html next to the data set if not given."""
     robot: str | None = None
-    """The arm, whose limits count: a file name under vla/robots; the one that the set names."""
+    """Robot whose limits are checked: a file name under vla/robots; that of the data set if not
+    given."""
     json: bool = False
     """Print the summary as JSON."""
     strict: bool = False
-    """End with exit code 1 if there is an error."""
+    """Exit with code 1 if there is an error."""
 
 
 def main(argv: list[str]) -> int:
     """Run `vla data inspect DATA`; return the exit code.
 
     Raises:
-        ValueError: the set cannot be read at all.
-        Interrupted: Ctrl-C or SIGTERM; files that were looked at are kept.
+        ValueError: the data set cannot be read at all.
+        Interrupted: Ctrl-C or SIGTERM; finished scans are kept.
     """
     config = arguments.read(InspectConfig, argv, "vla data inspect")
     out = config.out or config.data.resolve().with_name(
         f"{config.data.resolve().name}_inspection.html"
     )
     begin = time.perf_counter()
-    numbers, seen, findings = inspect(config.data, out, config.robot)
-    page.write(out, numbers, seen, findings)
+    numbers, scans, findings = inspect(config.data, out, config.robot)
+    page.write(out, numbers, scans, findings)
     shutil.rmtree(_parts(out), ignore_errors=True)
-    said = summary(numbers, seen, findings)
+    result = summary(numbers, scans, findings)
     if config.json:
-        print(json.dumps({**said, "page": str(out)}, indent=1))
+        print(json.dumps({**result, "page": str(out)}, indent=1))
     else:
         seconds = time.perf_counter() - begin
-        looked = sum(len(one.rows) for several in seen.values() for one in several)
-        print("\n".join(told(numbers, findings)))
-        print(f"{looked:,} pictures in {seconds:.1f} s ({looked / seconds:,.0f}/s); page: {out}")
+        count = sum(len(scan.rows) for parts in scans.values() for scan in parts)
+        print("\n".join(lines(numbers, findings)))
+        print(f"{count:,} images in {seconds:.1f} s ({count / seconds:,.0f}/s); page: {out}")
     return int(config.strict and any(f.severity == ERROR for f in findings))
 
 
 def inspect(
     data: Path, out: Path, robot: str | None = None
-) -> tuple[Numbers, dict[str, list[Seen]], list[Finding]]:
-    """Look at all of a data set.
+) -> tuple[Numbers, dict[str, list[FileScan]], list[Finding]]:
+    """Inspect a data set.
 
     Args:
         data: The data set.
-        out: File of the page; what was seen is kept beside it.
-        robot: The arm; the one that the set names if None.
+        out: File of the page; scans are kept next to it.
+        robot: Name of the robot; that of the data set if None.
 
     Returns:
-        Its numbers, what was seen by name of the camera, and the findings, the worst first.
+        Its numbers, the scans by camera name, and the findings, errors first.
     """
     info = open_dataset(data, content=False)
     columns = read_columns(info)
@@ -92,17 +93,17 @@ def inspect(
         robot=_robot(info, robot),
     )  # fmt: skip
     findings = detectors.find(numbers)
-    seen = _look(info, out)
+    scans = _scan(info, out)
     for camera in info.cameras:
-        findings += pictures.find(numbers, camera, seen[camera.name])
+        findings += images.find(numbers, camera, scans[camera.name])
     order = (ERROR, WARNING, NOTE)
-    return numbers, seen, sorted(findings, key=lambda f: order.index(f.severity))
+    return numbers, scans, sorted(findings, key=lambda f: order.index(f.severity))
 
 
 def summary(
-    numbers: Numbers, seen: Mapping[str, Sequence[Seen]], findings: Sequence[Finding]
+    numbers: Numbers, scans: Mapping[str, Sequence[FileScan]], findings: Sequence[Finding]
 ) -> dict[str, Any]:
-    """Return the whole of it as JSON types."""
+    """Return the result as JSON types."""
     info = numbers.info
     return {
         "data": str(info.path), "robot": info.robot, "fps": info.fps,
@@ -110,14 +111,14 @@ def summary(
         "lengths": {
             name: int(value)
             for name, value in zip(
-                ("min", "median", "max"), page.three(info.lengths), strict=True
+                ("min", "median", "max"), page.min_median_max(info.lengths), strict=True
             )
         },
         "tasks": page.tasks(info),
         "cameras": {
             c.name: {
                 "height_px": c.height_px, "width_px": c.width_px,
-                "pictures": sum(len(one.rows) for one in seen[c.name]),
+                "images": sum(len(scan.rows) for scan in scans[c.name]),
             }
             for c in info.cameras
         },
@@ -126,22 +127,22 @@ def summary(
     }  # fmt: skip
 
 
-def told(numbers: Numbers, findings: Sequence[Finding]) -> list[str]:
-    """Return the summary for a terminal."""
+def lines(numbers: Numbers, findings: Sequence[Finding]) -> list[str]:
+    """Return the summary as lines of text."""
     info = numbers.info
-    shortest, usual, longest = page.three(info.lengths)
-    lines = [
+    shortest, median, longest = page.min_median_max(info.lengths)
+    text = [
         f"{info.path}: {info.num_episodes} episodes of {shortest:.0f} to {longest:.0f} frames "
-        f"(median {usual:.0f}), {info.num_frames:,} frames at {info.fps:g} Hz, "
+        f"(median {median:.0f}), {info.num_frames:,} frames at {info.fps:g} Hz, "
         f"{len(page.tasks(info))} instructions, {len(info.cameras)} cameras"
     ]
-    lines += [f"{finding.severity}: {finding.sentence}" for finding in findings]
+    text += [f"{finding.severity}: {finding.message}" for finding in findings]
     counts = {s: sum(f.severity == s for f in findings) for s in (ERROR, WARNING)}
-    return [*lines, f"{counts[ERROR]} errors, {counts[WARNING]} warnings"]
+    return [*text, f"{counts[ERROR]} errors, {counts[WARNING]} warnings"]
 
 
 def _robot(info: DatasetInfo, name: str | None) -> Any:
-    """Return the arm's description; that of the set's own name only if there is such an arm."""
+    """Return the robot's description; None if none is given and that of the data is unknown."""
     if name is None and info.robot not in registry.names("vla.robots"):
         return None
     return registry.load("vla.robots", name or str(info.robot)).SPEC
@@ -151,33 +152,33 @@ def _parts(out: Path) -> Path:
     return out.with_name(out.name + ".parts")
 
 
-def _look(info: DatasetInfo, out: Path) -> dict[str, list[Seen]]:
-    """Look at every file that was not looked at before."""
-    parts, jobs = _parts(out), pictures.jobs(info)
+def _scan(info: DatasetInfo, out: Path) -> dict[str, list[FileScan]]:
+    """Scan every file that was not scanned before."""
+    parts, jobs = _parts(out), images.jobs(info)
     parts.mkdir(parents=True, exist_ok=True)
-    wanted = pictures.shown_rows(info)
-    seen: dict[str, list[Seen]] = {camera.name: [] for camera in info.cameras}
+    wanted = images.sample_rows(info)
+    scans: dict[str, list[FileScan]] = {camera.name: [] for camera in info.cameras}
     done = 0
     try:
-        with stoppable(), bar("pictures") as shown:
-            line = shown.add_task("looking", total=info.num_frames * len(info.cameras))
+        with sigterm_as_interrupt(), bar("images") as progress:
+            line = progress.add_task("scanning", total=info.num_frames * len(info.cameras))
             for job in jobs:
                 place = parts / _name(info, job)
-                found = pictures.kept(place)
-                if found is None:
-                    found = pictures.look(info, job, wanted, lambda n: shown.advance(line, n))
-                    pictures.keep(found, place)
+                scan = images.load(place)
+                if scan is None:
+                    scan = images.scan(info, job, wanted, lambda n: progress.advance(line, n))
+                    images.save(scan, place)
                 else:
-                    shown.advance(line, len(found.rows))
-                seen[job.camera.name].append(found)
+                    progress.advance(line, len(scan.rows))
+                scans[job.camera.name].append(scan)
                 done += 1
     except KeyboardInterrupt:
-        raise Interrupted(f"{done} of {len(jobs)} files were looked at ({parts})") from None
-    return seen
+        raise Interrupted(f"{done} of {len(jobs)} files were scanned ({parts})") from None
+    return scans
 
 
-def _name(info: DatasetInfo, job: Job) -> str:
-    """Return under which name what was seen is kept: another once the file or the set changes."""
+def _name(info: DatasetInfo, job: ScanJob) -> str:
+    """Return the name of a saved scan; it changes with the file and the data set."""
     files = [info.path / "meta/info.json", *info.path.glob("meta/episodes/*/*.parquet")]
     files += [job.file] * job.file.is_file()
     key = f"{job.camera.key} {job.file} {fingerprint(files)}"

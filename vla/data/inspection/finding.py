@@ -1,25 +1,25 @@
-"""What is wrong with a data set, in sentences; who finds it is in the modules beside this one."""
+"""Findings of an inspection; the detectors are in the other modules of this folder."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 SHOWN = 6
-"""How many episodes a sentence names."""
+"""Episodes that a message names."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that is wrong."""
+    """One problem or observation."""
 
     severity: str
-    """error: must not be learned from as it is; warning: look at it; note: good to know."""
+    """error: do not train on it; warning: check it; note: for information."""
     kind: str
-    """Which detector found it."""
-    sentence: str
-    """What, where, and what to do."""
+    """Detector."""
+    message: str
+    """What is wrong, where, and what to do, in one sentence."""
     episodes: tuple[int, ...] = ()
-    """Where, if it is not all of the set."""
+    """Affected episodes; empty if it is the whole data set."""
 
 
 def named(episodes: Sequence[int]) -> str:

@@ -1,7 +1,7 @@
-"""Detectors of what is wrong in states, actions, times and instructions; pictures are beside it.
+"""Detectors of problems in states, actions, timestamps and instructions.
 
-Each takes `Numbers` and yields findings. A channel's range is from its 1st to its 99th percentile,
-so that what is rare does not decide what is usual.
+Each takes `Numbers` and yields findings. The range of a channel is that from its 1st to its 99th
+percentile, to be robust against outliers.
 """
 
 import hashlib
@@ -15,34 +15,34 @@ from vla.data.info import DatasetInfo
 from vla.data.inspection.finding import ERROR, NOTE, WARNING, Finding, count, named
 
 OUTLIER = 6.0
-"""Robust z-score beyond which a value is one."""
+"""Robust z-score above which a value is an outlier."""
 NORMAL_MAD, NORMAL_RANGE = 1.4826, 4.653
-"""Of a normal distribution: deviation per median deviation; range of 98 % per deviation."""
+"""Normal distribution: standard deviations per median deviation; range of 98 % per deviation."""
 BEYOND = 0.01
-"""Share of a joint's range by which a limit may be passed."""
+"""Tolerance of joint limits, relative to their range."""
 STILL, MOVES = 1e-4, 0.1
-"""Shares of a channel's range: below, it stands still; above, it moves."""
+"""Relative to a channel's range: below the first it is static, above the second it moves."""
 LONG_S, LONG_FRAMES = 1.0, 10
-"""What lasts at least this long, both, is long."""
+"""Minimum duration of a fault: the larger of both."""
 LATE_S = 0.3
-"""How long an arm may take to begin to follow."""
+"""Time that an arm may take to start following."""
 STOCK_S = 1e-4
-"""Stock LeRobot refuses a frame whose time is off by more."""
+"""Largest timestamp error that LeRobot accepts."""
 POINTS, NEAR = 32, 0.02
-"""Episodes are compared at so many points, and alike if within this share of the ranges."""
+"""Points at which episodes are compared, and largest relative distance of near duplicates."""
 FEW, BLOCK = 8, 4096
-"""Numbers of an episode that are compared first, and episodes that are compared at once."""
+"""Numbers per episode that are compared first, and episodes per block."""
 LAGS = 15
-"""Frames of lag that are tried, either way."""
+"""Largest lag in frames that is tried, in both directions."""
 SLOW_S = 0.5
-"""A longer lag is told as a warning."""
+"""A longer lag is a warning."""
 FOLLOWS = 0.5
-"""Correlation above which a state follows its action."""
+"""Correlation above which the state follows the action."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers:
-    """Every number of a data set."""
+    """All numbers of a data set."""
 
     info: DatasetInfo
     state: np.ndarray
@@ -52,7 +52,7 @@ class Numbers:
     timestamp: np.ndarray
     """f64 `n`, seconds."""
     robot: RobotSpec | None
-    """The arm, if it is known."""
+    """The robot, if it is known."""
 
     def rows(self, episode: int) -> slice:
         """Return the rows of an episode."""
@@ -63,30 +63,40 @@ class Numbers:
         return (np.searchsorted(self.info.offsets, rows, side="right") - 1).tolist()
 
     def place(self, rows: np.ndarray) -> str:
-        """Return "3 frames of episode 1" for rows."""
+        """Return text such as "3 frames of episode 1" for rows."""
         return f"{count(len(rows), 'frame')} of {named(self.episodes(rows))}"
 
     @property
     def long(self) -> int:
-        """Frames that are long."""
+        """Minimum duration of a fault in frames."""
         return max(LONG_FRAMES, round(LONG_S * self.info.fps))
 
     @property
     def paired(self) -> bool:
-        """Whether action channel i tells state channel i where to be."""
+        """Whether action channel i is the target of state channel i."""
         same = self.info.state_names == self.info.action_names
         return same or (self.robot is not None and self.state.shape == self.action.shape)
 
 
 def ranges(values: np.ndarray) -> np.ndarray:
-    """Return the range of each channel, f64 `d`, without what is not finite."""
+    """Return the range of the finite values of each channel, f64 `d`."""
     low, high = np.nanquantile(np.where(np.isfinite(values), values, np.nan), (0.01, 0.99), axis=0)
     return np.nan_to_num(high - low).astype(np.float64)
 
 
 def find(numbers: Numbers) -> list[Finding]:
-    """Return what every detector finds."""
-    detectors = (not_finite, off_grid, short, unnamed, duplicates, beyond, outliers, stuck, lag)
+    """Return the findings of all detectors."""
+    detectors = (
+        not_finite,
+        off_grid,
+        short,
+        unnamed,
+        duplicates,
+        beyond,
+        outliers,
+        static_joints,
+        lag,
+    )
     return [finding for detect in detectors for finding in detect(numbers)]
 
 
@@ -107,9 +117,9 @@ def not_finite(numbers: Numbers) -> Iterator[Finding]:
             frame = int(rows[0] - numbers.info.offsets[where[0]])
             yield Finding(
                 severity=ERROR, kind="not finite", episodes=tuple(sorted(set(where))),
-                sentence=f"{what} {names[channel]!r} is no number in "
+                message=f"{what} {names[channel]!r} is no number in "
                 f"{numbers.place(rows)}, first in frame {frame} of episode {where[0]}: training "
-                "refuses the set; mend or drop them",
+                "refuses the data set; repair or drop them",
             )  # fmt: skip
 
 
@@ -119,7 +129,7 @@ def off_grid(numbers: Numbers) -> Iterator[Finding]:
     frame = np.arange(info.num_frames) - np.repeat(info.offsets[:-1], info.lengths)
     off = np.abs(numbers.timestamp - frame / info.fps)
     off = np.where(np.isfinite(off), off, np.inf)
-    # A float32 of many seconds has steps of its own.
+    # float32 has a coarse resolution at many seconds.
     allowed = np.maximum(STOCK_S, 2 * np.spacing((frame / info.fps).astype(np.float32)))
     gaps, slight = off > 0.5 / info.fps, off > allowed
     for severity, rows in ((ERROR, gaps), (WARNING, slight & ~gaps)):
@@ -128,16 +138,19 @@ def off_grid(numbers: Numbers) -> Iterator[Finding]:
             continue
         where = numbers.episodes(at)
         what, advice = (
-            ("over half a frame", "frames were lost or the rate is wrong; record anew or drop them")
+            (
+                "over half a frame",
+                "frames were lost or the rate is wrong; record again or drop them",
+            )
             if severity == ERROR
             else (
                 f"up to {off[at].max() * 1e3:.1f} ms",
-                "stock LeRobot refuses such frames; write frame / fps in their place",
+                "stock LeRobot refuses such frames; write frame / fps instead",
             )
         )
         yield Finding(
             severity=severity, kind="time", episodes=tuple(sorted(set(where))),
-            sentence=f"timestamps of {numbers.place(at)} are off the grid "
+            message=f"timestamps of {numbers.place(at)} are off the grid "
             f"of {info.fps:g} Hz by {what}, first in frame {frame[at[0]]} of episode {where[0]}: "
             f"{advice}",
         )  # fmt: skip
@@ -146,19 +159,19 @@ def off_grid(numbers: Numbers) -> Iterator[Finding]:
 def short(numbers: Numbers) -> Iterator[Finding]:
     """Find episodes of one frame, and of a length unlike the others."""
     lengths = numbers.info.lengths
-    one = np.flatnonzero(lengths == 1).tolist()
-    if one:
+    single = np.flatnonzero(lengths == 1).tolist()
+    if single:
         yield Finding(
-            severity=ERROR, kind="one frame", episodes=tuple(one),
-            sentence=f"{named(one)} of one frame: nothing happens in it; drop it",
+            severity=ERROR, kind="one frame", episodes=tuple(single),
+            message=f"{named(single)} of one frame: nothing happens in it; drop it",
         )  # fmt: skip
     z = robust_z(lengths[:, None].astype(float))[:, 0]
-    odd = [e for e in np.flatnonzero(z > OUTLIER).tolist() if e not in one]
+    odd = [e for e in np.flatnonzero(z > OUTLIER).tolist() if e not in single]
     if odd:
         yield Finding(
             severity=WARNING, kind="length", episodes=tuple(odd),
-            sentence=f"{named(odd)} of unusual length ({lengths[odd].min()} to "
-            f"{lengths[odd].max()} frames, the usual one has {int(np.median(lengths))}): see "
+            message=f"{named(odd)} of unusual length ({lengths[odd].min()} to "
+            f"{lengths[odd].max()} frames, the median is {int(np.median(lengths))}): see "
             "whether the recorder was stopped late or early",
         )  # fmt: skip
 
@@ -169,23 +182,23 @@ def unnamed(numbers: Numbers) -> Iterator[Finding]:
     if without:
         yield Finding(
             severity=ERROR, kind="no instruction", episodes=tuple(without),
-            sentence=f"{named(without)} without an instruction: a policy would learn to ignore "
-            "what it is told; write one into meta/tasks.parquet",
+            message=f"{named(without)} without an instruction: a policy would learn to ignore "
+            "instructions; write one into meta/tasks.parquet",
         )  # fmt: skip
 
 
 def duplicates(numbers: Numbers) -> Iterator[Finding]:
     """Find episodes whose states and actions are those of another one, or nearly."""
-    seen: dict[bytes, int] = {}
+    hashes: dict[bytes, int] = {}
     same, shapes, alone = [], [], []
     values = np.concatenate([numbers.state, numbers.action], axis=1)
     scale = np.concatenate([ranges(numbers.state), ranges(numbers.action)])
     moving = scale > 0
-    # Far from 0, float32 would be too coarse.
+    # Center the values: far from 0, float32 is too coarse.
     centre = [np.median(v[np.isfinite(v)]) for v in values[:, moving].T]
     for e in range(numbers.info.num_episodes):
         rows = values[numbers.rows(e)]
-        first = seen.setdefault(hashlib.blake2b(rows.tobytes(), digest_size=16).digest(), e)
+        first = hashes.setdefault(hashlib.blake2b(rows.tobytes(), digest_size=16).digest(), e)
         if first != e:
             same.append((first, e))
         elif len(rows) > 1 and moving.any():
@@ -195,7 +208,7 @@ def duplicates(numbers: Numbers) -> Iterator[Finding]:
     if same:
         yield Finding(
             severity=ERROR, kind="duplicate", episodes=tuple(e for _, e in same),
-            sentence=f"{named([e for _, e in same])} with the states and actions of an earlier one "
+            message=f"{named([e for _, e in same])} with the states and actions of an earlier one "
             f"(episode {same[0][1]} is episode {same[0][0]}): they count twice and leak from "
             "training to validation; drop them",
         )  # fmt: skip
@@ -203,7 +216,7 @@ def duplicates(numbers: Numbers) -> Iterator[Finding]:
     if near:
         yield Finding(
             severity=WARNING, kind="near duplicate", episodes=tuple(e for _, e in near),
-            sentence=f"{named([e for _, e in near])} within {NEAR:.0%} of an earlier one all along "
+            message=f"{named([e for _, e in near])} within {NEAR:.0%} of an earlier one all along "
             f"(episode {near[0][1]} is like episode {near[0][0]}): see whether it was recorded "
             "twice; if so drop it",
         )  # fmt: skip
@@ -227,11 +240,11 @@ def _near(shapes: np.ndarray, episodes: list[int]) -> list[tuple[int, int]]:
     order = finite[np.argsort(shapes[finite].mean(axis=1), kind="stable")]
     shapes = shapes[order]
     mean = shapes.mean(axis=1)
-    # Means are rounded too.
+    # Allows for rounding of the means.
     ends = np.searchsorted(mean, mean + np.float32(1.01 * NEAR), side="right")
-    # Of most pairs, a few numbers that differ much from episode to episode say enough.
+    # A few numbers that vary most between episodes rule out most pairs.
     few = shapes[:, np.argsort(-shapes.std(axis=0), kind="stable")[:FEW]].T.copy()
-    found: dict[int, int] = {}
+    pairs: dict[int, int] = {}
     for place, end in enumerate(ends.tolist()):
         for first in range(place + 1, end, BLOCK):
             block = np.arange(first, min(first + BLOCK, end))
@@ -240,8 +253,8 @@ def _near(shapes: np.ndarray, episodes: list[int]) -> list[tuple[int, int]]:
             alike = block[np.abs(shapes[block] - shapes[place]).max(axis=1, initial=0) < NEAR]
             for j in alike.tolist():
                 pair = sorted((episodes[order[place]], episodes[order[j]]))
-                found.setdefault(pair[1], pair[0])
-    return sorted((first, second) for second, first in found.items())
+                pairs.setdefault(pair[1], pair[0])
+    return sorted((first, second) for second, first in pairs.items())
 
 
 def beyond(numbers: Numbers) -> Iterator[Finding]:
@@ -263,17 +276,17 @@ def beyond(numbers: Numbers) -> Iterator[Finding]:
                 worst = column[rows[np.argmax(np.abs(column[rows] - (low + high) / 2))]]
                 yield Finding(
                     severity=WARNING, kind="limits", episodes=tuple(sorted(set(where))),
-                    sentence=f"{what} {name!r} passes the limits of {numbers.robot.name} ({low:g} "
+                    message=f"{what} {name!r} passes the limits of {numbers.robot.name} ({low:g} "
                     f"to {high:g}) in {numbers.place(rows)}, up to {worst:g}: check "
                     "unit and calibration, or the robot's file",
                 )  # fmt: skip
 
 
 def robust_z(values: np.ndarray) -> np.ndarray:
-    """Return how many deviations each value `n d` is from its channel's median, 0 if unknown.
+    """Return the robust z-score of each value `n d`, 0 if unknown.
 
-    The deviation is the larger of what the median deviation and the range of 98 % of the values
-    say of a normal distribution: a gripper is open or closed and rarely in between.
+    The standard deviation is the larger of the estimates from the median deviation and from the
+    range of 98 % of the values, because a gripper is open or closed and rarely in between.
     """
     clean = np.where(np.isfinite(values), values, np.nan).astype(np.float64)
     distance = np.abs(clean - np.nanmedian(clean, axis=0))
@@ -292,7 +305,7 @@ def outliers(numbers: Numbers) -> Iterator[Finding]:
             episode = numbers.episodes(np.array([worst]))[0]
             yield Finding(
                 severity=WARNING, kind="outlier", episodes=tuple(sorted(set(where))),
-                sentence=f"{what} {names[channel]!r} is far from usual in "
+                message=f"{what} {names[channel]!r} is an outlier in "
                 f"{numbers.place(rows)}, worst in frame {worst - numbers.info.offsets[episode]} of "
                 f"episode {episode}: {values[worst, channel]:g}, {z[worst, channel]:.0f} robust "
                 "deviations from the median; look at the episode, drop it if a sensor failed",
@@ -300,7 +313,7 @@ def outliers(numbers: Numbers) -> Iterator[Finding]:
 
 
 def still_runs(values: np.ndarray, still: float) -> list[tuple[int, int]]:
-    """Return (first, end) of the stretches of values `t` within `still` of their first one."""
+    """Return (first, end) of the runs of values `t` within `still` of their first value."""
     runs, first = [], 0
     for t in range(1, len(values) + 1):
         if t == len(values) or not abs(values[t] - values[first]) <= still:
@@ -309,27 +322,27 @@ def still_runs(values: np.ndarray, still: float) -> list[tuple[int, int]]:
     return runs
 
 
-def stuck(numbers: Numbers) -> Iterator[Finding]:
-    """Find joints that stand still for long while their action moves."""
+def static_joints(numbers: Numbers) -> Iterator[Finding]:
+    """Find joints that are static while their action moves."""
     if not numbers.paired:
         return
-    usual = np.maximum(ranges(numbers.action), ranges(numbers.state))
+    scale = np.maximum(ranges(numbers.action), ranges(numbers.state))
     late = max(3, round(LATE_S * numbers.info.fps))
     for channel, name in enumerate(numbers.info.state_names):
-        found = []
+        runs = []
         for e in range(numbers.info.num_episodes):
             rows = numbers.rows(e)
             state, action = numbers.state[rows, channel], numbers.action[rows, channel]
-            for first, end in still_runs(state, STILL * usual[channel]):
-                asked = action[first : end - late]
-                if end - first >= numbers.long and np.ptp(asked) > MOVES * usual[channel] > 0:
-                    found.append((e, first, end))
-        if found:
-            e, first, end = found[0]
-            where = [e for e, _, _ in found]
+            for first, end in still_runs(state, STILL * scale[channel]):
+                target = action[first : end - late]
+                if end - first >= numbers.long and np.ptp(target) > MOVES * scale[channel] > 0:
+                    runs.append((e, first, end))
+        if runs:
+            e, first, end = runs[0]
+            where = [e for e, _, _ in runs]
             yield Finding(
                 severity=ERROR, kind="stuck", episodes=tuple(sorted(set(where))),
-                sentence=f"joint {name!r} stands still while its action moves in {named(where)}, "
+                message=f"joint {name!r} stands still while its action moves in {named(where)}, "
                 f"first in frames {first} to {end - 1} of episode {e}: its sensor or motor was "
                 "dead; drop them",
             )  # fmt: skip
@@ -342,35 +355,35 @@ def lag(numbers: Numbers) -> Iterator[Finding]:
     if np.array_equal(numbers.state, numbers.action):
         yield Finding(
             severity=WARNING, kind="lag",
-            sentence="every action is the state of the same frame: a policy would learn to stand "
-            "still; record what the arm was told, or shift actions by a frame",
+            message="every action is the state of the same frame: a policy would learn to stand "
+            "still; record the commands of the arm, or shift actions by a frame",
         )  # fmt: skip
         return
     frames, correlation = best_lag(numbers)
     if correlation < FOLLOWS:
         return
     seconds = frames / numbers.info.fps
-    told = (
+    text = (
         f"the state follows the action by {count(frames, 'frame')} ({seconds:.2f} s, correlation "
         f"{correlation:.2f})"
     )
     if frames < 0:
         yield Finding(
             severity=WARNING, kind="lag",
-            sentence=f"the state is {count(-frames, 'frame')} ({-seconds:.2f} s) ahead of the "
-            "action: actions were stamped late; shift them, or record anew",
+            message=f"the state is {count(-frames, 'frame')} ({-seconds:.2f} s) ahead of the "
+            "action: actions were stamped late; shift them, or record again",
         )  # fmt: skip
     else:
         slow = seconds > SLOW_S
         yield Finding(
             severity=WARNING if slow else NOTE, kind="lag",
-            sentence=told
+            message=text
             + (": check the clocks of arm and recorder" if slow else ": as an arm does"),
         )  # fmt: skip
 
 
 def best_lag(numbers: Numbers) -> tuple[int, float]:
-    """Return the lag in frames at which motion of state and action correlate most, and how much."""
+    """Return the lag in frames with the largest correlation of state and action, and that value."""
     scale = np.maximum(ranges(numbers.action), 1e-12)
     state, action = (
         np.where(np.isfinite(v), v, 0.0) / scale for v in (numbers.state, numbers.action)
@@ -378,11 +391,15 @@ def best_lag(numbers: Numbers) -> tuple[int, float]:
     sums = np.zeros((2 * LAGS + 1, 3))
     for e in range(numbers.info.num_episodes):
         rows = numbers.rows(e)
-        moved, told = np.diff(state[rows], axis=0), np.diff(action[rows], axis=0)
+        moved, commanded = np.diff(state[rows], axis=0), np.diff(action[rows], axis=0)
         for place, k in enumerate(range(-LAGS, LAGS + 1)):
-            a, b = (told[: len(told) - k], moved[k:]) if k >= 0 else (told[-k:], moved[:k])
+            a, b = (
+                (commanded[: len(commanded) - k], moved[k:])
+                if k >= 0
+                else (commanded[-k:], moved[:k])
+            )
             sums[place] += (a * b).sum(), (a * a).sum(), (b * b).sum()
     both = np.sqrt(sums[:, 1] * sums[:, 2])
-    found = np.divide(sums[:, 0], both, out=np.zeros(len(both)), where=both > 0)
-    best = int(np.argmax(found))
-    return best - LAGS, float(found[best])
+    correlation = np.divide(sums[:, 0], both, out=np.zeros(len(both)), where=both > 0)
+    best = int(np.argmax(correlation))
+    return best - LAGS, float(correlation[best])

@@ -172,5 +172,5 @@ class ManagerBasedRLEnv(_Env):
                 "actions": torch.zeros(self.num_envs, 2), "joint_pos": self.position.clone(),
                 "wrist": normal if self.cfg.normalize else picture, "flow": normal,
             },
-            "critic": torch.zeros(self.num_envs, 7),
+            "reward_model": torch.zeros(self.num_envs, 7),
         }  # fmt: skip

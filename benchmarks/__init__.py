@@ -1,0 +1,1 @@
+"""Benchmarks, studies and fault injectors; never installed with the product."""

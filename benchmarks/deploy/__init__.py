@@ -1,0 +1,1 @@
+"""Benchmarks of decisions, servers and backbones."""

@@ -1,0 +1,1 @@
+"""Benchmarks and fault injection of the ROS 2 bridge."""

@@ -1,0 +1,79 @@
+"""Results of fault schedules: violated limits and late stops."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+from rich.table import Table
+
+from benchmarks.robot_bridge import audit
+from robot_bridge.motion.limits import Limits
+
+
+@dataclass
+class Tally:
+    """Counts over all schedules."""
+
+    schedules: Counter[str] = field(default_factory=Counter)
+    """By fault."""
+    commands: int = 0
+    violations: Counter[str] = field(default_factory=Counter)
+    """By limit."""
+    worst: dict[str, float] = field(default_factory=dict)
+    stops_s: dict[str, list[float]] = field(default_factory=dict)
+    """By fault, from the fault to the last command that moved."""
+    again: int = 0
+    """Schedules that were repeated because a good policy was stopped."""
+    late: list[str] = field(default_factory=list)
+    """Stops that took longer than stated, and motion after them."""
+
+    def keep(self, kind: str, commands: np.ndarray, limits: Limits) -> None:
+        """Count a schedule of a fault, and check its commands f64 [n, u] against every limit."""
+        self.schedules[kind] += 1
+        checked = audit.audit(np.zeros(len(commands), int), commands, limits, 1 / audit.RATE_HZ)
+        self.commands += checked.commands
+        self.violations.update({k: v for k, v in checked.violations.items() if v})
+        for name, value in checked.worst.items():
+            self.worst[name] = max(self.worst.get(name, -np.inf), value)
+
+    def stop(
+        self, kind: str, number: int, times_s: np.ndarray, commands: np.ndarray, begin_s: float,
+        due_s: float, still: float = 0.0,
+    ) -> None:  # fmt: skip
+        """Note when a schedule's commands came to rest.
+
+        Args:
+            kind: Its fault.
+            number: Its seed.
+            times_s: f64 [n], when commands came.
+            commands: f64 [n, u].
+            begin_s: When the fault began.
+            due_s: How long after that they may go on moving.
+            still: Distance from the last command within which all is at rest, rad or m.
+        """
+        moving = np.flatnonzero((np.abs(commands - commands[-1:]) > still).any(1))
+        last_s = float(times_s[moving[-1] + 1]) if len(moving) else begin_s
+        took_s = max(0.0, last_s - begin_s)
+        self.stops_s.setdefault(kind, []).append(took_s)
+        if took_s > due_s:
+            self.late.append(
+                f"schedule {number}, {kind}: at rest after {took_s:.2f} s, not {due_s:.2f}"
+            )
+
+    def sheet(self) -> Table:
+        """Return the counts as a table."""
+        table = Table(title=f"{sum(self.schedules.values())} schedules of faults")
+        for column in ("fault", "schedules", "at rest after, median / longest"):
+            table.add_column(column, justify="left" if column == "fault" else "right")
+        for kind, count in self.schedules.items():
+            stops = self.stops_s.get(kind)
+            text = f"{np.median(stops):.2f} / {max(stops):.2f} s" if stops else "may move"
+            table.add_row(kind, str(count), text)
+        table.add_section()
+        table.add_row("commands at the controller", f"{self.commands:,}", "")
+        for name, value in self.worst.items():
+            share = f"{value:.6f} of it" if name != "position" else f"{value:.1e} beyond"
+            table.add_row(f"beyond the limit of {name}", str(self.violations[name]), share)
+        table.add_row("good policies stopped, and begun anew", str(self.again), "")
+        table.add_row("stops later than stated", str(len(self.late)), "")
+        return table

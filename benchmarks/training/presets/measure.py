@@ -1,0 +1,98 @@
+"""What updates and decisions take where they can be run: time, and the memory that was given out.
+
+The policy is a real one with random weights: what it takes does not depend on their values. On a
+CPU torch's profiler reports what its allocator gives out; on a GPU the allocator counts itself.
+"""
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.training.presets import sketch
+from benchmarks.training.presets.kernels import clock
+from training.core.config import TrainConfig
+from training.core.optimizer import Optimizer
+from vla.policies.vla import VLAPolicy
+
+ROUNDS = 5
+"""Timings, of which the median counts."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Figures of what ran; bytes are those held besides what was there before."""
+
+    peak: int
+    """Most bytes held at once."""
+    seconds: float
+    """Median."""
+
+
+def update(config: TrainConfig, decisions: int, made: Any = None) -> Measured:
+    """Measure updates of a run: the bytes of loss and gradients, the time of all of it."""
+    policy = sketch.policy(config, made, bare=False).to(config.device).train()
+    given = sketch.batch(policy, config, decisions)
+    optimizer = Optimizer(config.optimizer, policy, 1_000_000)
+    generator = torch.Generator(config.device).manual_seed(0)
+
+    def loss() -> torch.Tensor:
+        enabled = config.device == "cuda"
+        with torch.autocast(config.device, torch.bfloat16, enabled=enabled):
+            return policy.bc_loss(given, generator)[0]
+
+    def descend() -> None:
+        optimizer.step(loss())
+
+    def differentiate() -> None:
+        loss().backward()
+
+    descend()
+    optimizer.adam.zero_grad(set_to_none=True)
+    peak = _peak(differentiate, config.device)
+    return Measured(peak, _seconds(descend, config.device))
+
+
+def decision(config: TrainConfig, made: Any = None) -> Measured:
+    """Measure decisions, batch 1."""
+    policy: VLAPolicy = sketch.policy(config, made, bare=False).to(config.device).eval()
+    seen, state = sketch.observation(policy.robot), policy.initial_state(1)
+    noise = torch.zeros(1, *policy.noise_shape)
+
+    def act() -> None:
+        policy.act(seen, state, noise)
+
+    act()
+    return Measured(_peak(act, config.device), _seconds(act, config.device))
+
+
+def _seconds(run: Callable[[], None], device: str) -> float:
+    times = []
+    for _ in range(ROUNDS):
+        begin = clock(device)
+        run()
+        times.append(clock(device) - begin)
+    return statistics.median(times)
+
+
+def _peak(run: Callable[[], None], device: str) -> int:
+    """Return the most bytes that are held at once while something runs."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        run()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as told:
+        run()
+    results: Any = told.profiler
+    events = [e for e in results.kineto_results.events() if e.name() == "[memory]"]
+    held = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak

@@ -1,0 +1,1 @@
+"""The verbs of `vla` that export, verify, time and serve policies."""

@@ -1,0 +1,170 @@
+"""`vla engines`: builds the engines of an exported policy through their cache, and times them.
+
+Every timed call ends when its outputs are in the host's memory, copies included.
+"""
+
+import json
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from deploy.runtime import artefact as artefacts
+from deploy.runtime import target_selection
+from deploy.runtime.artefact import Artefact
+from deploy.runtime.policy import DeployedPolicy, GraphRunner
+from deploy.runtime.recording import RecordingRunner
+from vla.contracts.config import validate_min
+from vla.contracts.types import Observation
+from vla.utils import arguments
+
+WARMUP_CALLS = 50
+"""Calls before the timed ones."""
+PERCENTILES = (50, 95, 99)
+"""Reported percentiles."""
+DECISION = "decision"
+"""Name of a whole decision as a robot needs it: units, tokens and memory included."""
+USAGE = "usage: vla engines FOLDER [--targets NAME ...] [--calls N] [--out FILE]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnginesArgs:
+    """Build and time the engines of an exported policy on this machine."""
+
+    targets: tuple[str, ...] = ("tensorrt",)
+    """Inference targets; all of them are timed."""
+    calls: int = 1000
+    """Timed calls of each graph, and timed decisions."""
+    threads: int = 1
+    """CPU threads of each target."""
+    out: Path | None = None
+    """JSON file for the results, which are printed as well."""
+    seed: int = 0
+    """Seed of images and noise."""
+
+    def __post_init__(self) -> None:
+        validate_min(self, calls=10, threads=1, seed=0)
+        if not self.targets:
+            raise ValueError("targets: got none; name one or more with --targets")
+        target_selection.check_graph_targets(self.targets)
+
+
+def measure(artefact: Artefact, name: str, args: EnginesArgs) -> dict[str, Any]:
+    """Return the results of one target as JSON types.
+
+    Raises:
+        ValueError: it does not run here.
+    """
+    begin = time.perf_counter()
+    runner: GraphRunner = target_selection.config(name, args.threads).open(artefact)
+    recorder = RecordingRunner(runner)
+    for split in (True, False):  # together they run every graph
+        _episode(DeployedPolicy(artefact, recorder, split=split), args.seed)
+    ready_s = time.perf_counter() - begin
+    policy = DeployedPolicy(artefact, runner)
+    obs, noise = _random_input(policy, 1, np.random.default_rng(args.seed))
+    state = policy.initial_state(len(noise))
+
+    def decide() -> Any:
+        return policy.act(obs, state, noise)
+
+    seconds = {DECISION: timed(decide, args.calls)}
+    for graph, calls in recorder.calls.items():
+        seconds[graph] = timed(partial(runner.run, graph, calls[-1][0]), args.calls)
+    stats: Any = getattr(runner, "stats", dict)  # only targets that build engines have it
+    return {"ready_s": ready_s, "seconds": seconds, "engines": stats()}
+
+
+def timed(call: Callable[[], Any], calls: int) -> dict[str, float]:
+    """Return percentiles of the seconds of a call that returns when it is done."""
+    seconds = np.zeros(WARMUP_CALLS + calls)
+    for i in range(len(seconds)):
+        begin = time.perf_counter()
+        call()
+        seconds[i] = time.perf_counter() - begin
+    values = np.percentile(seconds[WARMUP_CALLS:], PERCENTILES)
+    return {f"p{share}": float(value) for share, value in zip(PERCENTILES, values, strict=True)}
+
+
+def table(results: dict[str, dict[str, Any]], title: str) -> Table:
+    """Return percentiles by target and graph."""
+    sheet = Table(title=title)
+    for column in ("target", "what"):
+        sheet.add_column(column)
+    for share in PERCENTILES:
+        sheet.add_column(f"p{share}, ms", justify="right")
+    for name, result in results.items():
+        for what, values in result["seconds"].items():
+            sheet.add_row(name, what, *(f"{1e3 * t:.3f}" for t in values.values()))
+    return sheet
+
+
+def _episode(policy: DeployedPolicy, seed: int) -> None:
+    rng, state = np.random.default_rng(seed), policy.initial_state(policy.manifest.batch)
+    for k in range(target_selection.TRIAL_DECISIONS):
+        obs, noise = _random_input(policy, k, rng)
+        _, state = policy.act(obs, state, noise)
+
+
+def _random_input(
+    policy: DeployedPolicy, decision: int, rng: np.random.Generator
+) -> tuple[Observation, np.ndarray]:
+    """Return a random observation and noise, of as many rows as the artefact's batch."""
+    manifest, robot = policy.manifest, policy.robot
+    camera, rows = robot.cameras[0], manifest.batch
+    shape = (rows, len(robot.cameras), camera.height_px, camera.width_px, 3)
+    task = manifest.instructions[0] if manifest.instructions else "go"
+    obs = Observation(
+        images=rng.integers(0, 256, shape, np.uint8), image_ok=np.ones(shape[:2], np.bool_),
+        proprio=np.array([robot.home] * rows, np.float32), task=(task,) * rows,
+        time_s=np.full(rows, decision * policy.n_action_steps / robot.control_hz),
+    )  # fmt: skip
+    return obs, rng.standard_normal((rows, *policy.noise_shape), np.float32)
+
+
+def main(argv: list[str]) -> int:
+    """Run `vla engines FOLDER`; return the exit code.
+
+    Raises:
+        ValueError: the folder is no exported policy, or a target does not run here.
+    """
+    if not argv or argv[0].startswith("-"):
+        print(USAGE)
+        return 0 if argv[:1] in (["-h"], ["--help"]) else 2
+    args = arguments.read(EnginesArgs, argv[1:], "vla engines FOLDER")
+    artefact = artefacts.read(Path(argv[0]))
+    if args.out is not None:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.touch()  # fails before the work if it cannot be written
+    results = {name: measure(artefact, name, args) for name in args.targets}
+    report = {
+        "folder": str(artefact.folder), "machine": platform.machine(), "calls": args.calls,
+        "batch": artefact.manifest.batch, "synchronized": True, "targets": results,
+    }  # fmt: skip
+    title = (
+        f"{artefact.folder}: batch {artefact.manifest.batch}, {args.calls:,} calls after "
+        f"{WARMUP_CALLS}, each until its outputs are on the host"
+    )
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(table(results, title))
+    for name, result in results.items():
+        console.print(_readiness(name, result), markup=False)
+    print(json.dumps(report))
+    if args.out is not None:
+        args.out.write_text(json.dumps(report, indent=1) + "\n")
+    return 0
+
+
+def _readiness(name: str, result: dict[str, Any]) -> str:
+    """Return how long a target took to be ready, and which engines it built."""
+    built = [graph for graph, stats in result["engines"].items() if stats["built"]]
+    from_cache = len(result["engines"]) - len(built)
+    engines = f"; built {', '.join(built) or 'none'}, {from_cache} from the cache"
+    return f"{name}: ready in {result['ready_s']:.1f} s{engines if result['engines'] else ''}"

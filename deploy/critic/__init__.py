@@ -1,1 +1,0 @@
-"""A process-reward critic without torch: its graphs, who runs them, and the proof."""

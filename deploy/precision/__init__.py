@@ -1,0 +1,1 @@
+"""Sixteen-bit and eight-bit ONNX graphs."""

@@ -1,0 +1,1 @@
+"""Reward models without torch: export, run and verify."""

@@ -1,0 +1,1 @@
+"""Exported policies at run time, without torch."""

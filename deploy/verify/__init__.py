@@ -1,0 +1,1 @@
+"""Comparison of an exported policy with its checkpoint."""

@@ -1,0 +1,1 @@
+"""The reward model interface, progress curves, calibration, shaping and checkpoints."""

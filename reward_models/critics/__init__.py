@@ -1,1 +1,0 @@
-"""reward_models/critics"""

@@ -1,0 +1,1 @@
+"""Training pairs and losses of reward models."""

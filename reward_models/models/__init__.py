@@ -1,0 +1,1 @@
+"""Reward model plug-ins: the file name is the registry key."""

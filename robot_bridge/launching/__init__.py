@@ -1,0 +1,1 @@
+"""Which nodes start with which parameters, and how."""

@@ -1,0 +1,1 @@
+"""Joint motion: limits, plans, braking, speed scaling, retracing."""

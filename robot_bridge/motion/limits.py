@@ -1,0 +1,132 @@
+"""Limits of joints, from a RobotSpec and from the limits file, which the user must write.
+
+A URDF has neither acceleration nor jerk, and a controller without them limits neither. So the user
+has to write both for every joint. This module does not import ROS.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from robot_bridge.motion import workspace
+from robot_bridge.motion.workspace import Workspace
+from vla.contracts.specs import RobotSpec
+
+MUST = ("acceleration", "jerk")
+"""Required limits of every joint."""
+MAY = ("low", "high", "velocity")
+"""Optional limits, which may only be narrower than the RobotSpec's."""
+SECTIONS = ("joints", "workspace")
+"""Sections of the file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Limits of every joint, f64 [u] each, in the unit of the joint and seconds."""
+
+    names: tuple[str, ...]
+    """Joints."""
+    low: np.ndarray
+    """Lower position."""
+    high: np.ndarray
+    """Upper position."""
+    velocity: np.ndarray
+    """Largest absolute velocity."""
+    acceleration: np.ndarray
+    """Largest absolute acceleration."""
+    jerk: np.ndarray
+    """Largest absolute jerk."""
+    workspace: Workspace | None = None
+    """Bounds of the arm; none if None."""
+
+    def scaled(self, speed: float) -> "Limits":
+        """Return limits with a share, above 0 to 1, of velocity, acceleration and jerk.
+
+        The arm then stops in the same time as at full speed, on that share of the way.
+        """
+        return replace(
+            self, velocity=speed * self.velocity, acceleration=speed * self.acceleration,
+            jerk=speed * self.jerk,
+        )  # fmt: skip
+
+
+def of_spec(robot: RobotSpec) -> Limits:
+    """Return the limits of a RobotSpec."""
+    numbers: dict[str, Any] = {
+        name: np.array([getattr(c, name) for c in robot.channels], np.float64)
+        for name in (*MAY, *MUST)
+    }
+    return Limits(names=robot.names, **numbers)
+
+
+def read(path: Path, robot: RobotSpec) -> Limits:
+    """Return the tighter of the limits of a RobotSpec and of a limits file.
+
+    The file has, under `joints`, one entry per joint with `acceleration` and `jerk`, and optionally
+    narrower `low`, `high`, `velocity`; and optionally `workspace`
+    (`robot_bridge.motion.workspace`).
+
+    Raises:
+        ValueError: the file is missing or no YAML, a joint or a limit is missing, unknown or not a
+            positive number, or the workspace is wrong.
+    """
+    try:
+        content = yaml.safe_load(path.read_text())
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"{path}: no limits there; write one entry with {' and '.join(MUST)} per joint, see "
+            "launch/params"
+        ) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: no YAML ({' '.join(str(error).split())})") from error
+    joints = content.get("joints") if isinstance(content, dict) else None
+    if not isinstance(joints, dict):
+        raise ValueError(f"{path}: expected `joints:` with one entry per joint")
+    other = sorted(set(map(str, content)) - set(SECTIONS))
+    if other:
+        raise ValueError(
+            f"{path}: unknown section {other[0]!r}; there may be {' and '.join(SECTIONS)}"
+        )
+    unknown = sorted(set(joints) - set(robot.names))
+    if unknown:
+        raise ValueError(
+            f"{path}: unknown joint {unknown[0]!r}; {robot.name} has {', '.join(robot.names)}"
+        )
+    spec = of_spec(robot)
+    rows = [_joint(path, name, joints.get(name)) for name in robot.names]
+
+    def tighter(name: str, pick: Any) -> np.ndarray:
+        values = np.array([row.get(name, np.nan) for row in rows], np.float64)
+        return np.where(np.isnan(values), getattr(spec, name), pick(values, getattr(spec, name)))
+
+    limits = Limits(
+        names=robot.names, low=tighter("low", np.fmax), high=tighter("high", np.fmin),
+        velocity=tighter("velocity", np.fmin), acceleration=tighter("acceleration", np.fmin),
+        jerk=tighter("jerk", np.fmin),
+        workspace=workspace.read(path, content["workspace"]) if "workspace" in content else None,
+    )  # fmt: skip
+    empty = [n for n, a, b in zip(robot.names, limits.low, limits.high, strict=True) if not a < b]
+    if empty:
+        raise ValueError(f"{path}: joint {empty[0]!r} has no room between low and high")
+    return limits
+
+
+def _joint(path: Path, name: str, entry: Any) -> dict[str, float]:
+    """Return the numbers of one joint."""
+    if not isinstance(entry, dict):
+        raise ValueError(f"{path}: joint {name!r} is missing; give its {' and '.join(MUST)}")
+    for key in MUST:
+        if key not in entry:
+            raise ValueError(f"{path}: joint {name!r} lacks {key}; a missing limit limits nothing")
+    for key, value in entry.items():
+        if key not in (*MUST, *MAY):
+            raise ValueError(f"{path}: joint {name!r}: unknown limit {key!r}")
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or not np.isfinite(value) or (key not in ("low", "high") and value <= 0):
+            raise ValueError(
+                f"{path}: joint {name!r}: {key} is {value!r}, expected a number above 0"
+            )
+    return {key: float(value) for key, value in entry.items()}

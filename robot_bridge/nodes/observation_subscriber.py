@@ -1,0 +1,114 @@
+"""Subscribes to joint states and cameras, which `robot_bridge.sensing.sync` matches.
+
+Stamps are converted to the monotonic clock; images come raw or compressed. An image stays
+serialized until it is used: most never are, and decoding a large one takes as long as a decision.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from builtin_interfaces.msg import Time as Stamp
+from rclpy.impl.implementation_singleton import rclpy_implementation
+from rclpy.serialization import deserialize_message
+from rclpy.time import Time
+from sensor_msgs.msg import CompressedImage, Image, JointState
+
+from robot_bridge.nodes import common
+from robot_bridge.sensing import convert
+from robot_bridge.sensing.sync import Sync, SyncConfig, SyncedObservation
+
+RMWError = rclpy_implementation.RMWError
+
+
+class ObservationSubscriber:
+    """Subscriptions of a node until it is closed; any thread may call `look`."""
+
+    def __init__(
+        self, node: Any, config: SyncConfig, names: tuple[str, ...], size_px: tuple[int, int], *,
+        compressed: bool = False, on_error: Callable[[str], None] = lambda why: None,
+    ) -> None:  # fmt: skip
+        """Subscribe.
+
+        Args:
+            node: Node with the subscriptions.
+            config: Limits of age and distance in time.
+            names: Joints in the order of poses.
+            size_px: Height and width of returned images.
+            compressed: Whether images come as cameras/NAME/image_raw/compressed.
+            on_error: Called with the reason if a message cannot be read.
+        """
+        self.node, self.names, self.size_px = node, names, size_px
+        self.compressed, self.on_error = compressed, on_error
+        self.sync, self.lock = Sync(config), threading.Lock()
+        subscribe = node.create_subscription
+        self.subscriptions = [
+            subscribe(JointState, "joint_states", self._on_joints, common.SENSORS)
+        ]
+        kind: Any = CompressedImage if compressed else Image
+        for camera in config.cameras:
+            topic = f"cameras/{camera}/image_raw" + "/compressed" * compressed
+            receive = lambda m, name=camera: self._on_image(name, m)  # noqa: E731
+            self.subscriptions.append(subscribe(kind, topic, receive, common.SENSORS, raw=True))
+
+    def look(self, now_s: float) -> SyncedObservation | str:
+        """Return the present observation, or the reason why there is none."""
+        try:
+            with self.lock:
+                return self.sync.look(now_s)
+        except ValueError as error:
+            return str(error)
+
+    def pose(self) -> np.ndarray | None:
+        """Return the last measured pose f64 [u], None before the first."""
+        with self.lock:
+            return self.sync.joints[-1][1] if self.sync.joints else None
+
+    def close(self) -> None:
+        """Destroy the subscriptions."""
+        for subscription in self.subscriptions:
+            self.node.destroy_subscription(subscription)
+        self.subscriptions = []
+
+    def _monotonic_s(self, stamp: Any) -> float:
+        """Return a stamp on the monotonic clock."""
+        clock = self.node.get_clock()
+        age = clock.now() - Time.from_msg(stamp, clock.clock_type)
+        return time.monotonic() - 1e-9 * age.nanoseconds
+
+    def _on_joints(self, message: JointState) -> None:
+        try:
+            pose = convert.by_name(message.name, message.position, self.names, "joint_states")
+        except ValueError as error:
+            self.on_error(str(error))
+            return
+        with self.lock:
+            self.sync.add_joints(self._monotonic_s(message.header.stamp), pose)
+
+    def _on_image(self, camera: str, packed: bytes) -> None:
+        received_s = time.monotonic()
+        try:
+            sec, nanosec = convert.stamp(packed)
+        except ValueError as error:
+            self.on_error(f"camera {camera}: {error}")
+            return
+        time_s = self._monotonic_s(Stamp(sec=sec, nanosec=nanosec))
+        with self.lock:
+            self.sync.add_image(camera, time_s, lambda: self._decode(camera, packed), received_s)
+
+    def _decode(self, camera: str, packed: bytes) -> np.ndarray:
+        what = f"camera {camera}"
+        try:
+            message = deserialize_message(packed, CompressedImage if self.compressed else Image)
+        except RMWError as error:
+            raise ValueError(f"{what}: {len(packed)} bytes that are no image") from error
+        data = np.frombuffer(message.data, np.uint8)
+        if self.compressed:
+            image = convert.decode(data, what)
+        else:
+            image = convert.raw_image(
+                data, message.height, message.width, message.step, message.encoding, what
+            )
+        return convert.center_crop_resize(image, *self.size_px)

@@ -1,0 +1,1 @@
+"""MCAP recordings and their conversion to LeRobot data sets; no ROS imports."""

@@ -1,0 +1,301 @@
+"""Reads a bag's messages for a data set: numbers at once, images on demand.
+
+Bags are those of the node `recorder`, or of rosbag2 with the same topics.
+`robot_bridge.recording.convert_bag` makes a data set of them.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from mcap.records import Message
+from mcap_ros2.decoder import DecoderFactory
+
+from robot_bridge.recording.mcap_reader import Bag, open_bag
+from robot_bridge.recording.recorder import stamp_ns
+from robot_bridge.sensing import convert
+
+STATE = "sensor_msgs/msg/JointState"
+COMMANDS = ("trajectory_msgs/msg/JointTrajectory", "std_msgs/msg/Float64MultiArray")
+IMAGES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
+INSTRUCTION = "std_msgs/msg/Header"
+STATUS = "diagnostic_msgs/msg/DiagnosticArray"
+HEADER_BYTES = 12
+"""Bytes up to the end of the stamp of a message in CDR."""
+MOST_PX = 1 << 25
+"""Pixels of the largest decoded image."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Names:
+    """Full names of topics; of several for the same data, only one may have messages."""
+
+    state: str
+    command: tuple[str, ...]
+    instruction: tuple[str, ...]
+    status: str
+    cameras: Mapping[str, tuple[str, ...]]
+    """By name of the camera."""
+
+
+@dataclass(kw_only=True)
+class Series:
+    """Messages of one topic with rising stamps."""
+
+    topic: str = ""
+    """Their topic; empty if there are none."""
+    stamps: list[int] = field(default_factory=list)
+    """Nanoseconds, ROS time."""
+    values: list[Any] = field(default_factory=list)
+    """Contents; of images the index of the topic's message."""
+    skipped: int = 0
+    """Number of messages whose stamp was not later than the one before."""
+
+    def add(self, topic: str, stamp: int, value: Any) -> None:
+        """Append a message unless its stamp goes back."""
+        self.topic = topic
+        if self.stamps and stamp <= self.stamps[-1]:
+            self.skipped += 1
+            return
+        self.stamps.append(stamp)
+        self.values.append(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scan:
+    """Contents of a bag."""
+
+    bag: Bag
+    state: Series
+    """Positions f64 [u]."""
+    command: Series
+    """Commanded positions f64 [u]."""
+    instruction: Series
+    """Instructions."""
+    status: Series
+    """Whether a person leads the arm."""
+    cameras: dict[str, Series]
+
+    def all_series(self) -> list[Series]:
+        """Return all series."""
+        return [self.state, self.command, self.instruction, self.status, *self.cameras.values()]
+
+
+def scan(path: Path, names: Names, joints: tuple[str, ...]) -> Scan:
+    """Read everything but the images of a bag.
+
+    Args:
+        path: An MCAP file; one that was cut off is read as far as it is whole.
+        names: Topics.
+        joints: Joints in the order of states and actions.
+
+    Raises:
+        ValueError: the file is no MCAP file or damaged, or a topic has another type or a malformed
+            message.
+    """
+    content = Scan(
+        bag=open_bag(path), state=Series(), command=Series(), instruction=Series(), status=Series(),
+        cameras={name: Series() for name in names.cameras},
+    )  # fmt: skip
+    readers = _readers(content, names, joints)
+    named = [names.state, *names.instruction, names.status, *names.command]
+    named += [topic for topics in names.cameras.values() for topic in topics]
+    if len(readers) < len(named):
+        twice = next(topic for topic in named if named.count(topic) > 1)
+        raise ValueError(f"topic {twice} is named for two things; give each a topic of its own")
+    decoders = DecoderFactory()
+    counts: dict[str, int] = {}
+    for message in content.bag.messages():
+        channel = content.bag.channels[message.channel_id]
+        if channel.topic not in readers:
+            continue
+        kinds, series, read = readers[channel.topic]
+        schema = content.bag.schemas.get(channel.schema_id)
+        what = f"{path}: {channel.topic}"
+        if schema is None or schema.name not in kinds:
+            got = schema.name if schema else "no type"
+            raise ValueError(f"{what} is {got}, expected {' or '.join(kinds)}; name another topic")
+        if series.topic not in ("", channel.topic):
+            raise ValueError(
+                f"{path}: messages on both {series.topic} and {channel.topic}; name one of them "
+                "with --command-topic or --camera-topic"
+            )
+        if kinds == IMAGES:
+            if len(message.data) < HEADER_BYTES:
+                raise ValueError(f"{what}: a message of {len(message.data)} bytes; leave it out")
+            value, stamp = counts.get(channel.topic, 0), stamp_ns(message.data)
+            counts[channel.topic] = value + 1
+        else:
+            decoded = _decode(decoders, channel, schema, message, what)
+            stamp = _stamp(decoded)
+            value = read(decoded, f"{what} at {(stamp or message.log_time) / 1e9:.3f} s")
+        series.add(channel.topic, stamp or message.log_time, value)
+    return content
+
+
+def _readers(
+    content: Scan, names: Names, joints: tuple[str, ...]
+) -> dict[str, tuple[tuple[str, ...], Series, Callable[[Any, str], Any]]]:
+    """Return types, series and reader of every topic."""
+
+    def state(message: Any, what: str) -> np.ndarray:
+        return convert.by_name(message.name, message.position, joints, what)
+
+    def command(message: Any, what: str) -> np.ndarray:
+        if hasattr(message, "data"):
+            return convert.by_name(joints[: len(message.data)], message.data, joints, what)
+        if len(message.points) != 1:
+            raise ValueError(
+                f"{what}: got {len(message.points)} points in a command, expected one (is it a "
+                "chunk? --command-topic names what was sent to the arm)"
+            )
+        _, values = convert.trajectory(
+            message.joint_names, [message.points[0].positions], [0.0], joints, what
+        )
+        return values[0]
+
+    def checked(read: Callable[[Any, str], np.ndarray]) -> Callable[[Any, str], np.ndarray]:
+        def read_checked(message: Any, what: str) -> np.ndarray:
+            try:
+                return _finite(read(message, what), joints, what)
+            except ValueError as error:
+                hint = "name the arm that was recorded with --robot, or leave the bag out"
+                raise ValueError(f"{error}; expected {', '.join(joints)}: {hint}") from error
+
+        return read_checked
+
+    readers: dict[str, tuple[tuple[str, ...], Series, Callable[[Any, str], Any]]] = {
+        names.state: ((STATE,), content.state, checked(state)),
+        names.status: ((STATUS,), content.status, lambda message, _: _by_person(message)),
+    }
+    frame_id = lambda message, _: message.frame_id  # noqa: E731
+    readers |= dict.fromkeys(names.instruction, ((INSTRUCTION,), content.instruction, frame_id))
+    readers |= dict.fromkeys(names.command, (COMMANDS, content.command, checked(command)))
+    for camera, topics in names.cameras.items():
+        readers |= dict.fromkeys(topics, (IMAGES, content.cameras[camera], _unread))
+    return readers
+
+
+def _decode(
+    decoders: DecoderFactory, channel: Any, schema: Any, message: Message, what: str
+) -> Any:
+    decode = decoders.decoder_for(channel.message_encoding, schema)
+    if decode is None:
+        raise ValueError(
+            f"{what}: is encoded as {channel.message_encoding} by {schema.encoding}, expected cdr "
+            "by ros2msg; record it with rosbag2's mcap storage or our recorder"
+        )
+    try:
+        return decode(message.data)
+    except Exception as error:  # the library has no class for a message that is too short
+        raise ValueError(f"{what}: damaged message ({error}); leave the bag out") from error
+
+
+def _stamp(message: Any) -> int:
+    """Return a message's stamp; 0 if it has none."""
+    stamp = getattr(getattr(message, "header", message), "stamp", None)
+    return 0 if stamp is None else stamp.sec * 1_000_000_000 + stamp.nanosec
+
+
+def _finite(values: np.ndarray, joints: tuple[str, ...], what: str) -> np.ndarray:
+    wrong = np.flatnonzero(~np.isfinite(values))
+    if len(wrong):
+        raise ValueError(f"{what}: joint {joints[wrong[0]]!r} is {values[wrong[0]]}")
+    return values
+
+
+def _by_person(message: Any) -> bool:
+    pairs = {pair.key: pair.value for status in message.status for pair in status.values}
+    return pairs.get("source") == "teleop"
+
+
+def _unread(message: Any, what: str) -> None:
+    """Read nothing: images are decoded later."""
+
+
+def missing_topics(content: Scan, names: Names) -> str:
+    """Return a sentence about a missing state, command or camera; empty if none is missing."""
+    wanted = {"state": (names.state,), "command": names.command}
+    wanted |= {f"camera {name}": topics for name, topics in names.cameras.items()}
+    series = {"state": content.state, "command": content.command}
+    series |= {f"camera {name}": images for name, images in content.cameras.items()}
+    for what, topics in wanted.items():
+        if not series[what].stamps:
+            channels = {channel.topic for channel in content.bag.channels.values()}
+            present = ", ".join(sorted(channels)) or "none"
+            if not content.bag.closed:
+                present += f" (it was cut off after {content.bag.whole} whole bytes)"
+            return (
+                f"{content.bag.path}: no message of the {what} on {' or '.join(topics)}; the bag "
+                f"has {present}: name the topic with an option (vla convert --help)"
+            )
+    return ""
+
+
+class ImageReader:
+    """Images of one camera in a bag, read once in order."""
+
+    def __init__(self, bag: Bag, series: Series, height: int, width: int) -> None:
+        self._bag, self._series, self._size = bag, series, (height, width)
+        self._messages = enumerate(self._of_topic())
+        self._at = -1
+        self._pixels = np.zeros((height, width, 3), np.uint8)
+
+    def read(self, rows: np.ndarray) -> Iterator[np.ndarray]:
+        """Yield RGB u8 [h, w, 3] for each of some non-decreasing rows of the series.
+
+        Raises:
+            ValueError: an image is damaged or has an unknown encoding.
+        """
+        for row in rows:
+            wanted = self._series.values[row]
+            while self._at < wanted:
+                self._at, message = next(self._messages)
+                if self._at == wanted:
+                    stamp_s = self._series.stamps[row] / 1e9
+                    what = f"{self._bag.path}: {self._series.topic} at {stamp_s:.3f} s"
+                    schema = self._bag.schemas[self._bag.channels[message.channel_id].schema_id]
+                    self._pixels = convert.center_crop_resize(
+                        _image(schema, message, what), *self._size
+                    )
+            yield self._pixels
+
+    def _of_topic(self) -> Iterator[Message]:
+        for message in open_bag(self._bag.path).messages():
+            if self._bag.channels[message.channel_id].topic == self._series.topic:
+                yield message
+
+
+def _image(schema: Any, message: Message, what: str) -> np.ndarray:
+    decode = DecoderFactory().decoder_for("cdr", schema)
+    try:
+        assert decode is not None
+        image = decode(message.data)
+    except Exception as error:  # see _decode
+        raise ValueError(f"{what}: damaged image ({error}); leave the bag out") from error
+    if schema.name == IMAGES[0]:
+        return convert.raw_image(
+            image.data, image.height, image.width, image.step, image.encoding, what
+        )
+    return decode_compressed(bytes(image.data), what)
+
+
+def decode_compressed(data: bytes, what: str) -> np.ndarray:
+    """Return RGB u8 [h, w, 3] of a JPEG or PNG.
+
+    Raises:
+        ValueError: the data are neither, damaged or too large.
+    """
+    if not data.startswith((b"\xff\xd8", b"\x89PNG\r\n\x1a\n")):
+        raise ValueError(f"{what}: begins with {data[:4]!r}, expected jpeg or png; leave it out")
+    try:
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+    except cv2.error as error:
+        raise ValueError(f"{what}: damaged image ({error.err}); leave the bag out") from error
+    whole = data.rstrip(b"\0").endswith((b"\xff\xd9", b"IEND\xaeB`\x82"))
+    if pixels is None or not whole or pixels.shape[0] * pixels.shape[1] > MOST_PX:
+        raise ValueError(f"{what}: damaged image ({len(data)} bytes); leave the bag out")
+    return pixels[..., ::-1]

@@ -1,0 +1,200 @@
+"""Reads MCAP files record by record, as far as they are whole, and closes one that was cut off.
+
+A file that a kill cut off has no index and may end within a chunk: all before it is whole. A file
+that was closed and is wrong inside is damaged, and refused.
+"""
+
+import io
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import zstandard
+from mcap.data_stream import ReadDataStream
+from mcap.exceptions import McapError
+from mcap.opcode import Opcode
+from mcap.records import Channel, Chunk, Message, Metadata, Schema
+from mcap.stream_reader import breakup_chunk
+
+from robot_bridge.recording.mcap_writer import McapWriter
+
+MAGIC = b"\x89MCAP0\r\n"
+_HEAD = struct.Struct("<BQ")
+_WRONG = (
+    McapError, ValueError, KeyError, struct.error, RuntimeError, UnicodeDecodeError, MemoryError,
+    zlib.error, zstandard.ZstdError,
+)  # fmt: skip
+"""What reading a damaged record may raise; lz4 has RuntimeError."""
+
+
+@dataclass(kw_only=True)
+class Bag:
+    """A file while it is read: what its topics are, and how much of it was whole."""
+
+    path: Path
+    closed: bool
+    """Its writer closed it: it ends with an index."""
+    size: int
+    """Bytes."""
+    whole: int = 0
+    """Bytes up to the end of the last whole record that was read."""
+    channels: dict[int, Channel] = field(default_factory=dict)
+    """Topics met so far, by number."""
+    schemas: dict[int, Schema] = field(default_factory=dict)
+    """Types met so far, by number."""
+    metadata: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Words about the file met so far, by name."""
+
+    def messages(self) -> Iterator[Message]:
+        """Yield the messages in the order of the file, up to where it is whole.
+
+        Raises:
+            ValueError: the file was closed and is damaged inside.
+        """
+        with self.path.open("rb") as file:
+            for opcode, data, end in self._records(file):
+                try:
+                    found = list(_inner(opcode, data))
+                except _WRONG as error:
+                    if not self.closed:
+                        return
+                    raise ValueError(
+                        f"{self.path}: damaged at byte {self.whole} of {self.size} ({error}); copy "
+                        "it again, or leave it out"
+                    ) from error
+                for record in found:
+                    if isinstance(record, Message):
+                        yield record
+                    else:
+                        self._keep(record)
+                self.whole = end
+
+    def _records(self, file: io.BufferedReader) -> Iterator[tuple[int, bytes, int]]:
+        """Yield opcode, content and end of every record that is all there."""
+        at = self.whole = len(MAGIC)
+        file.seek(at)
+        while len(head := file.read(_HEAD.size)) == _HEAD.size:
+            opcode, length = _HEAD.unpack(head)
+            end = at + _HEAD.size + length
+            # A power cut may leave zeros where the last chunk was to be: no record is of kind 0.
+            if opcode == 0 or end > self.size:
+                break
+            if opcode == Opcode.DATA_END:
+                self.whole = self.size if self.closed else at
+                return
+            yield opcode, file.read(length), end
+            at = end
+        if self.closed:
+            raise ValueError(
+                f"{self.path}: damaged at byte {at} of {self.size}; copy it again, or leave it out"
+            )
+
+    def _keep(self, record: Any) -> None:
+        if isinstance(record, Schema):
+            self.schemas[record.id] = record
+        elif isinstance(record, Channel):
+            self.channels[record.id] = record
+        elif isinstance(record, Metadata):
+            self.metadata[record.name] = dict(record.metadata)
+
+
+def open_bag(path: Path) -> Bag:
+    """Return an MCAP file to be read.
+
+    Raises:
+        ValueError: there is no such file, or it is no MCAP file.
+    """
+    if not path.is_file():
+        state = "is a folder" if path.is_dir() else "does not exist"
+        raise ValueError(f"{path}: {state}, expected an MCAP file; name one, such as BAG.mcap")
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        begin = file.read(len(MAGIC))
+        file.seek(max(0, size - len(MAGIC)))
+        closed = file.read() == MAGIC and size >= 2 * len(MAGIC)
+    if begin != MAGIC:
+        what = "is empty" if not size else f"begins with {begin!r}"
+        raise ValueError(
+            f"{path}: {what}, expected an MCAP file ({MAGIC!r}); a bag in another storage becomes "
+            "one with ros2 bag convert"
+        )
+    return Bag(path=path, closed=closed, size=size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repaired:
+    """What was found of a file that was cut off."""
+
+    messages: int
+    """Whole ones, which are all in the repaired file."""
+    lost_bytes: int
+    """Of the chunk that was being written."""
+    metadata: dict[str, dict[str, str]]
+    """Words about the file."""
+    log_time_ns: tuple[int, int]
+    """Receive times of the first and the last message, 0 if there is none."""
+
+
+def repair(path: Path) -> Repaired:
+    """Close a file that was cut off: what is whole of it stays, and gets its index.
+
+    The file is replaced at once, so a kill leaves it as it was or repaired.
+
+    Raises:
+        ValueError: it is no MCAP file.
+        OSError: the disk is full.
+    """
+    bag = open_bag(path)
+    new = path.with_name(f".{path.name}.repair")
+    new.unlink(missing_ok=True)
+    writer = McapWriter(new)
+    first = last = 0
+    known: set[int] = set()
+    try:
+        for message in bag.messages():
+            channel = bag.channels[message.channel_id]
+            if channel.id not in known:
+                known.add(channel.id)
+                schema = bag.schemas[channel.schema_id]
+                qos = channel.metadata.get("offered_qos_profiles", "")
+                writer.add_topic(channel.topic, schema.name, qos, schema.data.decode())
+            writer.write(channel.topic, message.data, message.log_time, message.publish_time)
+            first, last = first or message.log_time, max(last, message.log_time)
+        writer.close(bag.metadata)
+        new.replace(path)
+    finally:
+        writer.abandon()
+        new.unlink(missing_ok=True)
+    flush_folder(path.parent)
+    return Repaired(
+        messages=writer.messages, lost_bytes=bag.size - bag.whole, metadata=bag.metadata,
+        log_time_ns=(first, last),
+    )  # fmt: skip
+
+
+def flush_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _inner(opcode: int, data: bytes) -> Iterator[Any]:
+    """Yield what a record holds: those within a chunk, or itself if it matters here."""
+    stream = ReadDataStream(io.BytesIO(data))
+    if opcode == Opcode.CHUNK:
+        yield from breakup_chunk(Chunk.read(stream), validate_crc=True)
+    elif opcode == Opcode.MESSAGE:
+        yield Message.read(stream, len(data))
+    elif opcode == Opcode.SCHEMA:
+        yield Schema.read(stream)
+    elif opcode == Opcode.CHANNEL:
+        yield Channel.read(stream)
+    elif opcode == Opcode.METADATA:
+        yield Metadata.read(stream)

@@ -1,0 +1,149 @@
+"""Writes MCAP files that rosbag2 and Foxglove open, and that a kill at any moment leaves readable.
+
+Messages are gathered in chunks; a chunk is handed to the system whole, at the latest a second after
+its first message. Reading back, also of a file that was cut off, is in
+`robot_bridge.recording.mcap_reader`.
+"""
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from mcap.writer import CompressionType, Writer
+
+from robot_bridge.recording.message_definitions import definition
+
+CHUNK_BYTES = 1 << 20
+"""A chunk is written out when its messages have so many bytes."""
+CHUNK_S = 1.0
+"""A chunk is written out when its first message is so old: what a kill may cost."""
+LIBRARY = "mneme_vla"
+_NEVER = 1 << 62  # the library's own limit, after which it would write a chunk but not hand it on
+
+
+class McapWriter:
+    """One open file with messages as they came from the wire (CDR)."""
+
+    def __init__(self, path: Path) -> None:
+        """Create the file.
+
+        Raises:
+            OSError: it is there already, or cannot be written.
+        """
+        self.path = path
+        self.messages = 0
+        """Messages written, of all topics."""
+        self._file = path.open("xb")
+        self._writer = Writer(self._file, chunk_size=_NEVER, compression=CompressionType.LZ4)
+        self._writer.start(profile="ros2", library=LIBRARY)
+        self._schemas: dict[str, int] = {}
+        self._channels: dict[str, int] = {}
+        self._sequence: dict[str, int] = {}
+        self._gathered = 0
+        self._since_s = 0.0
+        self._writer.flush()
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes that the system has."""
+        return self._file.tell()
+
+    def add_topic(self, topic: str, type_name: str, qos: str = "", text: str | None = None) -> None:
+        """Declare a topic.
+
+        Args:
+            topic: Full name, "/joint_states".
+            type_name: "sensor_msgs/msg/JointState".
+            qos: What its publishers offer, as rosbag2's YAML (`offered`).
+            text: The type's definition, if it is not to be that of the installed package.
+
+        Raises:
+            ValueError: the type is not installed.
+        """
+        if type_name not in self._schemas:
+            data = (text if text is not None else definition(type_name)).encode()
+            self._schemas[type_name] = self._writer.register_schema(type_name, "ros2msg", data)
+        self._channels[topic] = self._writer.register_channel(
+            topic, "cdr", self._schemas[type_name], {"offered_qos_profiles": qos}
+        )
+        self._sequence[topic] = 0
+
+    def write(self, topic: str, data: bytes, log_time_ns: int, publish_time_ns: int) -> None:
+        """Add a message of a topic that was declared.
+
+        Args:
+            topic: Its full name.
+            data: The message in CDR.
+            log_time_ns: When it was received.
+            publish_time_ns: Its own stamp.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        if not self._gathered:
+            self._since_s = time.monotonic()
+        self._sequence[topic] += 1
+        self._writer.add_message(
+            self._channels[topic], log_time_ns, data, publish_time_ns, self._sequence[topic]
+        )
+        self.messages += 1
+        self._gathered += len(data)
+        if self._gathered >= CHUNK_BYTES:
+            self._hand_over()
+
+    def settle(self) -> None:
+        """Write out the gathered messages if the first of them is old enough; call it often."""
+        if self._gathered and time.monotonic() - self._since_s >= CHUNK_S:
+            self._hand_over()
+
+    def add_metadata(self, name: str, values: Mapping[str, str]) -> None:
+        """Add named words about the file."""
+        self._writer.flush()
+        self._gathered = 0
+        self._writer.add_metadata(name, dict(values))
+        self._writer.flush()
+
+    def close(self, last: Mapping[str, Mapping[str, str]] | None = None) -> None:
+        """Write what is gathered and the index, and bring the file to the disk.
+
+        Args:
+            last: Words about the file by name, to be added before.
+
+        Raises:
+            OSError: the disk is full; what is on it can be repaired.
+        """
+        try:
+            for name, values in (last or {}).items():
+                self.add_metadata(name, values)
+            self._writer.finish()
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        finally:
+            self._file.close()
+
+    def abandon(self) -> None:
+        """Leave the file as a kill would: without what is gathered, and without an index."""
+        self._file.close()
+
+    def _hand_over(self) -> None:
+        self._gathered = 0
+        self._writer.flush()
+
+
+def offered(*, reliable: bool, latched: bool = False, depth: int = 10) -> str:
+    """Return a QoS profile as rosbag2's metadata has it, so that a replay offers the same."""
+    forever = "sec: 9223372036\n    nsec: 854775807"
+    return "\n".join(
+        [
+            "- history: keep_last",
+            f"  depth: {depth}",
+            f"  reliability: {'reliable' if reliable else 'best_effort'}",
+            f"  durability: {'transient_local' if latched else 'volatile'}",
+            f"  deadline:\n    {forever}",
+            f"  lifespan:\n    {forever}",
+            "  liveliness: automatic",
+            f"  liveliness_lease_duration:\n    {forever}",
+            "  avoid_ros_namespace_conventions: false",
+        ]
+    )

@@ -1,0 +1,1 @@
+"""The safety gate and collision checks; no ROS imports."""

@@ -1,0 +1,1 @@
+"""From messages to observations, and the progress monitor; no ROS imports."""

@@ -1,0 +1,1 @@
+"""The simulated arm: actuator, clock and settings; no ROS imports."""

@@ -1,0 +1,200 @@
+"""A simulated position controller between commands and motors, and a log of commands.
+
+Times are seconds of one clock. This module does not import ROS.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from robot_bridge.sim_arm.realtime_clock import LinkModel
+
+TRAJECTORY, FORWARD = 0, 1
+"""Inputs, as `InputLog` numbers them."""
+
+
+class Actuator:
+    """Setpoints of all joints: the latest command counts, and its last point is held.
+
+    Points of a trajectory are joined by straight lines, as `joint_trajectory_controller` joins
+    points without velocities; the first line begins at the present setpoint.
+    """
+
+    def __init__(self, start: np.ndarray, lag_s: float = 0.0) -> None:
+        """Hold a pose, shape (u,), from time 0 on.
+
+        Args:
+            start: Pose of the arm.
+            lag_s: Time constant of the motors, a first-order filter; 0: none.
+        """
+        self.lag_s = lag_s
+        self.reset(start, 0.0)
+
+    def reset(self, start: np.ndarray, now_s: float) -> None:
+        """Drop all commands, and hold a pose, shape (u,)."""
+        self._output = np.array(start, np.float64)
+        self._now_s = now_s
+        self.set_setpoint(self._output)
+
+    def set_setpoint(self, positions: np.ndarray) -> None:
+        """Set the setpoints, shape (u,), at once."""
+        self._times_s = np.array([self._now_s])
+        self._points = np.array(positions, np.float64)[None]
+
+    def follow(self, times_s: np.ndarray, points: np.ndarray) -> None:
+        """Follow a trajectory; past points are where its first line begins.
+
+        Args:
+            times_s: Time of each point, increasing, shape (k,).
+            points: Positions, shape (k, u).
+        """
+        setpoint = self.setpoint(self._now_s)
+        ahead = int(np.searchsorted(times_s, self._now_s, side="right"))
+        if ahead == 0:
+            self._times_s = np.concatenate([[self._now_s], times_s])
+            self._points = np.concatenate([setpoint[None], points])
+        else:
+            self._times_s = np.array(times_s[ahead - 1 :], np.float64)
+            self._points = np.array(points[ahead - 1 :], np.float64)
+
+    def setpoint(self, at_s: float) -> np.ndarray:
+        """Return the setpoint at a time, shape (u,)."""
+        times_s, points = self._times_s, self._points
+        i = int(np.searchsorted(times_s, at_s, side="right"))
+        if i == 0 or i == len(times_s):
+            return points[max(i - 1, 0)].copy()
+        share = (at_s - times_s[i - 1]) / (times_s[i] - times_s[i - 1])
+        return points[i - 1] + share * (points[i] - points[i - 1])
+
+    def advance(self, now_s: float) -> np.ndarray:
+        """Advance to a time; return the output of the motors, shape (u,)."""
+        elapsed_s = now_s - self._now_s
+        self._now_s = now_s
+        setpoint = self.setpoint(now_s)
+        if self.lag_s > 0:
+            # dx/dt = (setpoint - x) / lag, solved for a setpoint that holds over the interval.
+            share = -np.expm1(-elapsed_s / self.lag_s)
+            self._output = self._output + share * (setpoint - self._output)
+        else:
+            self._output = setpoint
+        return self._output.copy()
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command on its way from the input."""
+
+    due_s: float
+    """Arrival time."""
+    start_s: float | None
+    """Time from which its times count; None for its arrival."""
+    times_s: np.ndarray | None
+    """Time of each point; None for one without times."""
+    points: np.ndarray
+    """Positions f64 [k, u], all finite."""
+
+
+class Controller:
+    """An actuator behind a connection; commands may come from another thread than the ticks."""
+
+    def __init__(self, actuator: Actuator, link: LinkModel, rng: np.random.Generator) -> None:
+        """Connect an actuator by a link model; `rng` draws losses and jitter."""
+        self.counts = {"commands": 0, "not_finite": 0, "lost_commands": 0}
+        self._actuator, self._link, self._rng = actuator, link, rng
+        self._commands: deque[Command] = deque()
+        self._last_due_s = 0.0
+
+    def receive(
+        self, now_s: float, points: np.ndarray, times_s: np.ndarray | None = None,
+        start_s: float | None = None,
+    ) -> None:  # fmt: skip
+        """Receive a command; one that is not finite is counted and dropped.
+
+        Args:
+            now_s: Time of sending.
+            points: Positions, shape (k, u).
+            times_s: Time of each point, shape (k,); None for one point that counts at once.
+            start_s: Time from which the times count; None for the arrival.
+        """
+        self.counts["commands"] += 1
+        if not np.isfinite(points).all():
+            self.counts["not_finite"] += 1
+            return
+        due_s = self._link.arrival_s(self._rng, now_s, self._last_due_s)
+        if due_s is None:
+            self.counts["lost_commands"] += 1
+            return
+        self._last_due_s = due_s
+        self._commands.append(Command(due_s, start_s, times_s, points))
+
+    def reset(self, start: np.ndarray, now_s: float) -> None:
+        """Drop all commands, pending ones included, and hold a pose, shape (u,)."""
+        self._commands.clear()
+        self._actuator.reset(start, now_s)
+
+    def advance(self, begin_s: float, end_s: float) -> np.ndarray:
+        """Apply commands that arrived before a tick; return the motors' output, shape (u,)."""
+        while self._commands and self._commands[0].due_s <= begin_s:
+            command = self._commands.popleft()
+            if command.times_s is None:
+                self._actuator.set_setpoint(command.points[0])
+            else:
+                start_s = begin_s if command.start_s is None else command.start_s
+                self._actuator.follow(start_s + command.times_s, command.points)
+        return self._actuator.advance(end_s)
+
+
+class InputLog:
+    """Log of received commands, one row per point."""
+
+    def __init__(self, joints: tuple[str, ...]) -> None:
+        """Start an empty log; `joints` is the order of its columns."""
+        self.joints = joints
+        self._rows = 0
+        self._columns = self._room(256)
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def append(
+        self, received_s: float, source: int, from_start_s: np.ndarray, points: np.ndarray
+    ) -> None:
+        """Append a command.
+
+        Args:
+            received_s: Monotonic time of arrival.
+            source: `TRAJECTORY` or `FORWARD`.
+            from_start_s: Times of the points from the start, shape (k,).
+            points: Positions, possibly NaN, shape (k, u).
+        """
+        end = self._rows + len(points)
+        if end > len(self._columns["received_s"]):
+            larger = self._room(2 * end)
+            for name, column in self._columns.items():
+                larger[name][: self._rows] = column[: self._rows]
+            self._columns = larger
+        new = {
+            "received_s": received_s, "source": source, "from_start_s": from_start_s,
+            "positions": points,
+        }  # fmt: skip
+        for name, values in new.items():
+            self._columns[name][self._rows : end] = values
+        self._rows = end
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Return received_s f64 [n], source u8 [n], from_start_s f64 [n], positions f64 [n, u]."""
+        return {name: column[: self._rows].copy() for name, column in self._columns.items()}
+
+    def write(self, path: Path) -> None:
+        """Write the columns and the joints' names as .npz."""
+        np.savez(path, joints=np.array(self.joints), **self.columns())  # type: ignore[arg-type]
+
+    def _room(self, rows: int) -> dict[str, np.ndarray]:
+        return {
+            "received_s": np.empty(rows),
+            "source": np.empty(rows, np.uint8),
+            "from_start_s": np.empty(rows),
+            "positions": np.empty((rows, len(self.joints))),
+        }

@@ -1,0 +1,1 @@
+"""Scenes, tasks, worlds, rules and rendering of one MuJoCo simulation."""

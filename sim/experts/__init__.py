@@ -1,0 +1,1 @@
+"""Scripted experts and the episodes that they record."""

@@ -1,0 +1,106 @@
+"""Records one scripted episode, with images, as arrays; writes no files."""
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+
+import numpy as np
+
+from sim.core.render import Camera, shared_renderer
+from sim.core.scene import compile_scene
+from sim.core.world import MujocoWorld
+from sim.experts import behaviours
+from sim.vec_env import load_robot, load_task
+from vla.contracts.config import PluginConfig
+from vla.contracts.specs import RobotSpec
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class EpisodeRecord:
+    """One episode: row t is the observation before action t, with its labels.
+
+    The last row is the end of the episode; its action repeats the one before it.
+    """
+
+    images: np.ndarray
+    """RGB, uint8, shape (t, views, height, width, 3); no views if not rendered."""
+    proprio: np.ndarray
+    """Measured channel positions, float32, shape (t, u)."""
+    action: np.ndarray
+    """Position targets, float32, shape (t, u)."""
+    success: np.ndarray
+    """Whether the task is solved, bool, shape (t,)."""
+    progress: np.ndarray
+    """Oracle progress in [0, 1], float32, shape (t,)."""
+    instruction: str
+    """Instruction of the episode."""
+    behaviour: str
+    """One of `sim.experts.behaviours.NAMES`; for "mixed" the drawn one."""
+
+
+def record_episode(
+    task: str,
+    seed: int,
+    index: int,
+    behaviour: str = "expert",
+    robot: str | RobotSpec | None = None,
+    task_config: PluginConfig | None = None,
+    render: bool = True,
+    visual_shift: str = "none",
+) -> EpisodeRecord:
+    """Record episode `index` of `seed` of a scripted behaviour; equal arguments give equal bits.
+
+    A record ends with the episode (only "undo" continues after success) or with the script.
+
+    Raises:
+        ValueError: a name is unknown, or the task does not support the behaviour.
+    """
+    world, camera = _world_and_camera(
+        load_task(task, task_config), load_robot(robot), render, visual_shift
+    )
+    world.reset(seed, index)
+    rng = np.random.default_rng(np.random.SeedSequence([seed, index]).spawn(3)[2])
+    behaviour = behaviours.resolve(world.task, behaviour, rng)
+    stream = behaviours.act_stream(world, world.task, behaviour, rng)
+    past_success = behaviours.continues_after_success(behaviour)
+    frames, proprio, actions, success, progress = [], [], [], [], []
+    for action in _until_over(world, stream, past_success=past_success):
+        frames.append(camera.render().copy() if camera else np.empty((0, 0, 0, 3), np.uint8))
+        proprio.append(world.proprio)
+        actions.append(np.asarray(action, np.float32))
+        success.append(world.succeeded)
+        progress.append(world.progress())
+    return EpisodeRecord(
+        images=np.stack(frames),
+        proprio=np.stack(proprio),
+        action=np.stack(actions),
+        success=np.array(success, np.bool_),
+        progress=np.array(progress, np.float32),
+        instruction=world.instruction,
+        behaviour=behaviour,
+    )
+
+
+def _until_over(
+    world: MujocoWorld, stream: Iterator[np.ndarray], *, past_success: bool
+) -> Iterator[np.ndarray]:
+    """Yield each action before it is executed, and the last action again at the end."""
+    action = np.array(world.robot.home)
+    for action in stream:
+        yield action
+        # Records hold float32, so a replay of them must see what the world saw.
+        _, terminated, truncated = world.step(np.asarray(action, np.float32))
+        ignore = past_success and world.succeeded and world.steps < world.time_limit
+        if truncated or (terminated and not ignore):
+            break
+    yield action
+
+
+@functools.lru_cache(maxsize=4)
+def _world_and_camera(
+    task: PluginConfig, robot: RobotSpec, render: bool, visual_shift: str
+) -> tuple[MujocoWorld, Camera | None]:
+    """Return a world and its camera, cached for the next episode of the same kind."""
+    scene = compile_scene(task, robot)
+    world = MujocoWorld(scene, visual_shift=visual_shift)
+    return world, Camera(shared_renderer(scene), world) if render else None

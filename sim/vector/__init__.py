@@ -1,0 +1,1 @@
+"""Many environments together: in one process, in worker processes, in real time."""

@@ -1,0 +1,111 @@
+"""Steps a set of environments and writes the results to arrays, which may be shared memory."""
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from sim.core.render import Camera, shared_renderer, update_images
+from sim.core.scene import Scene
+from sim.core.step_buffers import Buffers
+from sim.core.world import MujocoWorld
+from sim.experts.expert_takeover import ExpertTakeover
+
+
+class EnvSlice:
+    """Environments `rows` of `num_envs`; row i runs episodes i, i + E, i + 2E and so on."""
+
+    def __init__(
+        self, scene: Scene, buffers: Buffers, rows: range, num_envs: int, *, vary: bool
+    ) -> None:
+        """Make the environments of `rows`; `buffers` hold the rows of all `num_envs`."""
+        self._rows = rows
+        self._num_envs = num_envs
+        self._buffers = buffers
+        self._worlds = [MujocoWorld(scene, vary=vary) for _ in rows]
+        renderer = shared_renderer(scene)
+        self._cameras = [Camera(renderer, world) for world in self._worlds]
+        self._instruction_ids = {text: i for i, text in enumerate(scene.task.instructions)}
+        self._experts = [ExpertTakeover(world) for world in self._worlds]
+        self.render_time_s = 0.0
+        """Seconds spent on rendering so far."""
+        self._seeds = [0] * len(rows)
+
+    def reset(self, seed: int) -> None:
+        """Start episode i in row i."""
+        self._seeds = [seed] * len(self._rows)
+        for row, world, expert in zip(self._rows, self._worlds, self._experts, strict=True):
+            expert.release()
+            world.reset(seed, row)
+        self._observe("", range(len(self._worlds)))
+
+    def begin(self, rows: np.ndarray, seed: np.ndarray, index: np.ndarray) -> None:
+        """Start other episodes in the rows of this slice; all arguments are i64 of one shape."""
+        ours = [(int(r), int(s), int(i)) for r, s, i in zip(rows, seed, index, strict=True)
+                if int(r) in self._rows]  # fmt: skip
+        mine = [self._rows.index(row) for row, _, _ in ours]
+        for i, (_, seed_of_row, number) in zip(mine, ours, strict=True):
+            self._seeds[i] = seed_of_row
+            self._experts[i].release()
+            self._worlds[i].reset(seed_of_row, number)
+        self._observe("", mine)
+
+    def step(
+        self,
+        actions: np.ndarray,
+        use_expert: np.ndarray | None = None,
+        frozen: np.ndarray | None = None,
+    ) -> None:
+        """Apply actions, float32 of shape (num_envs, h, u); reset the rows whose episode ends.
+
+        In `use_expert` rows, bool of shape (num_envs,), the task's expert acts instead; in
+        `frozen` rows nothing happens.
+        """
+        buffers = self._buffers
+        ended, moved = [], []
+        for i, (row, world) in enumerate(zip(self._rows, self._worlds, strict=True)):
+            reward, steps, terminated, truncated = 0.0, 0, False, False
+            if frozen is not None and frozen[row]:
+                for name in ("reward", "steps", "terminated", "truncated"):
+                    buffers[name][row] = 0
+                continue
+            moved.append(i)
+            buffers["actions"][row, : actions.shape[1]] = actions[row]
+            asked = use_expert is not None and bool(use_expert[row])
+            for action in actions[row]:
+                expert, seed = self._experts[i], self._seeds[i]
+                wanted = expert.act(seed) if asked else action
+                buffers["actions"][row, steps] = wanted
+                gain, terminated, truncated = world.step(wanted)
+                reward += gain
+                steps += 1
+                if terminated or truncated:
+                    ended.append(i)
+                    break
+            if not asked or terminated or truncated:
+                self._experts[i].release()
+            buffers["reward"][row] = reward
+            buffers["terminated"][row] = terminated
+            buffers["truncated"][row] = truncated
+            buffers["success"][row] = world.succeeded
+            buffers["progress"][row] = world.progress()
+            buffers["steps"][row] = steps
+            buffers["episode"][row] = world.index
+        if ended:
+            self._observe("final_", ended)
+            for i in ended:
+                world = self._worlds[i]
+                world.reset(self._seeds[i], world.index + self._num_envs)
+        self._observe("", moved)
+
+    def _observe(self, prefix: str, mine: Sequence[int]) -> None:
+        begin = time.perf_counter()
+        update_images([self._cameras[i] for i in mine])
+        self.render_time_s += time.perf_counter() - begin
+        buffers = self._buffers
+        for i in mine:
+            row, world = self._rows[i], self._worlds[i]
+            buffers[prefix + "images"][row] = self._cameras[i].images
+            buffers[prefix + "proprio"][row] = world.proprio
+            buffers[prefix + "instruction"][row] = self._instruction_ids[world.instruction]
+            buffers[prefix + "time_s"][row] = world.time_s

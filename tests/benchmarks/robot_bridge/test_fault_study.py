@@ -1,0 +1,65 @@
+"""Faults over real DDS break no limit, and stop the arm in the time that is stated."""
+
+import numpy as np
+import pytest
+
+from benchmarks.robot_bridge import camera_faults, chunk_faults, fault_study
+from benchmarks.robot_bridge.fault_report import Tally
+from robot_bridge.motion import limits
+from vla.contracts import registry
+
+ROBOT = registry.load("vla.robots", "so101").SPEC
+
+
+@pytest.mark.ros
+def test_a_few_schedules_of_chunks_killed_and_hanging_policies_and_clocks(tmp_path):
+    first = len(chunk_faults.STOPPING) + len(chunk_faults.MOVING) - 4
+    tally = fault_study.study(12, first, tmp_path, slack_s=0.5)
+    moving, events = list(chunk_faults.MOVING)[-4:], list(fault_study.EVENTS)
+    assert list(tally.schedules) == [*moving, *events]
+    assert tally.commands > 500
+    assert sum(tally.violations.values()) == 0
+    assert tally.worst["jerk"] > 0.5  # it was asked for more than it may
+    assert tally.late == []
+    assert set(tally.stops_s) == set(events)
+
+
+@pytest.mark.ros
+def test_a_policy_whose_cameras_fail_comes_to_rest(arm_policy, tmp_path):
+    tally = Tally()
+    camera_faults.play(arm_policy, 2, 1, tmp_path, tally, slack_s=1.0)
+    assert list(tally.schedules) == ["all cameras silent", "camera frozen"]
+    assert tally.commands > 500
+    assert (sum(tally.violations.values()), tally.late) == (0, [])
+
+
+def test_every_fault_makes_something_else_of_a_good_chunk():
+    rng = np.random.default_rng(0)
+    path = chunk_faults.Path(ROBOT, rng, np.array(ROBOT.home))
+    path.chunk(2)
+    good = path.chunk(3)
+    for name, fault in {**chunk_faults.STOPPING, **chunk_faults.MOVING}.items():
+        made = [repr(one) for one in fault(good, rng, path)]
+        assert made != [repr(good)] or name == "dropped", name
+    assert np.isfinite(np.array(good.positions)).all()
+
+
+def test_a_late_stop_and_a_broken_limit_are_found():
+    allowed = limits.of_spec(ROBOT)
+    times_s = np.arange(100) / 100.0
+    still = np.tile(np.array(ROBOT.home), (100, 1))
+    moving = still.copy()
+    moving[60:, 0] += 1e-5 * np.arange(40)
+    tally = Tally()
+    tally.keep("silence", still, allowed)
+    tally.stop("silence", 7, times_s, still, 0.0, 0.5)
+    assert (tally.late, sum(tally.violations.values())) == ([], 0)
+    tally.keep("silence", moving, allowed)
+    tally.stop("silence", 7, times_s, moving, 0.0, 0.5)
+    assert tally.late == ["schedule 7, silence: at rest after 0.99 s, not 0.50"]
+    tally.stop("camera frozen", 8, times_s, moving, 0.0, 0.5, still=1e-3)
+    assert len(tally.late) == 1
+    broken = still.copy()
+    broken[50:, 0] += 1.0
+    tally.keep("wild", broken, allowed)
+    assert tally.violations["velocity"] == 1

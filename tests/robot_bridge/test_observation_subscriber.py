@@ -1,0 +1,68 @@
+"""Pictures stay packed until somebody looks; what is damaged is said, and nothing is seen of it."""
+
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy")
+
+from rclpy.clock import Clock
+from rclpy.serialization import serialize_message
+from sensor_msgs.msg import Image
+
+from robot_bridge.nodes.observation_subscriber import ObservationSubscriber
+from robot_bridge.sensing import convert
+from robot_bridge.sensing.sync import SyncConfig, SyncedObservation
+
+pytestmark = pytest.mark.ros
+CONFIG = SyncConfig(
+    cameras=("front",),
+    max_observation_age_s=60.0,
+    max_sync_interval_s=60.0,
+    frozen_image_timeout_s=60.0,
+)
+
+
+class Listener:
+    """A node as far as eyes need one."""
+
+    def __init__(self):
+        self.clock = Clock()
+
+    def create_subscription(self, *_, **__):
+        return None
+
+    def get_clock(self):
+        return self.clock
+
+
+def packed(clock):
+    message = Image(height=2, width=3, step=9, encoding="rgb8", data=bytes(range(18)))
+    message.header.stamp = clock.now().to_msg()
+    return message.header.stamp, serialize_message(message)
+
+
+def test_a_packed_picture_is_placed_by_its_stamp_and_unpacked_when_looked_at():
+    node, wrong = Listener(), []
+    observations = ObservationSubscriber(node, CONFIG, ("hinge",), (2, 3), on_error=wrong.append)
+    stamp, message = packed(node.clock)
+    assert convert.stamp(message) == (stamp.sec, stamp.nanosec)
+    observations._on_image("front", message)
+    observations.sync.add_joints(time.monotonic(), np.zeros(1))
+    seen = observations.look(time.monotonic())
+    assert isinstance(seen, SyncedObservation)
+    np.testing.assert_array_equal(seen.images[0].ravel(), np.arange(18))
+    assert wrong == []
+
+
+def test_damaged_pictures_are_named():
+    node, wrong = Listener(), []
+    observations = ObservationSubscriber(node, CONFIG, ("hinge",), (2, 3), on_error=wrong.append)
+    _, message = packed(node.clock)
+    observations._on_image("front", message[:7])
+    assert wrong == ["camera front: got 7 bytes, expected a message with a header"]
+    observations.sync.add_joints(time.monotonic(), np.zeros(1))
+    assert observations.look(time.monotonic()) == "no image of camera front yet"
+    observations._on_image("front", message[:20])
+    assert observations.look(time.monotonic()) == "camera front: 20 bytes that are no image"

@@ -1,0 +1,1 @@
+"""The verbs of `vla` that train, evaluate, report and view."""

@@ -1,0 +1,134 @@
+"""`vla train`: records demonstrations if no data set is given, then trains on them."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+
+from reward_models.core import checkpoint as critics
+from sim import vec_env
+from training.core import distributed, loop, plugin_flags
+from training.core.config import TrainConfig
+from training.data import demos
+from vla.contracts import registry
+from vla.contracts.config import PluginConfig
+from vla.utils import arguments
+
+DEFAULT_RECIPE = "reach"
+TASK_RECIPE = "imitate"
+"""Recipe if a task is named and no recipe."""
+DEFAULT_PRESET = "tiny"
+"""The preset that leaves recipes unchanged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainArgs:
+    """Arguments of `vla train`."""
+
+    out: Path
+    """Folder of the run."""
+    dataset: Path | None
+    """Data set to learn from; None to record one."""
+    parallel: distributed.Parallel
+    """How the weights are distributed over processes."""
+    train: TrainConfig
+    """The recipe with the changes that flags make."""
+
+
+def train(
+    config: TrainConfig, out: Path, dataset: Path | None, console: Console,
+    parallel: distributed.Parallel = "ddp",
+) -> list[loop.Outcome]:  # fmt: skip
+    """Record the recipe's demonstrations unless `dataset` is given, then train.
+
+    Under `torchrun`, all its processes train together.
+
+    Raises:
+        ValueError: settings do not fit together, the data set or `out` is damaged or holds
+            something else, or another process has ended.
+    """
+    with distributed.init_group(config.device, parallel) as group:
+        vec_env.load_arm(config.task, config.robot)
+        loop.check(config, out)
+        config.policy.check()
+        if config.pretrained_vision_encoder is not None:
+            critics.find(
+                Path(config.pretrained_vision_encoder)
+            )  # before demonstrations are recorded
+        if dataset is None:
+            dataset = out.parent / f"data-{out.name}"
+            recording = demos.DemosConfig(
+                out=dataset, task=config.task, robot=config.robot, episodes=config.demos.episodes,
+                behaviour=config.demos.behaviour, seed=config.demos.seed,
+            )  # fmt: skip
+            if group.is_main:
+                demos.check(recording)
+                demos.record_demos(recording)
+            group.barrier()
+        return loop.run(config, dataset, out, console, group)
+
+
+def parse(argv: list[str]) -> TrainArgs:
+    """Return the arguments of `vla train`.
+
+    Raises:
+        ValueError: an unknown recipe, preset or plug-in.
+    """
+    task, rest = plugin_flags.take(argv, "--task", "")
+    name, rest = plugin_flags.take(rest, "--recipe", TASK_RECIPE if task else DEFAULT_RECIPE)
+    scale, rest = plugin_flags.take(rest, "--preset", DEFAULT_PRESET)
+    recipe = registry.load("training.recipes", name).recipe()
+    if task:
+        recipe = _for_task(recipe, vec_env.load_task(task))
+    recipe = registry.load("training.presets", scale).preset(recipe)
+    config, rest = plugin_flags.choose_plugins(recipe, rest)
+    config = _adapt(recipe, config)
+
+    def arguments_of(
+        out: Path, dataset: Path | None = None,
+        parallel: distributed.Parallel = "ddp",
+        train: Annotated[TrainConfig, tyro.conf.arg(name="")] = config,
+    ) -> TrainArgs:  # fmt: skip
+        """Train a policy: --recipe NAME chooses a recipe, --preset NAME its scale, --task NAME (or
+        SUITE/TASK) its task, --policy.memory.type NAME a plug-in.
+
+        Args:
+            out: Folder of the run; the same command resumes it.
+            dataset: LeRobotDataset v3 to learn from; recorded next to the run if not given.
+            parallel: Under torchrun, each process holds all weights (ddp) or a shard of the weights
+                and of the optimizer state (fsdp); not a setting of the run.
+            train: The recipe; each setting is a flag.
+        """
+        return TrainArgs(out=out, dataset=dataset, parallel=parallel, train=train)
+
+    return arguments.read(arguments_of, rest, f"vla train --recipe {name}")
+
+
+def _for_task(recipe: TrainConfig, task: PluginConfig) -> TrainConfig:
+    """Return a recipe with another task and the cameras of that task's robot."""
+    policy: Any = recipe.policy
+    cameras = tuple(camera.name for camera in vec_env.load_arm(task).cameras)
+    return replace(recipe, task=task, policy=replace(policy, cameras=cameras))
+
+
+def _adapt(recipe: TrainConfig, config: TrainConfig) -> TrainConfig:
+    """Return a configuration with the policy type that flags chose; chunk size, action steps and
+    cameras are the recipe's, the optimizer settings those that the policy type prefers.
+    """
+    if type(config.policy) is type(recipe.policy):
+        return config
+    policy: Any = recipe.policy
+    same = {name: getattr(policy, name) for name in ("chunk_size", "n_action_steps", "cameras")}
+    preset = getattr(config.policy, "preset", {})
+    return replace(
+        config, policy=replace(config.policy, **same), optimizer=replace(config.optimizer, **preset)
+    )
+
+
+def main(argv: list[str]) -> int:
+    """Run the verb."""
+    args = parse(argv)
+    train(args.train, args.out, args.dataset, Console(), args.parallel)
+    return 0

@@ -1,0 +1,1 @@
+"""The training loop and what every run needs: config, optimizer, metrics, distribution."""

@@ -1,0 +1,1 @@
+"""Success of a policy in simulation, pass@k, videos and memory maps."""

@@ -1,0 +1,37 @@
+"""Base recipes of memory tasks and motor skills."""
+
+from training.algos import bc
+from training.core.config import Demonstrations, EvalConfig, TrainConfig
+from training.core.optimizer import OptimizerConfig
+from vla.contracts.config import PluginConfig
+from vla.memory import none
+from vla.policies import vla
+
+
+def memory_task(task: PluginConfig, *, short_decisions: int = 9) -> TrainConfig:
+    """Return the recipe of a task with a cue, a delay and a choice; trains on whole episodes.
+
+    Args:
+        task: The task.
+        short_decisions: Length in decisions of the shortest quarter of its episodes.
+    """
+    return TrainConfig(
+        task=task,
+        demos=Demonstrations(episodes=1500),
+        algo=bc.Config(batch_size=32, states_per_episode=3, short_decisions=short_decisions),
+        eval=EvalConfig(every=0, final_episodes=200),
+        steps=1000,
+    )
+
+
+def motor_skill(task: PluginConfig, *, episodes: int, steps: int) -> TrainConfig:
+    """Return the recipe of a task that needs no memory; trains on single decisions."""
+    return TrainConfig(
+        task=task,
+        demos=Demonstrations(episodes=episodes),
+        policy=vla.Config(memory=none.Config(), n_action_steps=4),
+        algo=bc.Config(sampling="frame", batch_size=64, random_shift_px=3, brightness_jitter=0.2),
+        optimizer=OptimizerConfig(ema_decay=0.999),
+        eval=EvalConfig(every=2000, episodes=50),
+        steps=steps,
+    )

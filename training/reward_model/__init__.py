@@ -1,0 +1,1 @@
+"""Data sets, batches and predictions for reward model training."""

@@ -1,0 +1,1 @@
+"""Recorded rollouts, their storage, rewards and advantages."""

@@ -1,0 +1,1 @@
+"""Interventions during rollouts: when they start, who acts, retries."""

@@ -1,0 +1,1 @@
+"""Intervention sources: the file name is the registry key."""

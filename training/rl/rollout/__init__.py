@@ -1,0 +1,1 @@
+"""Rollout collection and the reward source that scores rollouts."""

@@ -1,0 +1,1 @@
+"""The iterations of online RL and the base of its algorithms."""

@@ -1,0 +1,58 @@
+"""An ensemble of Q functions of action chunks, with its target networks and its own Adam."""
+
+import torch
+from torch import Tensor
+
+from vla.nn.ensembles import Ensemble
+
+
+class ChunkCritics(Ensemble):
+    """N networks Q(features, chunk), and `slow`, the target networks that follow them.
+
+    A run saves the weights with its module, and the state of `adam` with that of the optimizers
+    that a learner names.
+
+    Args:
+        inputs: Numbers of features and chunk together.
+        count: N.
+        width: Of the two hidden layers.
+        seed: Of the weights.
+        lr: Learning rate.
+        tau: Polyak coefficient of the target networks.
+    """
+
+    def __init__(
+        self, inputs: int, count: int, width: int, seed: int, *, lr: float, tau: float
+    ) -> None:
+        super().__init__(inputs, count, width, torch.Generator().manual_seed(seed))
+        self.adam = torch.optim.Adam(self.parameters(), lr=lr, fused=True)
+        self.slow = Ensemble(inputs, count, width)
+        self.slow.load_state_dict(self.weights())
+        self.tau = tau
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the weights of the networks, without those of the target networks."""
+        return dict(self.named_parameters(recurse=False))
+
+    def update(self, features: Tensor, chunk: Tensor, target: Tensor) -> float:
+        """Descend the mean squared error to targets f32 [m] once; the target networks follow.
+
+        Args:
+            features: f32 [m, d].
+            chunk: f32 [m, h, u].
+            target: f32 [m], the same for all networks.
+
+        Returns:
+            The error before, the mean over networks.
+        """
+        weights = list(self.weights().values())
+        for weight in weights:
+            weight.requires_grad_()
+        with torch.enable_grad():
+            error = (self(features, chunk) - target).square().mean(1)
+            error.sum().backward(inputs=weights)
+        self.adam.step()
+        self.adam.zero_grad()
+        for weight, slow in zip(weights, self.slow.parameters(), strict=True):
+            slow.lerp_(weight.requires_grad_(requires_grad=False), self.tau)
+        return float(error.detach().mean())

@@ -1,1 +1,0 @@
-"""Who may act in place of the policy in practice, a file each; `--help.by NAME` chooses one."""

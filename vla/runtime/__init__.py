@@ -1,0 +1,1 @@
+"""Running a policy at control rate: real-time chunking, noise, prefixes and loading; no torch."""

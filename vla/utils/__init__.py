@@ -1,0 +1,1 @@
+"""Helpers without a domain: files, arguments, intervals, pages, video."""
