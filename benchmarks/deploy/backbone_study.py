@@ -34,8 +34,8 @@ TOWERS = ("siglip", "dinov2")
 ACTS = 5
 """Decisions that have to be the same after loading."""
 BACKBONE = "--policy.backbone."
-SMALL = ("image-px", "32", "cells", "2", "bottleneck", "16", "token-width", "16",
-         "pooled-width", "32", "rank", "4")  # fmt: skip
+SMALL = ("image-px", "32", "pooled-tokens-per-side", "2", "bottleneck", "16", "token-width", "16",
+         "pooled-width", "32", "lora-rank", "4")  # fmt: skip
 """Settings of a backbone that fit a small model, as names and values."""
 
 
@@ -47,7 +47,7 @@ class StudyArgs:
     """Folder of backbones.json; families that are in it are not repeated."""
     families: tuple[str, ...] = FAMILIES
     """Families."""
-    tune: Literal["frozen", "lora", "full"] = "lora"
+    finetune_mode: Literal["frozen", "lora", "full"] = "lora"
     """How the pretrained weights are fine-tuned."""
     updates: int = 20
     """Updates of training."""
@@ -66,7 +66,7 @@ class StudyArgs:
 class Row:
     """The results of one family."""
 
-    tune: str
+    finetune_mode: str
     """How it was fine-tuned."""
     loss: tuple[float, float] = (0.0, 0.0)
     """Of the first and the last update."""
@@ -102,11 +102,11 @@ def take(family: str, place: Path, data: Path, args: StudyArgs) -> Row:
             "--episodes", "0",
             "--decisions", str(args.decisions), "--stages", "5")  # fmt: skip
     except ValueError as error:
-        return Row(tune=args.tune, wrong=str(error), seconds=time.perf_counter() - begin)
+        return Row(finetune_mode=args.finetune_mode, wrong=str(error), seconds=time.perf_counter() - begin)
     parity = (artefacts.read(onnx).manifest.parity or {})["found"]["action"]
     wrong = "" if same else "acts differently after saving and loading"
     return Row(
-        tune=args.tune, loss=losses(run), same=same, parity=float(parity), wrong=wrong,
+        finetune_mode=args.finetune_mode, loss=losses(run), same=same, parity=float(parity), wrong=wrong,
         seconds=time.perf_counter() - begin,
     )  # fmt: skip
 
@@ -114,7 +114,7 @@ def take(family: str, place: Path, data: Path, args: StudyArgs) -> Row:
 def training(family: str, model: Path, run: Path, data: Path, args: StudyArgs) -> list[str]:
     """Return the command, as words after `vla`, that trains it."""
     kind = "vision_text" if family in TOWERS else "vlm"
-    settings = ("type", kind, "model", str(model), "tune", args.tune, *SMALL)
+    settings = ("type", kind, "model", str(model), "finetune-mode", args.finetune_mode, *SMALL)
     flags = [
         (BACKBONE + name, value) for name, value in zip(settings[::2], settings[1::2], strict=True)
     ]
@@ -171,7 +171,7 @@ def sheet(rows: dict[str, Row]) -> Table:
     for family, row in rows.items():
         whole = not row.wrong
         table.add_row(
-            family, row.tune, f"{row.loss[0]:.3f} to {row.loss[1]:.3f}" if whole else "",
+            family, row.finetune_mode, f"{row.loss[0]:.3f} to {row.loss[1]:.3f}" if whole else "",
             "the same to the bit" if row.same else "", f"{row.parity:.1e}" if whole else "",
             f"{row.seconds:.0f} s", row.wrong,
         )  # fmt: skip
@@ -188,7 +188,7 @@ def earlier(path: Path, args: StudyArgs) -> dict[str, Row]:
         raise ValueError(f"{path}: damaged ({error}); delete it to start again") from error
     return {
         name: row for name, row in rows.items()
-        if name in args.families and row.tune == args.tune and not row.wrong
+        if name in args.families and row.finetune_mode == args.finetune_mode and not row.wrong
     }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.reward_models import synthetic_dataset
-from reward_models.core import checkpoint as critics
+from reward_models.core import checkpoint as reward_model_checkpoint
 from reward_models.label import source
 from reward_models.label.score import Job, groups, score_groups
 from vla.contracts.config import validate_min
@@ -132,7 +132,7 @@ def main(argv: list[str]) -> int:
     torch.set_num_threads(args.threads)
     data = args.dataset or synthetic_dataset.make_data(args.out / "data", episodes=40, steps=80)
     place = args.reward_model or str(synthetic_dataset.make_reward_model(args.out / "reward_model"))
-    scorer = critics.load(place)
+    scorer = reward_model_checkpoint.load(place)
     if not scorer.reward_model.cameras:
         raise ValueError(f"reward model: {place!r} looks through no camera; give one that does")
     read = source.read(data, stride_s=scorer.config.stride_s)

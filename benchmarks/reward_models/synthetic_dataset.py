@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from reward_models.core import checkpoint as critics
+from reward_models.core import checkpoint as reward_model_checkpoint
 from reward_models.core.curves import ScorerConfig
 from reward_models.core.scorer import Scorer
 from reward_models.models import pairwise
@@ -70,7 +70,7 @@ def make_reward_model(folder: Path, config: pairwise.Config | None = None) -> Pa
             torch.random.default_generator.manual_seed(0)
             reward_model = config.build(words)
         scorer = Scorer(reward_model, ScorerConfig(abstain_below=0.0))
-        critics.save(
+        reward_model_checkpoint.save(
             scorer, config, words, folder, weights=reward_model.state_dict(),
             provenance={"untrained": True},
         )  # fmt: skip

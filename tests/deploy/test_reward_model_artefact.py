@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from deploy.export import graph
-from deploy.reward_model import artefact as critics
+from deploy.reward_model import artefact as reward_model_artefact
 from deploy.reward_model import export
 from deploy.runtime import artefact as artefacts
 from tests.commands.lines import only_sentence
@@ -35,7 +35,7 @@ def folder(reward_model_folders, tmp_path):
 
 
 def test_a_manifest_names_every_file_with_its_shapes_and_keeps_the_rules(folder):
-    manifest = critics.read(folder).manifest
+    manifest = reward_model_artefact.read(folder).manifest
     files = {p.name for p in folder.iterdir()}
     assert files == {
         "embed.onnx", "score.onnx", "compare.onnx", artefacts.MANIFEST, artefacts.TOKENIZER
@@ -60,7 +60,7 @@ def test_no_file_holds_paths_of_the_exporting_machine(folder):
 
 @pytest.mark.parametrize("name", ["embed.onnx", "score.onnx", "compare.onnx", "tokenizer.json"])
 def test_a_file_that_was_changed_or_lost_is_named(folder, name):
-    damage.assert_named(critics.read, folder, name)
+    damage.assert_named(reward_model_artefact.read, folder, name)
 
 
 def scorer(**values):
@@ -87,7 +87,7 @@ def scorer(**values):
 def test_a_description_that_makes_no_sense_is_refused(folder, values, said):
     changed(folder, **values)
     with pytest.raises(ValueError, match=said) as caught:
-        critics.read(folder)
+        reward_model_artefact.read(folder)
     assert "\n" not in str(caught.value)
     assert str(folder) in str(caught.value)
 
@@ -97,7 +97,7 @@ def test_a_description_cannot_name_files_elsewhere(folder):
     found["score"]["file"] = "../copy/score.onnx"
     changed(folder, graphs=found)
     with pytest.raises(ValueError, match=r"file '../copy/score.onnx' is not inside the folder"):
-        critics.read(folder)
+        reward_model_artefact.read(folder)
 
 
 def test_a_reward_model_is_not_opened_as_a_policy_nor_a_policy_as_a_reward_model(
@@ -110,7 +110,7 @@ def test_a_reward_model_is_not_opened_as_a_policy_nor_a_policy_as_a_reward_model
     with pytest.raises(
         ValueError, match="an exported policy, expected an exported reward model; give"
     ):
-        critics.read(exported["remembers"])
+        reward_model_artefact.read(exported["remembers"])
     assert cli.main(f"eval {folder} --episodes 1".split()) == 1
     assert "an exported reward model, expected an exported policy" in only_sentence(
         capsys.readouterr().err
@@ -127,9 +127,9 @@ def test_a_policy_exported_before_there_were_reward_models_is_still_one(exported
 
 
 def test_a_reward_model_of_format_2_is_read_as_it_is(folder):
-    expected = critics.read(folder).manifest
+    expected = reward_model_artefact.read(folder).manifest
     changed(folder, format=2)
-    assert critics.read(folder).manifest == expected
+    assert reward_model_artefact.read(folder).manifest == expected
 
 
 def test_neither_replaces_the_other_but_what_is_damaged_may_be_exported_again(
@@ -153,15 +153,15 @@ def test_a_graph_gives_what_the_rules_ask_for(folder):
     with pytest.raises(
         ValueError, match="'embed' returns embedding, expected embedding, new_memory"
     ):
-        critics.read(folder)
+        reward_model_artefact.read(folder)
 
 
 def test_an_export_that_fails_leaves_what_was_there(reward_model_folders, folder, monkeypatch):
-    before = critics.read(folder).manifest
+    before = reward_model_artefact.read(folder).manifest
     monkeypatch.setattr(graph, "export", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         export.export(reward_model_folders[0], folder)
-    assert critics.read(folder).manifest == before
+    assert reward_model_artefact.read(folder).manifest == before
     assert [p.name for p in folder.parent.iterdir()] == [folder.name]
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from deploy.reward_model import artefact as critics
+from deploy.reward_model import artefact as reward_model_artefact
 from deploy.reward_model import verify
 from deploy.reward_model.verify import RewardModelComparison, RewardModelVerifyArgs
 from deploy.runtime import artefact as artefacts
@@ -104,7 +104,7 @@ def test_the_command_writes_what_it_found_and_refuses_another_reward_model(
     assert cli.main(line.split()) == 0
     told = capsys.readouterr().out
     assert f"step of {CRITIC_BATCH}, p99: PyTorch / ONNX Runtime" in told
-    manifest = critics.read(folder).manifest
+    manifest = reward_model_artefact.read(folder).manifest
     assert manifest.parity["faults"] == []
     assert manifest.parity["found"]["outputs"].keys() == vars(said()).keys()
     assert json.loads((folder / artefacts.MANIFEST).read_text())["parity"] == manifest.parity
@@ -136,4 +136,4 @@ def test_beyond_a_budget_the_command_fails(reward_model_folders, tmp_path, monke
         == 1
     )
     assert "beyond the budget: value differs by" in capsys.readouterr().err
-    assert critics.read(folder).manifest.parity["faults"]
+    assert reward_model_artefact.read(folder).manifest.parity["faults"]

@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 from rich.console import Console
 
-from reward_models.core import checkpoint as critics
+from reward_models.core import checkpoint as reward_model_checkpoint
 from tests.migration.recorded import (
     FORMAT_1,
     assert_same,
@@ -66,7 +66,7 @@ def read_config(name: str):
 def load_weights(run: Path) -> dict[str, torch.Tensor]:
     """Return the weights that a run has come to."""
     if run.name == "reward_model_run":
-        return critics.load(run).reward_model.state_dict()
+        return reward_model_checkpoint.load(run).reward_model.state_dict()
     return checkpoint.load(run)[0].state_dict()
 
 

@@ -64,10 +64,10 @@ def test_an_episode_may_begin_in_the_world_as_it_is(scene):
     assert live.state()["instruction"] == same.state()["instruction"]
 
 
-def test_where_things_lie_about_no_episode_begins_without_their_places():
+def test_begin_in_place_is_refused_where_objects_must_be_placed():
     live = RealtimeWorld(compile_scene(load_task("push"), load_robot("so101")), 10)
     live.begin(0, 0)
-    with pytest.raises(ValueError, match="things lie about in this task"):
+    with pytest.raises(ValueError, match="objects of this task have to be put in place"):
         live.begin_in_place(0, 1)
     assert live.state()["number"] == 0
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
-from reward_models.core import checkpoint as critics
+from reward_models.core import checkpoint as reward_model_checkpoint
 from sim import vec_env
 from training.core import distributed, loop, plugin_flags
 from training.core.config import TrainConfig
@@ -54,7 +54,7 @@ def train(
         loop.check(config, out)
         config.policy.check()
         if config.pretrained_vision_encoder is not None:
-            critics.find(
+            reward_model_checkpoint.find(
                 Path(config.pretrained_vision_encoder)
             )  # before demonstrations are recorded
         if dataset is None:

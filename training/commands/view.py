@@ -12,7 +12,7 @@ from typing import Any
 
 import rich.progress
 
-from reward_models.core import checkpoint as critics
+from reward_models.core import checkpoint as reward_model_checkpoint
 from sim import vec_env
 from training.core import runtime
 from training.view import drawing, episodes, rollout
@@ -88,7 +88,7 @@ def _data(place: Path, args: DataArgs) -> int:
 def _run(place: Path, args: RunArgs) -> int:
     loaded = policy_loader.open_policy(place, threads=1)
     task = configs.from_json(None, loaded.task, f"{loaded.folder}: task", vec_env.TASKS)
-    scorer = critics.load(args.reward_model) if args.reward_model else None
+    scorer = reward_model_checkpoint.load(args.reward_model) if args.reward_model else None
 
     def fill(stream: Any) -> None:
         runtime.prepare(1)

@@ -7,7 +7,7 @@ demonstrations: its vision is a better start than random weights.
 from dataclasses import replace
 from typing import Any
 
-from reward_models.core import checkpoint as critics
+from reward_models.core import checkpoint as reward_model_checkpoint
 from vla.contracts.config import type_name
 from vla.policies.vla import VLAPolicy
 
@@ -25,7 +25,7 @@ def load_vision(policy: VLAPolicy, reward_model: str) -> None:
     Raises:
         ValueError: there is no such reward model, or its backbone or cameras differ.
     """
-    source = critics.load(reward_model).reward_model
+    source = reward_model_checkpoint.load(reward_model).reward_model
     config = policy.config
     backbone = getattr(source, "backbone", None)
     same = backbone is not None and _vision(backbone.config) == _vision(config.backbone)

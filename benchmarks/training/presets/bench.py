@@ -52,7 +52,7 @@ class BenchArgs:
     """Recipe that the presets scale."""
     decisions: int = 16
     """Decisions of an episode, for recipes that train on whole episodes."""
-    tune: Literal["preset", "frozen", "lora", "full"] = "preset"
+    finetune_mode: Literal["preset", "frozen", "lora", "full"] = "preset"
     """How a pretrained model is fine-tuned; full is in float32."""
     seconds: float = 60.0
     """Longest estimated time of what still runs on a CPU."""
@@ -63,19 +63,19 @@ class BenchArgs:
         validate_min(self, decisions=1, seconds=0)
 
 
-def preset(name: str, recipe: str, tune: str = "preset") -> TrainConfig:
+def preset(name: str, recipe: str, finetune_mode: str = "preset") -> TrainConfig:
     """Return a recipe at a preset's scale.
 
     Raises:
         ValueError: there is no such preset or recipe.
     """
-    found = registry.load(PRESETS, name).preset(registry.load("training.recipes", recipe).recipe())
-    policy: Any = found.policy
-    if tune == "preset" or not hasattr(policy.backbone, "tune"):
-        return found
-    kind = "float32" if tune == "full" else "bfloat16"
-    backbone = replace(policy.backbone, finetune_mode=tune, dtype=kind)
-    return replace(found, policy=replace(policy, backbone=backbone))
+    config = registry.load(PRESETS, name).preset(registry.load("training.recipes", recipe).recipe())
+    policy: Any = config.policy
+    if finetune_mode == "preset" or not hasattr(policy.backbone, "finetune_mode"):
+        return config
+    dtype = "float32" if finetune_mode == "full" else "bfloat16"
+    backbone = replace(policy.backbone, finetune_mode=finetune_mode, dtype=dtype)
+    return replace(config, policy=replace(policy, backbone=backbone))
 
 
 def small_vlm() -> tuple[TrainConfig, Any]:
@@ -118,12 +118,12 @@ def checks(args: BenchArgs) -> Iterator[dict[str, Any]]:
 
 def figures(name: str, args: BenchArgs) -> dict[str, Any]:
     """Return the figures of one preset, as JSON types, each time with where it is from."""
-    config = preset(name, args.recipe, args.tune)
+    config = preset(name, args.recipe, args.finetune_mode)
     sizes = count.count(config, args.decisions)
     here: Literal["cpu", "cuda"] = "cuda" if torch.cuda.is_available() else "cpu"
     known = kernels.speed((sizes.step_cost, sizes.act_cost), here)
     found: dict[str, Any] = {
-        "preset": name, "recipe": args.recipe, "tune": args.tune, "batch": config.algo.batch_size,
+        "preset": name, "recipe": args.recipe, "finetune_mode": args.finetune_mode, "batch": config.algo.batch_size,
         **{k: v for k, v in vars(sizes).items() if isinstance(v, int)},
         "training": sizes.training, "deciding": sizes.deciding, "bytes": COUNTED,
         "machine": torch.cuda.get_device_name() if here == "cuda" else "CPU, one thread",

@@ -89,13 +89,13 @@ def count(config: TrainConfig, decisions: int, made: Any = None) -> Sizes:
 
 def averaged(policy: VLAPolicy, config: PluginConfig) -> int:
     """Return the bytes of what the optimizer averages: what a checkpoint holds."""
-    told: Any = config.backbone
+    backbone: Any = config.backbone
     net = f"backbone.{NET}"
     learns = {name for name, weight in policy.named_parameters() if weight.requires_grad}
     state = policy.state_dict(keep_vars=True)
     frozen = [part for name, part in state.items() if name.startswith(net) and name not in learns]
     hidden = size_of(frozen)
-    if getattr(told, "tune", "full") == "full" or hidden <= told.embed_mib * MIB:
+    if getattr(backbone, "finetune_mode", "full") == "full" or hidden <= backbone.embed_mib * MIB:
         hidden = 0
     return size_of(state.values()) - hidden
 

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.deploy import backbone_study as study
 from benchmarks.deploy.backbone_study import Row, StudyArgs
 
-WELL = Row(tune="lora", loss=(1.0, 0.5), same=True, parity=1e-6, seconds=60.0)
+WELL = Row(finetune_mode="lora", loss=(1.0, 0.5), same=True, parity=1e-6, seconds=60.0)
 
 
 def test_a_verb_that_fails_is_the_sentence_that_it_said() -> None:
@@ -23,7 +23,7 @@ def test_a_family_that_fails_is_a_row_and_the_others_go_on(
 
     def take(family: str, place: Path, data: Path, args: StudyArgs) -> Row:
         taken.append(family)
-        return Row(tune="lora", wrong="it broke") if family == "siglip" else WELL
+        return Row(finetune_mode="lora", wrong="it broke") if family == "siglip" else WELL
 
     monkeypatch.setattr(study, "take", take)
     (tmp_path / "data").mkdir()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from reward_models.core import checkpoint as critics
+from reward_models.core import checkpoint as reward_model_checkpoint
 from tests.commands.lines import only_sentence
 from tests.training.small_policy import SLOTS, TASK, small_policy, write_run
 from tests.training.view import rrd
@@ -209,7 +209,7 @@ def test_the_reward_models_word_knows_only_what_was_seen_until_then(policy, rows
     np.testing.assert_allclose(at, np.array(moments) / policy.robot.control_hz, atol=1e-8)
     for name in ("done_prob", "confidence"):
         assert len(rrd.series(rolled, f"/episode_0/reward_model/{name}")[0]) == len(moments)
-    said = rollout.predict(rows[0], critics.load("time"), policy.robot)
+    said = rollout.predict(rows[0], reward_model_checkpoint.load("time"), policy.robot)
     np.testing.assert_array_equal(progress[:, 0], said["progress"])
 
 
