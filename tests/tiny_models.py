@@ -22,7 +22,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
     place = tmp_path_factory.mktemp("models")
 
     def folder(name: str) -> Path:
-        from vla.nn import tiny_models  # transformers takes seconds to import
+        from benchmarks import tiny_models  # transformers takes seconds to import
 
         if not (place / name).exists():
             makers = {**tiny_models.FAMILIES, **tiny_models.TOWERS}

@@ -51,7 +51,7 @@ CHOICES: dict[str, tuple[tuple[str, str | tuple[str, ...], str], ...]] = {
 """Flags that a verb removes before the parser sees its arguments: flag, folders, default."""
 FIRST = {
     "demos": ("TASK", TASK),
-    "model tiny": ("FAMILY", "smolvlm"),
+    "bench tiny-model": ("FAMILY", "smolvlm"),
     "engines": ("FOLDER", "FOLDER"),
     "serve": ("FOLDER", "FOLDER"),
     "bench bridge": ("FOLDER", "FOLDER"),

@@ -24,7 +24,6 @@ VERBS: dict[str, tuple[str, str]] = {
     ),
     "env remove": ("sim.env_server.env_command:remove", "delete the environment of a suite"),
     "demos": ("training.data.demos:main", "record demonstrations of a task as a LeRobot data set"),
-    "model tiny": ("vla.model_command:tiny", "make a small random model of a pretrained family"),
     "train": ("training.commands.train:main", "train a policy from demonstrations by a recipe"),
     "train rl": (
         "training.commands.train_rl:main",
@@ -89,6 +88,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "start the ROS 2 nodes of an arm, simulated or real",
     ),
     "safety": ("robot_bridge.safety_cli:main", "enable or stop an arm, and show its safety node"),
+    "bench tiny-model": (
+        "benchmarks.tiny_model_command:main",
+        "make a small random model of a pretrained family",
+    ),
     "bench sim": ("benchmarks.sim.throughput:main", "measure simulation and rendering speed"),
     "bench train": (
         "benchmarks.training.throughput:main",

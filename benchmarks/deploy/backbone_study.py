@@ -1,7 +1,7 @@
 """Does every family of pretrained models load, learn, survive saving, and run without torch?
 
 `python -m benchmarks.deploy.backbone_study` makes a small random model of each family and runs the
-verbs that a user types: `vla model tiny`, `vla train`, `vla export`, `vla verify-export`. The
+verbs that a user types: `vla bench tiny-model`, `vla train`, `vla export`, `vla verify-export`. The
 folder of the model is deleted before anything is loaded: the checkpoint must be enough.
 """
 
@@ -20,12 +20,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from benchmarks.tiny_model_command import FAMILIES
 from deploy.export import recorded
 from deploy.runtime import artefact as artefacts
 from vla import checkpoint, cli
 from vla.contracts import config as configs
 from vla.contracts.config import validate_min
-from vla.model_command import FAMILIES
 from vla.policies.vla import VLAPolicy
 from vla.utils import arguments, files
 
@@ -93,7 +93,7 @@ def take(family: str, place: Path, data: Path, args: StudyArgs) -> Row:
     shutil.rmtree(place, ignore_errors=True)
     model, run, onnx = place / "model", place / "run", place / "onnx"
     try:
-        vla("model", "tiny", family, "--out", str(model))
+        vla("bench", "tiny-model", family, "--out", str(model))
         vla(*training(family, model, run, data, args))
         shutil.rmtree(model)
         same = survives(run, place / "again", data)
@@ -102,12 +102,14 @@ def take(family: str, place: Path, data: Path, args: StudyArgs) -> Row:
             "--episodes", "0",
             "--decisions", str(args.decisions), "--stages", "5")  # fmt: skip
     except ValueError as error:
-        return Row(finetune_mode=args.finetune_mode, wrong=str(error), seconds=time.perf_counter() - begin)
+        return Row(
+            finetune_mode=args.finetune_mode, wrong=str(error), seconds=time.perf_counter() - begin
+        )
     parity = (artefacts.read(onnx).manifest.parity or {})["found"]["action"]
     wrong = "" if same else "acts differently after saving and loading"
     return Row(
-        finetune_mode=args.finetune_mode, loss=losses(run), same=same, parity=float(parity), wrong=wrong,
-        seconds=time.perf_counter() - begin,
+        finetune_mode=args.finetune_mode, loss=losses(run), same=same, parity=float(parity),
+        wrong=wrong, seconds=time.perf_counter() - begin,
     )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ from vla.utils import arguments
 
 MARK = "MNEME_BRIDGE_STUDY"
 """Environment variable that marks the processes of one case."""
-POINT = Path(adapters.__path__[0]) / "_fault_env.py"
+POINT = Path(__file__).with_name("_fault_env.py")
 ROOT = Path(adapters.__path__[0]).parents[1]
 TASK = "sim.gym_plugin:mneme/Reach-v0"
 PHASES = ("opening", "resetting", "stepping", "rendering")
@@ -285,7 +285,7 @@ def make(
 
 
 def point() -> RobotSpec:
-    """Return the arm of the point that `sim/adapters/_fault_env.py` plays."""
+    """Return the arm of the point that `_fault_env.py` plays."""
     channels = tuple(
         Channel(
             name=name, unit="1", low=-1.0, high=1.0, velocity=20.0, acceleration=400.0,

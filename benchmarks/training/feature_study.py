@@ -22,13 +22,14 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
+from benchmarks import tiny_model_command
 from sim import vec_env
 from training.algos import bc
 from training.core import runtime
 from training.core.config import TrainConfig
 from training.core.optimizer import Optimizer
 from training.data import features
-from vla import cli, model_command
+from vla import cli
 from vla.backbones import tiny
 from vla.contracts import registry
 from vla.contracts.config import PluginConfig, validate_min
@@ -142,10 +143,10 @@ def visions(args: StudyArgs, folder: Path) -> dict[str, PluginConfig]:
     model, name = args.model, args.model
     if not model:
         family = MADE[args.backbone]
-        size = model_command.TinyArgs(
+        size = tiny_model_command.TinyArgs(
             out=folder / family, width=WIDTH, layers=LAYERS, image_px=SIDE
         )
-        weights, model = model_command.make(family, size), str(size.out)
+        weights, model = tiny_model_command.make(family, size), str(size.out)
         name = f"{family}, {weights / 1e6:.1f} million random weights"
     plugged = registry.load("vla.backbones", args.backbone)
     config = plugged.Config(model=model, image_px=tiny.Config().image_px)

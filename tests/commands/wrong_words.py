@@ -24,10 +24,14 @@ WRONG_WORDS = {
     "pretrained backbone without a model": (
         "train --policy.backbone.type vlm --out {new}", "policy.backbone.model: got none",
     ),
-    "family of models": ("model tiny qwen3 --out {new}", "'qwen3': did you mean qwen3_vl"),
-    "width of a model": ("model tiny dinov2 --width 40 --out {new}", "width: got 40", "of 64"),
-    "pictures of a model": ("model tiny dinov2 --image-px 40 --out {new}", "got 40", "of 16"),
-    "model over data": ("model tiny dinov2 --out {data}", "is there already", "choose another"),
+    "family of models": ("bench tiny-model qwen3 --out {new}", "'qwen3': did you mean qwen3_vl"),
+    "width of a model": ("bench tiny-model dinov2 --width 40 --out {new}", "width: got 40", "of 64"),
+    "pictures of a model": (
+        "bench tiny-model dinov2 --image-px 40 --out {new}", "got 40", "of 16",
+    ),
+    "model over data": (
+        "bench tiny-model dinov2 --out {data}", "is there already", "choose another",
+    ),
     "no plug-in": (
         "train --policy.memroy.type bank --out {new}",
         "no field 'memroy'; expected one of chunk_size",

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks import tiny_models
 from reward_models.core.calibration import Calibration
 from reward_models.core.curves import LEAST_SHARE, ScorerConfig
 from reward_models.core.interface import FrameScores, Reference, RewardModelNetwork
@@ -21,7 +22,6 @@ from tests.fakes import PX, TASKS, liven_
 from vla.contracts import config as configs
 from vla.contracts import registry
 from vla.contracts.types import Example, Frames, Progress
-from vla.nn import tiny_models
 from vla.nn.text import train_tokenizer
 
 LENGTHS = (9, 1, 5)

@@ -10,6 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from benchmarks import tiny_models
 from reward_models.core import checkpoint
 from reward_models.core.interface import RewardModelNetwork
 from reward_models.core.scorer import Scorer
@@ -24,7 +25,7 @@ from reward_models.models import vlm as plugin
 from reward_models.models.vlm import Config, VlmRewardModel, expectation
 from tests.fakes import liven_
 from vla.contracts.types import Example, Frames, Progress
-from vla.nn import tiny_models, vlm
+from vla.nn import vlm
 
 # Inside transformers' processor of InternVL.
 pytestmark = pytest.mark.filterwarnings("ignore:__array_wrap__ must accept:DeprecationWarning")

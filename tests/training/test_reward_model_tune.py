@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks import tiny_models
 from reward_models.core import checkpoint
 from reward_models.models import vlm
 from training.commands import tune_reward_model
 from training.commands.tune_reward_model import TuneConfig
 from vla.data.info import Columns
 from vla.data.reader import open_dataset, read_columns
-from vla.nn import tiny_models
 
 PX = 32
 

@@ -180,7 +180,7 @@ def test_pictures_are_resized_as_torch_resizes_them(side: int) -> None:
 def test_windows_that_do_not_divide_a_picture_are_those_of_transformers(tmp_path: Path) -> None:
     from transformers import AutoImageProcessor, AutoModelForImageTextToText
 
-    from vla.nn import tiny_models
+    from benchmarks import tiny_models
 
     # Windows of 32 pixels, which are 2 x 2 tokens; a picture of 48 has 3 x 3.
     folder = tiny_models.save_qwen25(tmp_path / "model", tiny_models.Sizes(image_px=64, layers=3))

@@ -205,6 +205,7 @@ LABELS: dict[str, str] = {"critic": "reward_model"}
 
 VERBS: dict[str, str] = {
     "critic": "reward-model", "up": "ros launch", "parity": "verify-export",
+    "model tiny": "bench tiny-model",
 }  # fmt: skip
 """Verbs of `vla`, old to new."""
 

@@ -123,7 +123,8 @@ def figures(name: str, args: BenchArgs) -> dict[str, Any]:
     here: Literal["cpu", "cuda"] = "cuda" if torch.cuda.is_available() else "cpu"
     known = kernels.speed((sizes.step_cost, sizes.act_cost), here)
     found: dict[str, Any] = {
-        "preset": name, "recipe": args.recipe, "finetune_mode": args.finetune_mode, "batch": config.algo.batch_size,
+        "preset": name, "recipe": args.recipe, "finetune_mode": args.finetune_mode,
+        "batch": config.algo.batch_size,
         **{k: v for k, v in vars(sizes).items() if isinstance(v, int)},
         "training": sizes.training, "deciding": sizes.deciding, "bytes": COUNTED,
         "machine": torch.cuda.get_device_name() if here == "cuda" else "CPU, one thread",

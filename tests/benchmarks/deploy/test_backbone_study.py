@@ -12,7 +12,9 @@ WELL = Row(finetune_mode="lora", loss=(1.0, 0.5), same=True, parity=1e-6, second
 
 
 def test_a_verb_that_fails_is_the_sentence_that_it_said() -> None:
-    with pytest.raises(ValueError, match=r"`vla model tiny` ended with 1: .*unknown family 'x'"):
+    with pytest.raises(
+        ValueError, match=r"`vla bench tiny-model` ended with 1: .*unknown family 'x'"
+    ):
         study.vla("model", "tiny", "x", "--out", "nowhere")
 
 

@@ -1,7 +1,7 @@
-"""`vla model tiny`: a small model of a pretrained family, made on the spot; nothing is downloaded.
+"""`vla bench tiny-model`: a small random model of a pretrained family, without a download.
 
-It has the real classes, processor and tokenizer and random weights: every command that takes a
-pretrained model takes it, and learns nothing worth having from it.
+It has the real classes, processor and tokenizer with random weights. Every command that takes a
+pretrained model takes it, to be tried without a download.
 """
 
 import difflib
@@ -17,8 +17,8 @@ from vla.utils.files import publish
 FAMILIES = (
     "smolvlm", "qwen3_vl", "qwen2_5_vl", "paligemma", "gemma3", "internvl", "siglip", "dinov2",
 )  # fmt: skip
-"""What can be made; `vla.nn.tiny_models` makes it."""
-USAGE = f"""usage: vla model tiny FAMILY --out FOLDER [--width N] [--layers N] [--image-px N]
+"""What can be made; `benchmarks.tiny_models` makes it."""
+USAGE = f"""usage: vla bench tiny-model FAMILY --out FOLDER [--width N] [--layers N] [--image-px N]
 families: {", ".join(FAMILIES)}"""
 
 
@@ -62,7 +62,7 @@ def make(family: str, args: TinyArgs) -> int:
         )
     if args.out.exists():
         raise ValueError(f"{args.out} is there already; choose another --out, or delete it")
-    from vla.nn import tiny_models
+    from benchmarks import tiny_models
 
     makers = {**tiny_models.FAMILIES, **tiny_models.TOWERS}
     fresh = args.out.parent / f".{args.out.name}.{os.getpid()}.new"
@@ -74,8 +74,8 @@ def make(family: str, args: TinyArgs) -> int:
     return tiny_models.count(args.out)
 
 
-def tiny(argv: list[str]) -> int:
-    """Run `vla model tiny FAMILY --out FOLDER`; return the exit code.
+def main(argv: list[str]) -> int:
+    """Run `vla bench tiny-model FAMILY --out FOLDER`; return the exit code.
 
     Raises:
         ValueError: see `make`.
@@ -83,7 +83,7 @@ def tiny(argv: list[str]) -> int:
     if not argv or argv[0].startswith("-"):
         print(USAGE)
         return 0 if argv[:1] in (["-h"], ["--help"]) else 2
-    args = arguments.read(TinyArgs, argv[1:], f"vla model tiny {argv[0]}")
+    args = arguments.read(TinyArgs, argv[1:], f"vla bench tiny-model {argv[0]}")
     weights = make(argv[0], args)
     print(f"{args.out}: a {argv[0]} of {weights:,} random weights; it has learned nothing")
     return 0

@@ -1,19 +1,20 @@
-"""`vla model tiny`: a small model of any family, whole or absent, that `vla train` takes."""
+"""`vla bench tiny-model`: a small model of any family, whole or absent, that `vla train` takes."""
 
 from pathlib import Path
 
 import pytest
 
-from vla import cli, model_command
+from benchmarks import tiny_model_command
+from benchmarks.tiny_model_command import FAMILIES, TinyArgs
+from vla import cli
 from vla.backbones import vision_text, vlm
-from vla.model_command import FAMILIES, TinyArgs
 from vla.nn import families
 
 TOWERS = ("siglip", "dinov2")
 
 
 def test_every_family_that_a_backbone_takes_can_be_made() -> None:
-    from vla.nn import tiny_models
+    from benchmarks import tiny_models
 
     assert set(FAMILIES) == {*tiny_models.FAMILIES, *tiny_models.TOWERS}
     assert set(FAMILIES) == {*families.FAMILIES, *vision_text.FAMILIES} - {"dinov2_with_registers"}
@@ -23,7 +24,7 @@ def test_every_family_that_a_backbone_takes_can_be_made() -> None:
 def test_a_larger_one_is_a_model_that_a_backbone_takes(family: str, tmp_path: Path) -> None:
     out = tmp_path / "models" / family
     args = TinyArgs(out=out, width=128, layers=3, image_px=64)
-    weights = model_command.make(family, args)
+    weights = tiny_model_command.make(family, args)
     assert [path.name for path in out.parent.iterdir()] == [family]
     plugged = vision_text if family in TOWERS else vlm
     config = plugged.Config(model=str(out), image_px=64)
@@ -40,7 +41,7 @@ def test_a_larger_one_is_a_model_that_a_backbone_takes(family: str, tmp_path: Pa
 def test_the_command_says_what_it_made_and_overwrites_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["model", "tiny", "dinov2", "--out", str(tmp_path / "model")]
+    words = ["bench", "tiny-model", "dinov2", "--out", str(tmp_path / "model")]
     assert cli.main(words) == 0
     assert "random weights; it has learned nothing" in capsys.readouterr().out
     before = (tmp_path / "model" / "model.safetensors").read_bytes()
@@ -52,7 +53,7 @@ def test_the_command_says_what_it_made_and_overwrites_nothing(
 def test_a_failure_on_the_way_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vla.nn import tiny_models
+    from benchmarks import tiny_models
 
     def half(folder: Path, sizes: tiny_models.Sizes) -> Path:
         folder.mkdir()
@@ -61,5 +62,5 @@ def test_a_failure_on_the_way_leaves_nothing(
 
     monkeypatch.setitem(tiny_models.TOWERS, "siglip", half)
     with pytest.raises(KeyboardInterrupt):
-        model_command.make("siglip", TinyArgs(out=tmp_path / "model"))
+        tiny_model_command.make("siglip", TinyArgs(out=tmp_path / "model"))
     assert list(tmp_path.iterdir()) == []

@@ -9,8 +9,11 @@ import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "sim" / "adapters"))
 from _rows import Rows, episode_seed
 
 FAULTS = ("raise", "exit", "quit", "crash", "hang", "hold", "chatter", "helper")
