@@ -136,7 +136,7 @@ def evaluation(run: Path) -> dict[str, Any]:
 
 def pooled(evaluations: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
     """Return successes and episodes of several evaluations."""
-    success = [ok for one in evaluations for ok in one["success"]]
+    success = [ok for evaluation in evaluations for ok in evaluation["success"]]
     return sum(success), len(success)
 
 

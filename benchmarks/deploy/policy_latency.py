@@ -122,8 +122,8 @@ def exported(
     """Return an exported policy, which runs without torch; export it first if it is missing."""
     if not folder.exists():
         rng, period_s = np.random.default_rng(0), policy.n_action_steps / policy.robot.control_hz
-        seen = [observe(policy.robot, k, period_s, rng) for k in range(CALIBRATION)]
-        export.export(policy, origin, folder, precision=precision, calibration=seen)
+        observations = [observe(policy.robot, k, period_s, rng) for k in range(CALIBRATION)]
+        export.export(policy, origin, folder, precision=precision, calibration=observations)
     artefact = artefacts.read(folder)
     artefact.check_origin(origin.task, origin.step)
     return DeployedPolicy(artefact, onnxruntime.Config().open(artefact), split=split)
@@ -150,10 +150,10 @@ def widened(policy: VLAPolicy, parameters: int) -> VLAPolicy:
         whole = dataclasses.replace(
             config, head=dataclasses.replace(head, width=width, ft_denoising_steps=0)
         )
-        made = whole.build(policy.robot, policy.statistics, policy.text.tokenizer)
-        count = sum(p.numel() for p in made.parameters())
+        batched = whole.build(policy.robot, policy.statistics, policy.text.tokenizer)
+        count = sum(p.numel() for p in batched.parameters())
         if count >= 0.97 * parameters:
-            return made.eval()
+            return batched.eval()
         width = max(width + 32, int(width * (parameters / count) ** 0.4))
 
 
@@ -299,15 +299,15 @@ def _write(folder: Path, title: str, results: dict[str, Any], times: dict[str, n
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "latency.json").write_text(json.dumps(results, indent=1) + "\n")
     series = [
-        [(1e3 * t, float(share)) for share, t in zip(QUANTILES, one, strict=True)]
-        for one in results["quantiles"].values()
+        [(1e3 * t, float(share)) for share, t in zip(QUANTILES, quantiles, strict=True)]
+        for quantiles in results["quantiles"].values()
     ]
     drawing = harness.plot(series, x="ms", y="share decided within", y_range=(0.0, 1.0))
     (folder / "latency.svg").write_text(drawing)
     head = ["target", *(f"p{share}, ms" for share in SHARES)]
     rows = [
-        [name, *(f"{1e3 * t:.2f}" for t in np.percentile(one, SHARES))]
-        for name, one in times.items()
+        [name, *(f"{1e3 * t:.2f}" for t in np.percentile(quantiles, SHARES))]
+        for name, quantiles in times.items()
     ]
     page = pages.render(
         "vla/utils/tables.html.j2", title=title, about="", tables=[("", head, rows)],

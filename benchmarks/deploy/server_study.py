@@ -148,11 +148,11 @@ def hostile_request(
         return {**say, "continues": int(rng.integers(-2, 1 << 40))}, {
             **arrays, "images": obs.images
         }  # fmt: skip
-    one = np.frombuffer(images[kind], np.uint8)
-    fits = 8 <= len(one) <= jpeg.most_bytes(camera.height_px, camera.width_px)
-    length = len(one) if fits else int(rng.integers(-8, 1 << 40))
+    image = np.frombuffer(images[kind], np.uint8)
+    fits = 8 <= len(image) <= jpeg.most_bytes(camera.height_px, camera.width_px)
+    length = len(image) if fits else int(rng.integers(-8, 1 << 40))
     return say, {
-        **arrays, **memory(policy.initial_state(1)), "jpeg": np.tile(one, count),
+        **arrays, **memory(policy.initial_state(1)), "jpeg": np.tile(image, count),
         "jpeg_bytes": np.full((1, count), length),
     }  # fmt: skip
 
@@ -210,9 +210,9 @@ def attack(path: str, process: int, args: StudyArgs, policy: ArmPolicy) -> dict[
     rng, accepted, silent, before = np.random.default_rng(args.seed), 0, 0, 0.0
     for i in track(range(WARM + args.frames), "attacking", transient=True):
         before = memory_mb(process) if i == WARM else before
-        said = send(path, hostile(rng, policy))
-        accepted += said is True
-        silent += said is None
+        reply = send(path, hostile(rng, policy))
+        accepted += reply is True
+        silent += reply is None
     return {"accepted": accepted, "silent": silent, "before": before, "after": memory_mb(process)}
 
 

@@ -95,8 +95,8 @@ def prefix_scorer(job: Job, looks: int | None) -> Callable[[int, int], None]:
     @torch.no_grad()
     def score(episode: int, step: int) -> None:
         segment = job.source.segments[episode][0]
-        known = segment.steps[segment.steps <= step]
-        steps = np.rint(np.linspace(0, step, looks)) if looks else known
+        past = segment.steps[segment.steps <= step]
+        steps = np.rint(np.linspace(0, step, looks)) if looks else past
         steps = np.unique(steps.astype(np.int64))
         images = np.zeros((len(steps), len(lit), *job.image_hw, 3), np.uint8)
         for row, at in enumerate(steps.tolist()):

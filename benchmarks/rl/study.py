@@ -120,10 +120,10 @@ class Study:
     def __post_init__(self) -> None:
         """Refuse unknown names and numbers out of range."""
         validate_min(self, threads=1)
-        for field, known in (("task", CLONES), ("arm", ARMS)):
+        for field, choices in (("task", CLONES), ("arm", ARMS)):
             for name in getattr(self, field):
-                if name not in known:
-                    raise ValueError(f"{field}: got {name!r}, expected one of {', '.join(known)}")
+                if name not in choices:
+                    raise ValueError(f"{field}: got {name!r}, expected one of {', '.join(choices)}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -118,34 +118,38 @@ class FaultInjector(SimEpisodeClient):
     def taken(self) -> tuple[np.ndarray, np.ndarray]:
         """Return times f64 [n] and commands f64 [n, u] since the last call."""
         with self.changed:
-            found, self.commands = self.commands, []
-        positions = np.array([one for _, one in found]).reshape(-1, len(self.robot.names))
-        return np.array([time_s for time_s, _ in found]), positions
+            commands, self.commands = self.commands, []
+        positions = np.array([position for _, position in commands]).reshape(
+            -1, len(self.robot.names)
+        )
+        return np.array([time_s for time_s, _ in commands]), positions
 
-    def _command(self, heard: JointTrajectory) -> None:
+    def _command(self, message: JointTrajectory) -> None:
         now_s = time.monotonic()
         with self.changed:
-            self.commands.append((now_s, np.array(heard.points[0].positions)))
+            self.commands.append((now_s, np.array(message.points[0].positions)))
 
     def _spoke(self, _: JointTrajectory) -> None:
         with self.changed:
             self.spoken += 1
             self.changed.notify_all()
 
-    def _joints(self, heard: Any) -> None:
-        super()._joints(heard)
-        self.pose = convert.by_name(heard.name, heard.position, self.robot.names, "joint_states")
+    def _joints(self, message: Any) -> None:
+        super()._joints(message)
+        self.pose = convert.by_name(
+            message.name, message.position, self.robot.names, "joint_states"
+        )
 
 
 def message(now_s: float, chunk: Chunk) -> JointTrajectory:
     """Return a chunk as a message with its age in the stamp."""
-    found = JointTrajectory(joint_names=list(chunk.names))
-    found.header.stamp = Time(nanoseconds=round(1e9 * (now_s - chunk.age_s))).to_msg()
+    trajectory = JointTrajectory(joint_names=list(chunk.names))
+    trajectory.header.stamp = Time(nanoseconds=round(1e9 * (now_s - chunk.age_s))).to_msg()
     for time_s, position in zip(chunk.times_s, chunk.positions, strict=True):
         point = JointTrajectoryPoint(positions=[float(p) for p in position])
         point.time_from_start = Duration(seconds=float(time_s)).to_msg()
-        found.points.append(point)
-    return found
+        trajectory.points.append(point)
+    return trajectory
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -164,10 +164,10 @@ def choose(episodes: list[Episode], max_false_alarm_rate: float) -> ProgressMoni
         false = np.mean([_alarmed(watch(config, e)) for e in good])
         if false > max_false_alarm_rate:
             continue
-        seen = [watch(config, e) for e in bad]
+        watched = [watch(config, e) for e in bad]
         score = (
-            float(np.mean([_alarmed(w) for w in seen])),
-            float(np.mean(["regressed" in w.first_s for w in seen])), -float(false),
+            float(np.mean([_alarmed(w) for w in watched])),
+            float(np.mean(["regressed" in w.first_s for w in watched])), -float(false),
         )  # fmt: skip
         if best is None or score > best[0]:
             best = score, config

@@ -133,10 +133,10 @@ def read_through(path: Path) -> tuple[int, int]:
     counts, last_ns = [], 0
     with path.open("rb") as file:
         reader = make_reader(file, validate_crcs=True, decoder_factories=[DecoderFactory()])
-        for _, channel, message, said in reader.iter_decoded_messages():
+        for _, channel, message, decoded in reader.iter_decoded_messages():
             last_ns = max(last_ns, message.log_time)
             if channel.topic.endswith("joint_states"):
-                counts.append(feed.count(said.position[0]))
+                counts.append(feed.count(decoded.position[0]))
     steps = [b - a for a, b in itertools.pairwise(counts)]
     if any(step < 1 for step in steps):
         raise ValueError(f"{path}: joint states go back")
@@ -163,8 +163,8 @@ def started(node: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
 def _wait_for(folder: Path, recorder: subprocess.Popen[bytes]) -> None:
     """Return when an episode has begun."""
     end_s = time.monotonic() + START_S
-    known = set(folder.glob("episode-*"))
-    while not set(folder.glob("episode-*")) - known:
+    existing = set(folder.glob("episode-*"))
+    while not set(folder.glob("episode-*")) - existing:
         if recorder.poll() is not None or time.monotonic() > end_s:
             raise ValueError(f"the recorder began no episode in {START_S:g} s")
         time.sleep(0.02)

@@ -113,17 +113,17 @@ def main(argv: list[str]) -> int:
 
 def cases() -> list[Case]:
     """Return every kind of case once."""
-    found = [
+    cases = [
         Case(what=what, when=phase, pictures=pictures, workers=1 + pictures)
         for pictures in (False, True)
         for phase in PHASES
         for what in ("kill worker", "kill parent")
     ]
-    found += [Case(what="fault", when=fault) for fault in FAULTS]
-    found += [Case(what="stop worker", when=phase) for phase in ("opening", "stepping")]
-    found += [Case(what="stop both", when=phase) for phase in ("resetting", "stepping")]
-    found += [Case(what="interrupt parent", when="stepping"), Case(what="kill parent", when="hold")]
-    return found
+    cases += [Case(what="fault", when=fault) for fault in FAULTS]
+    cases += [Case(what="stop worker", when=phase) for phase in ("opening", "stepping")]
+    cases += [Case(what="stop both", when=phase) for phase in ("resetting", "stepping")]
+    cases += [Case(what="interrupt parent", when="stepping"), Case(what="kill parent", when="hold")]
+    return cases
 
 
 def study(kills: int, seed: int, kinds: list[Case] | None = None) -> dict[Any, Tally]:
@@ -224,8 +224,8 @@ def play(env: AdapterVecEnv, phase: str, seconds: float) -> None:
 
 def end_parent(case: Case, mark: str, rng: np.random.Generator) -> None:
     """Let a process die that uses workers."""
-    told = repr((dataclasses.asdict(case), mark))
-    code = f"from benchmarks.sim import env_server_study; env_server_study.parent(*{told})"
+    arguments = repr((dataclasses.asdict(case), mark))
+    code = f"from benchmarks.sim import env_server_study; env_server_study.parent(*{arguments})"
     environ = {**os.environ, "PYTHONPATH": str(ROOT), MARK: mark}
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
@@ -311,37 +311,37 @@ def send(mark: str, number: int, delay_s: float, which: int, but: int = 0) -> No
     end = time.monotonic() + PATIENCE_S
     time.sleep(delay_s)
     while time.monotonic() < end:
-        found = [pid for pid in marked(mark) if pid != but]
-        if found:
-            os.kill(found[which % len(found)], number)
+        pids = [pid for pid in marked(mark) if pid != but]
+        if pids:
+            os.kill(pids[which % len(pids)], number)
             return
         time.sleep(0.01)
 
 
 def marked(mark: str) -> list[int]:
     """Return the processes that carry a mark, none that has ended."""
-    found = []
+    pids = []
     for place in Path("/proc").iterdir():
         if not place.name.isdigit() or int(place.name) == os.getpid():
             continue
         try:
             if f"{MARK}={mark}".encode() in (place / "environ").read_bytes():
-                found.append(int(place.name))
+                pids.append(int(place.name))
         except OSError:
             continue  # it ended meanwhile, or is another user's
-    return found
+    return pids
 
 
 def left_over(mark: str) -> set[str]:
     """Return what might leak: processes of a mark, our open files, and shared memory."""
     here = Path("/proc/self/fd")
     files = [os.readlink(file) for file in here.iterdir() if file.is_symlink()]
-    held = [f for f in files if "mneme-env-server" in f]
-    found = {f"memory {file} ({i})" for i, file in enumerate(held)}
+    shared = [f for f in files if "mneme-env-server" in f]
+    leftovers = {f"memory {file} ({i})" for i, file in enumerate(shared)}
     kinds = ("socket:", "pipe:")
-    found |= {f"a {k} ({i})" for k in kinds for i, _ in enumerate(f for f in files if k in f)}
-    found |= {f"process {pid}" for pid in (marked(mark) if mark else [])}
-    return found | {f"{SHARED}{path}" for path in Path("/dev/shm").iterdir()}
+    leftovers |= {f"a {k} ({i})" for k in kinds for i, _ in enumerate(f for f in files if k in f)}
+    leftovers |= {f"process {pid}" for pid in (marked(mark) if mark else [])}
+    return leftovers | {f"{SHARED}{path}" for path in Path("/dev/shm").iterdir()}
 
 
 def _held(left: set[str]) -> set[str]:

@@ -155,12 +155,14 @@ def _time_physics(config: Any, task: str, worlds: int, steps: int) -> float:
     """Return control steps per second of the engine alone, all worlds in the same episode."""
     scene = compile_scene(vec_env.load_task(task), vec_env.load_robot(None))
     engine = config.engine(scene, worlds)
-    one = MujocoWorld(scene)
-    one.reset(0, 0)
+    world = MujocoWorld(scene)
+    world.reset(0, 0)
     names = [field.name for field in dataclasses.fields(State)]
     every = np.arange(worlds)
-    engine.write(every, State(**{n: np.stack([getattr(one.data, n)] * worlds) for n in names}), {})
-    ctrl, active = np.stack([one.data.ctrl] * worlds), np.ones(worlds, np.bool_)
+    engine.write(
+        every, State(**{n: np.stack([getattr(world.data, n)] * worlds) for n in names}), {}
+    )
+    ctrl, active = np.stack([world.data.ctrl] * worlds), np.ones(worlds, np.bool_)
     engine.step(ctrl, scene.substeps, active)  # compiles, and records the graph
     start_s = time.perf_counter()
     for _ in range(steps):

@@ -25,14 +25,14 @@ def gymnasium_env(kind: str, task: str, num_envs: int, *, tuned: bool, drawn: bo
         tuned: See `OwnRendererEnv`.
         drawn: Likewise.
     """
-    one = functools.partial(_own_env, task, tuned=tuned, drawn=drawn)
+    make = functools.partial(_own_env, task, tuned=tuned, drawn=drawn)
     mode = gymnasium.vector.AutoresetMode.SAME_STEP
     if kind == "Sync":
-        return gymnasium.vector.SyncVectorEnv([one] * num_envs, autoreset_mode=mode)
+        return gymnasium.vector.SyncVectorEnv([make] * num_envs, autoreset_mode=mode)
     # A fork would take this process's OpenGL context along, and hang.
     os.environ.setdefault("MUJOCO_GL", "egl")
     return gymnasium.vector.AsyncVectorEnv(
-        [one] * num_envs, autoreset_mode=mode, context="forkserver"
+        [make] * num_envs, autoreset_mode=mode, context="forkserver"
     )
 
 

@@ -44,8 +44,8 @@ class EnvPool:
         while ready and ready[0] != "ready":  # whatever EnvPool says as it starts
             ready = self._read().split()
         if not ready:
-            said = self._child.communicate()[1].strip().splitlines()
-            raise ValueError(said[-1] if said else "it ended without a word")
+            errors = self._child.communicate()[1].strip().splitlines()
+            raise ValueError(errors[-1] if errors else "it ended without a word")
         self.version = ready[1]
 
     def __call__(self, steps: int) -> float:

@@ -214,11 +214,11 @@ def side_by_side(result: Result, title: str, processes: int) -> Table:
 
 def configured(memory: str, batch: int) -> TrainConfig:
     """Return the recipe of `cue_colour` with another memory and size of batch."""
-    made = cue_colour.recipe()
-    policy: Any = made.policy
-    algo: Any = made.algo
+    recipe = cue_colour.recipe()
+    policy: Any = recipe.policy
+    algo: Any = recipe.algo
     return replace(
-        made, threads=1, policy=replace(policy, memory=MEMORIES[memory]),
+        recipe, threads=1, policy=replace(policy, memory=MEMORIES[memory]),
         algo=replace(algo, batch=batch),
     )  # fmt: skip
 

@@ -207,15 +207,15 @@ def measure(args: BenchArgs) -> dict[Cell, Outcome]:
     Raises:
         ValueError: a policy cannot run with these settings.
     """
-    wanted = cells(args)
-    for cell in wanted:
+    grid = cells(args)
+    for cell in grid:
         check(_open(cell.policy).policy, cell.config)
-    keys = {cell: _key(cell, args) for cell in wanted}
+    keys = {cell: _key(cell, args) for cell in grid}
     place = args.out / "cells"
     place.mkdir(parents=True, exist_ok=True)
-    left = [cell for cell in wanted if not (place / f"{keys[cell]}.json").exists()]
+    left = [cell for cell in grid if not (place / f"{keys[cell]}.json").exists()]
     with Progress() as bar:
-        line = bar.add_task("driving", total=len(wanted), completed=len(wanted) - len(left))
+        line = bar.add_task("driving", total=len(grid), completed=len(grid) - len(left))
         for cell, outcome in _driven(left, args):
             files.write_json(place / f"{keys[cell]}.json", dataclasses.asdict(outcome))
             bar.advance(line)

@@ -83,7 +83,7 @@ class Result:
 def play(world: MujocoWorld, geom: str, seed: int) -> Demonstration:
     """Run the expert and record the contacts of a geom, which episodes do not store."""
     world.reset(seed, 0)
-    state, actions, held, progress = [], [], [], []
+    state, actions, gripping, progress = [], [], [], []
     action = np.array(world.robot.home)
     ended = False
     stream = behaviours.act_stream(world, world.task, "expert", np.random.default_rng(seed))
@@ -93,22 +93,22 @@ def play(world: MujocoWorld, geom: str, seed: int) -> Demonstration:
         action = action if following is None or ended else following
         state.append(world.proprio)
         actions.append(np.asarray(action, np.float32))
-        held.append(world.as_batch.touching(geom)[0] >= 2)
+        gripping.append(world.as_batch.touching(geom)[0] >= 2)
         progress.append(world.progress())
         if not ended:
             world.step(actions[-1])
     return Demonstration(
-        state=np.stack(state), action=np.stack(actions), held=np.array(held),
+        state=np.stack(state), action=np.stack(actions), held=np.array(gripping),
         progress=np.array(progress, np.float32), success=world.succeeded,
     )  # fmt: skip
 
 
-def true_boundaries(held: np.ndarray) -> np.ndarray:
+def true_boundaries(gripping: np.ndarray) -> np.ndarray:
     """Return the frame of the first hold and, if it was let go, the first after the last, i64."""
-    at = np.flatnonzero(held)
+    at = np.flatnonzero(gripping)
     if not len(at):
         return np.zeros(0, np.int64)
-    ends = [at[0]] if held[-1] else [at[0], at[-1] + 1]
+    ends = [at[0]] if gripping[-1] else [at[0], at[-1] + 1]
     return np.array(ends, np.int64)
 
 

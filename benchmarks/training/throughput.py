@@ -145,12 +145,12 @@ def measure(side: Contender, batch: int) -> Rates:
             work()
         return batch * side.updates / (time.perf_counter() - begin)
 
-    kept = side.load()
-    side.learn(kept)
+    loaded = side.load()
+    side.learn(loaded)
     return Rates(
         whole=timed(lambda: side.learn(side.load())),
         data=timed(side.load),
-        model=timed(lambda: side.learn(kept)),
+        model=timed(lambda: side.learn(loaded)),
     )
 
 

@@ -25,7 +25,9 @@ WRONG_WORDS = {
         "train --policy.backbone.type vlm --out {new}", "policy.backbone.model: got none",
     ),
     "family of models": ("bench tiny-model qwen3 --out {new}", "'qwen3': did you mean qwen3_vl"),
-    "width of a model": ("bench tiny-model dinov2 --width 40 --out {new}", "width: got 40", "of 64"),
+    "width of a model": (
+        "bench tiny-model dinov2 --width 40 --out {new}", "width: got 40", "of 64",
+    ),
     "pictures of a model": (
         "bench tiny-model dinov2 --image-px 40 --out {new}", "got 40", "of 16",
     ),

@@ -83,7 +83,7 @@ def small_vlm() -> tuple[TrainConfig, Any]:
     from transformers import SmolVLMConfig
 
     sizes = {"hidden_size": 192, "intermediate_size": 512, "num_attention_heads": 3}
-    made = SmolVLMConfig(
+    model = SmolVLMConfig(
         text_config={"model_type": "llama", "vocab_size": 4096, "num_hidden_layers": 4,
                      "num_key_value_heads": 3, "head_dim": 64, "pad_token_id": 0, **sizes},
         vision_config={"num_hidden_layers": 4, "image_size": 128, "patch_size": 16, **sizes},
@@ -95,24 +95,24 @@ def small_vlm() -> tuple[TrainConfig, Any]:
     )
     head = diffusion.Config(denoiser="transformer", width=192, depth=3)
     policy = vla.Config(backbone=backbone, head=head)
-    return replace(base, policy=policy, algo=bc.Config(batch_size=2, states_per_episode=2)), made
+    return replace(base, policy=policy, algo=bc.Config(batch_size=2, states_per_episode=2)), model
 
 
 def checks(args: BenchArgs) -> Iterator[dict[str, Any]]:
     """Yield, for policies that run anywhere, every figure counted or estimated and measured."""
-    smol, made = small_vlm()
-    told = preset("tiny", args.recipe)
-    for name, config, own in (("tiny", told, None), ("random SmolVLM, LoRA", smol, made)):
-        sizes = count.count(config, args.decisions, own)
-        step = measure.update(config, args.decisions, own)
-        act = measure.decision(config, own)
-        known = kernels.speed((sizes.step_cost, sizes.act_cost), config.device)
+    smol, model = small_vlm()
+    tiny = preset("tiny", args.recipe)
+    for name, config, source in (("tiny", tiny, None), ("random SmolVLM, LoRA", smol, model)):
+        sizes = count.count(config, args.decisions, source)
+        step = measure.update(config, args.decisions, source)
+        act = measure.decision(config, source)
+        speed = kernels.speed((sizes.step_cost, sizes.act_cost), config.device)
         yield {
             "name": name,
             "update, bytes": (sizes.step, step.peak),
             "decision, bytes": (sizes.act, act.peak),
-            "update, s": (known.seconds(sizes.step_cost), step.seconds),
-            "decision, s": (known.seconds(sizes.act_cost), act.seconds),
+            "update, s": (speed.seconds(sizes.step_cost), step.seconds),
+            "decision, s": (speed.seconds(sizes.act_cost), act.seconds),
         }
 
 
@@ -121,8 +121,8 @@ def figures(name: str, args: BenchArgs) -> dict[str, Any]:
     config = preset(name, args.recipe, args.finetune_mode)
     sizes = count.count(config, args.decisions)
     here: Literal["cpu", "cuda"] = "cuda" if torch.cuda.is_available() else "cpu"
-    known = kernels.speed((sizes.step_cost, sizes.act_cost), here)
-    found: dict[str, Any] = {
+    speed = kernels.speed((sizes.step_cost, sizes.act_cost), here)
+    row: dict[str, Any] = {
         "preset": name, "recipe": args.recipe, "finetune_mode": args.finetune_mode,
         "batch": config.algo.batch_size,
         **{k: v for k, v in vars(sizes).items() if isinstance(v, int)},
@@ -135,18 +135,18 @@ def figures(name: str, args: BenchArgs) -> dict[str, Any]:
         ("update", sizes.step_cost, sizes.training), ("decision", sizes.act_cost, sizes.deciding)
     ):  # fmt: skip
         total = sum(cost.flops.values())
-        guess = known.seconds(cost)
-        told: dict[str, Any] = {"flops": total, "a100_peak_s": total / A100_BF16}
-        told |= {"seconds": guess, "from": ESTIMATED}
+        guess = speed.seconds(cost)
+        times: dict[str, Any] = {"flops": total, "a100_peak_s": total / A100_BF16}
+        times |= {"seconds": guess, "from": ESTIMATED}
         if _runs(what, config, here, guess, need, args.seconds):
-            one = (
+            measured = (
                 measure.update(local, args.decisions) if what == "update"
                 else measure.decision(local)
             )  # fmt: skip
-            told |= {"estimate_s": guess, "seconds": one.seconds, "from": MEASURED}
-            told |= {"bytes": one.peak}
-        found[what] = told
-    return found
+            times |= {"estimate_s": guess, "seconds": measured.seconds, "from": MEASURED}
+            times |= {"bytes": measured.peak}
+        row[what] = times
+    return row
 
 
 def _runs(
@@ -213,10 +213,12 @@ def time_table(rows: list[dict[str, Any]]) -> Table:
     names = [row["preset"] for row in rows]
     table = _table(f"seconds on this machine ({rows[0]['machine']})", names)
     for what in ("update", "decision"):
-        told = [row[what] for row in rows]
-        table.add_row(f"{what}, s", *(f"{one['seconds']:.3g} {SHORT[one['from']]}" for one in told))
-        table.add_row(f"{what}, TFLOP counted", *(f"{one['flops'] / 1e12:.3g}" for one in told))
-        peak = (f"{one['a100_peak_s']:.2g}" for one in told)
+        costs = [row[what] for row in rows]
+        table.add_row(
+            f"{what}, s", *(f"{cost['seconds']:.3g} {SHORT[cost['from']]}" for cost in costs)
+        )
+        table.add_row(f"{what}, TFLOP counted", *(f"{cost['flops'] / 1e12:.3g}" for cost in costs))
+        peak = (f"{cost['a100_peak_s']:.2g}" for cost in costs)
         table.add_row(f"{what}, s at an A100's published peak", *peak)
     return table
 
@@ -249,11 +251,11 @@ def run(args: BenchArgs, console: Console) -> dict[str, Any]:
         "weights, average, Adam, and activations with gradients, on one device; 1 GiB of a GPU is "
         f"left to its driver. Whole episodes are of {args.decisions} decisions."
     )
-    told = {"checks": beside, "presets": rows}
+    results = {"checks": beside, "presets": rows}
     args.out.mkdir(parents=True, exist_ok=True)
-    files.write_json(args.out / "presets.json", told)
+    files.write_json(args.out / "presets.json", results)
     console.print(f"figures: {args.out / 'presets.json'}")
-    return told
+    return results
 
 
 def main(argv: list[str]) -> int:

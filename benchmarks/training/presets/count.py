@@ -62,22 +62,22 @@ class Sizes:
         return self.weights + self.act
 
 
-def count(config: TrainConfig, decisions: int, made: Any = None) -> Sizes:
+def count(config: TrainConfig, decisions: int, model_config: Any = None) -> Sizes:
     """Return what a run's updates and its policy's decisions take.
 
     Args:
         config: The run's.
         decisions: Length of an episode.
-        made: Configuration of its pretrained model; of the published one by default.
+        model_config: Configuration of its pretrained model; of the published one by default.
 
     Raises:
         ValueError: nothing is known of its pretrained model.
     """
-    policy = sketch.policy(config, made)
+    policy = sketch.policy(config, model_config)
     learns = [weight for weight in policy.parameters() if weight.requires_grad]
     trained, every = _number(learns), _number(policy.parameters())
     step = update(policy, config, decisions)
-    acts = decide(sketch.policy(config, made))
+    acts = decide(sketch.policy(config, model_config))
     return Sizes(
         trained=trained, frozen=every - trained,
         weights=size_of([*policy.parameters(), *policy.buffers()]),
@@ -102,40 +102,40 @@ def averaged(policy: VLAPolicy, config: PluginConfig) -> int:
 
 def update(policy: VLAPolicy, config: TrainConfig, decisions: int) -> Tally:
     """Return what one update computes and holds; the policy has no numbers afterwards."""
-    given = sketch.batch(policy, config, decisions)
-    counted = given.decision.numpy()  # how many decisions there are is read off its numbers
+    example = sketch.batch(policy, config, decisions)
+    counted = example.decision.numpy()  # how many decisions there are is read off its numbers
     with _faked(policy) as mode:
-        known = {
+        fakes = {
             field.name: mode.from_tensor(value)
-            for field in dataclasses.fields(given)
-            if isinstance(value := getattr(given, field.name), Tensor)
+            for field in dataclasses.fields(example)
+            if isinstance(value := getattr(example, field.name), Tensor)
         }
-        told = dataclasses.replace(given, **{**known, "decision": counted})
-        tally = Tally([*policy.parameters(), *policy.buffers(), *known.values()])
+        batch = dataclasses.replace(example, **{**fakes, "decision": counted})
+        tally = Tally([*policy.parameters(), *policy.buffers(), *fakes.values()])
         policy.train()
         generator = torch.Generator().manual_seed(0)
         with tally:
             with torch.autocast("cpu", torch.bfloat16, enabled=config.device == "cuda"):
-                loss, _ = policy.bc_loss(told, generator)
+                loss, _ = policy.bc_loss(batch, generator)
             loss.backward()
     return tally
 
 
 def decide(policy: VLAPolicy) -> Tally:
     """Return what one decision computes and holds; the policy has no numbers afterwards."""
-    seen = sketch.observation(policy.robot)
+    example = sketch.observation(policy.robot)
     with _faked(policy.eval()) as mode:
         state = policy.initial_state(1)
         noise = torch.zeros(1, *policy.noise_shape)
-        told = dataclasses.replace(seen, **{
+        obs = dataclasses.replace(example, **{
             field.name: mode.from_tensor(value)
-            for field in dataclasses.fields(seen)
-            if isinstance(value := getattr(seen, field.name), Tensor)
+            for field in dataclasses.fields(example)
+            if isinstance(value := getattr(example, field.name), Tensor)
         })  # fmt: skip
-        held = [*policy.parameters(), *policy.buffers(), *sketch.tensors_of(told)]
-        tally = Tally([*held, *sketch.tensors_of(state), noise])
+        tensors = [*policy.parameters(), *policy.buffers(), *sketch.tensors_of(obs)]
+        tally = Tally([*tensors, *sketch.tensors_of(state), noise])
         with tally:
-            policy.act(told, state, noise)
+            policy.act(obs, state, noise)
     return tally
 
 

@@ -71,15 +71,15 @@ class Tally(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run an operation and count it."""
-        given = kwargs or {}
-        out = func(*args, **given)
-        made = [part for part in tree_leaves(out) if isinstance(part, Tensor)]
-        fresh = [self._hold(part.untyped_storage()) for part in made]
+        options = kwargs or {}
+        out = func(*args, **options)
+        outputs = [part for part in tree_leaves(out) if isinstance(part, Tensor)]
+        fresh = [self._hold(part.untyped_storage()) for part in outputs]
         if any(fresh) or func._schema.is_mutable:  # noqa: SLF001  others are views
             self.calls += 1
-            if not self._count(func, args, given, out):
+            if not self._count(func, args, options, out):
                 read = [part for part in tree_leaves(args) if isinstance(part, Tensor)]
-                self.moved += size_of([*read, *made])
+                self.moved += size_of([*read, *outputs])
         return out
 
     def _hold(self, storage: Any) -> bool:
@@ -97,7 +97,7 @@ class Tally(TorchDispatchMode):
         self._known.discard(key)
         self.held -= size
 
-    def _count(self, func: Any, args: tuple[Any, ...], given: Any, out: Any) -> bool:
+    def _count(self, func: Any, args: tuple[Any, ...], options: Any, out: Any) -> bool:
         """Count what an operation multiplies; returns whether it does so."""
         packet = getattr(func, "overloadpacket", None)
         if packet is ATTENTION:
@@ -105,7 +105,7 @@ class Tally(TorchDispatchMode):
         elif packet is ATTENTION_BACKWARD:
             count = sdpa_backward_flop_count(*(part.shape for part in args[:4]))
         elif packet in flop_registry:
-            count = flop_registry[packet](*args, **given, out_val=out)
+            count = flop_registry[packet](*args, **options, out_val=out)
         else:
             return False
         self.flops[_kernel(packet, args)] += count

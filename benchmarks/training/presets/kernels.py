@@ -62,12 +62,12 @@ def _rates(flops: Counter[Kernel], device: str) -> dict[tuple[str, torch.dtype],
     groups: dict[tuple[str, torch.dtype], list[tuple[Kernel, int]]] = defaultdict(list)
     for kernel, count in flops.most_common():
         groups[kernel.kind, kernel.dtype].append((kernel, count))
-    found = {}
+    rates = {}
     for key, members in groups.items():
         timed = [(count, rate(kernel, device)) for kernel, count in members[:TIMED]]
         # As long as they take together, in the shares that they have.
-        found[key] = sum(c for c, _ in timed) / sum(c / r for c, r in timed)
-    return found
+        rates[key] = sum(c for c, _ in timed) / sum(c / r for c, r in timed)
+    return rates
 
 
 def rate(kernel: Kernel, device: str) -> float:

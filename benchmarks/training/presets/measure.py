@@ -32,17 +32,17 @@ class Measured:
     """Median."""
 
 
-def update(config: TrainConfig, decisions: int, made: Any = None) -> Measured:
+def update(config: TrainConfig, decisions: int, model_config: Any = None) -> Measured:
     """Measure updates of a run: the bytes of loss and gradients, the time of all of it."""
-    policy = sketch.policy(config, made, bare=False).to(config.device).train()
-    given = sketch.batch(policy, config, decisions)
+    policy = sketch.policy(config, model_config, bare=False).to(config.device).train()
+    batch = sketch.batch(policy, config, decisions)
     optimizer = Optimizer(config.optimizer, policy, 1_000_000)
     generator = torch.Generator(config.device).manual_seed(0)
 
     def loss() -> torch.Tensor:
         enabled = config.device == "cuda"
         with torch.autocast(config.device, torch.bfloat16, enabled=enabled):
-            return policy.bc_loss(given, generator)[0]
+            return policy.bc_loss(batch, generator)[0]
 
     def descend() -> None:
         optimizer.step(loss())
@@ -56,14 +56,14 @@ def update(config: TrainConfig, decisions: int, made: Any = None) -> Measured:
     return Measured(peak, _seconds(descend, config.device))
 
 
-def decision(config: TrainConfig, made: Any = None) -> Measured:
+def decision(config: TrainConfig, model_config: Any = None) -> Measured:
     """Measure decisions, batch 1."""
-    policy: VLAPolicy = sketch.policy(config, made, bare=False).to(config.device).eval()
-    seen, state = sketch.observation(policy.robot), policy.initial_state(1)
+    policy: VLAPolicy = sketch.policy(config, model_config, bare=False).to(config.device).eval()
+    obs, state = sketch.observation(policy.robot), policy.initial_state(1)
     noise = torch.zeros(1, *policy.noise_shape)
 
     def act() -> None:
-        policy.act(seen, state, noise)
+        policy.act(obs, state, noise)
 
     act()
     return Measured(_peak(act, config.device), _seconds(act, config.device))
@@ -87,12 +87,12 @@ def _peak(run: Callable[[], None], device: str) -> int:
         run()
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as told:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as trace:
         run()
-    results: Any = told.profiler
+    results: Any = trace.profiler
     events = [e for e in results.kineto_results.events() if e.name() == "[memory]"]
-    held = peak = 0
+    live = peak = 0
     for event in sorted(events, key=lambda event: event.start_ns()):
-        held += event.nbytes()
-        peak = max(peak, held)
+        live += event.nbytes()
+        peak = max(peak, live)
     return peak

@@ -36,12 +36,12 @@ BETWEEN = 3
 
 @contextmanager
 def weightless() -> Iterator[None]:
-    """Let every parameter that is made meanwhile be on the meta device: a shape, no memory."""
+    """Let every parameter that is created meanwhile be on the meta device: a shape, no memory."""
 
-    def bare(_: nn.Module, __: str, made: nn.Parameter | None) -> nn.Parameter | None:
-        if made is None or made.is_meta:
-            return made
-        return nn.Parameter(made.detach().to("meta"), requires_grad=made.requires_grad)
+    def bare(_: nn.Module, __: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
+        if parameter is None or parameter.is_meta:
+            return parameter
+        return nn.Parameter(parameter.detach().to("meta"), requires_grad=parameter.requires_grad)
 
     hook = register_module_parameter_registration_hook(bare)
     try:
@@ -60,10 +60,10 @@ def architecture(name: str) -> Any:
 
     plain = name.removeprefix(HUB)
     if plain not in published.MODELS:
-        known = ", ".join(published.MODELS)
-        raise ValueError(f"model: nothing is known of the sizes of {plain!r}; known are {known}")
-    told = copy.deepcopy(published.MODELS[plain].architecture)
-    return CONFIG_MAPPING[told["model_type"]].from_dict(told)
+        names = ", ".join(published.MODELS)
+        raise ValueError(f"model: nothing is known of the sizes of {plain!r}; known are {names}")
+    settings = copy.deepcopy(published.MODELS[plain].architecture)
+    return CONFIG_MAPPING[settings["model_type"]].from_dict(settings)
 
 
 def weights_of(name: str) -> dict[str, int]:
@@ -80,33 +80,35 @@ def weights_of(name: str) -> dict[str, int]:
     return {"all": read + (0 if tied else whole.lm_head.weight.numel()), "read": read}
 
 
-def described(config: PretrainedConfig, made: Any, views: int, words: int) -> PretrainedConfig:
+def described(
+    config: PretrainedConfig, model_config: Any, views: int, words: int
+) -> PretrainedConfig:
     """Return a backbone's settings with all that would be read from the model's folder.
 
     Args:
         config: Settings.
-        made: Configuration of its model, as transformers has it.
+        model_config: Configuration of its model, as transformers has it.
         views: Cameras.
         words: Words of the tokenizer that stands in for the model's.
     """
-    seen = families.image_size(made, config.image_px)
-    known = published.MODELS.get(config.model.removeprefix(HUB))
-    first, after = known.around if known else published.CHAT
-    given = {
-        "architecture": {**made.to_dict(), "model_type": made.model_type},
+    image = families.image_size(model_config, config.image_px)
+    published_model = published.MODELS.get(config.model.removeprefix(HUB))
+    first, after = published_model.around if published_model else published.CHAT
+    description = {
+        "architecture": {**model_config.to_dict(), "model_type": model_config.model_type},
         "before": [[1] * first, *[[1] * BETWEEN] * views], "after": [1] * after,
-        "side": seen.side, "tokens": seen.tokens, "mean": [0.5] * 3, "std": [0.5] * 3,
+        "side": image.side, "tokens": image.tokens, "mean": [0.5] * 3, "std": [0.5] * 3,
         "vocabulary": words, "stored": True, "source": {},
     }  # fmt: skip
-    return replace(config, description=given)
+    return replace(config, description=description)
 
 
-def policy(config: TrainConfig, made: Any = None, *, bare: bool = True) -> VLAPolicy:
+def policy(config: TrainConfig, model_config: Any = None, *, bare: bool = True) -> VLAPolicy:
     """Return the policy of a run.
 
     Args:
         config: The run's.
-        made: Configuration of its pretrained model; of the published one by default.
+        model_config: Configuration of its pretrained model; of the published one by default.
         bare: Whether its parameters are shapes alone; small random numbers otherwise.
 
     Raises:
@@ -116,9 +118,11 @@ def policy(config: TrainConfig, made: Any = None, *, bare: bool = True) -> VLAPo
     shape: Any = config.policy
     words = tokenizer()
     if isinstance(shape.backbone, PretrainedConfig):
-        made = architecture(shape.backbone.model) if made is None else made
-        told = described(shape.backbone, made, len(shape.cameras), words.get_vocab_size())
-        shape = replace(shape, backbone=told)
+        model_config = architecture(shape.backbone.model) if model_config is None else model_config
+        backbone = described(
+            shape.backbone, model_config, len(shape.cameras), words.get_vocab_size()
+        )
+        shape = replace(shape, backbone=backbone)
     count = len(robot.channels)
     zeros, ones = (0.0,) * count, (1.0,) * count
     scale = NormalizationStatistics(
@@ -146,21 +150,21 @@ def _fill(net: nn.Module) -> None:
             weight.normal_(0.0, 0.02, generator=generator)
 
 
-def batch(made: VLAPolicy, config: TrainConfig, decisions: int) -> EpisodeBatch:
+def batch(policy: VLAPolicy, config: TrainConfig, decisions: int) -> EpisodeBatch:
     """Return a batch of a run, grey pictures; of whole episodes, all of `decisions`."""
     algo: Any = config.algo
     rows = algo.batch_size
     length = 1 if algo.sampling == "frame" else decisions
-    asked = 1 if algo.sampling == "frame" else min(algo.states_per_episode, decisions)
-    frames, channels = rows * length, len(made.robot.channels)
-    side = made.config.backbone.image_px
+    states = 1 if algo.sampling == "frame" else min(algo.states_per_episode, decisions)
+    frames, channels = rows * length, len(policy.robot.channels)
+    side = policy.config.backbone.image_px
     every = np.arange(frames).reshape(rows, length)
-    query = np.sort(every[:, :: max(1, length // asked)][:, :asked].reshape(-1))
-    chunk = (len(query), made.config.chunk_size)
+    query = np.sort(every[:, :: max(1, length // states)][:, :states].reshape(-1))
+    chunk = (len(query), policy.config.chunk_size)
     arrays = {
-        "images": np.full((frames, len(made.views), side, side, 3), 128, np.uint8),
+        "images": np.full((frames, len(policy.views), side, side, 3), 128, np.uint8),
         "proprio": np.zeros((frames, channels), np.float32),
-        "step_index": np.tile(np.arange(length, dtype=np.float32) * made.n_action_steps, rows),
+        "step_index": np.tile(np.arange(length, dtype=np.float32) * policy.n_action_steps, rows),
         "episode_index": np.repeat(np.arange(rows), length),
         "decision": np.tile(np.arange(length), rows),
         "loss_index": query,

@@ -1,0 +1,193 @@
+"""Every command of the README runs, in its order, in an empty folder, with small numbers."""
+
+import contextlib
+import os
+import re
+import shlex
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deploy.server.client import RemotePolicy
+from tests.fakes import fake_observation
+from tests.robot_bridge import ros_graph
+from tests.test_docs import README, ROOT, blocks
+
+SMALL = {
+    "vla doctor": "",
+    "vla tasks": "",
+    "vla demos reach": "--episodes 6 --workers 1",
+    "vla train --recipe reach": "--steps 4 --algo.batch-size 4 --eval.final-episodes 0",
+    "vla eval runs/reach": "--episodes 2",
+    "vla report": "",
+    "vla train --recipe cue_colour": (
+        "--demos.episodes 4 --steps 2 --algo.batch-size 2 --algo.states-per-episode 2 "
+        "--eval.final-episodes 0"
+    ),
+    "vla train --recipe pick_place": (
+        "--demos.episodes 2 --steps 2 --algo.batch-size 2 --eval.final-episodes 0 "
+        "--policy.image-px 64 --policy.width 32 --policy.layers 1"
+    ),
+    "vla export": "",
+    "vla verify-export": "--decisions 10 --stages 2 --episodes 0",
+    "vla eval runs/reach_onnx": "--episodes 2",
+    "vla reward-model train": (
+        "--tasks.train reach --tasks.validation --tasks.composition --sizes.train 4 "
+        "--sizes.episodes-per-task --sizes.validation 4 --sizes.test 4 --steps 4 "
+        "--algo.sampler.batch-episodes 4 --algo.goal-pretrain-batch 4 --eval.final-episodes 4"
+    ),
+    "vla train rl": (
+        "--n-iterations 1 --episodes-per-iteration 2 --num-envs 2 --steps 2 --algo.batch-size 4 "
+        "--eval.final-episodes 0"
+    ),
+    "vla reward-model eval": "--splits layout --bootstrap-samples 5",
+    "vla demos pick_place": "--episodes 3 --workers 1",
+    "vla label runs/mixed": "",
+}
+"""What the commands are given beside the README's words: a later flag replaces an earlier one."""
+RUNNING = ("vla ros launch", "vla serve", "vla label --review")
+"""Commands that run until they are interrupted: see `while_running`."""
+ELSEWHERE = ("make ", "apt-get ", "pip install ")
+"""Commands that CI itself or `test_the_extra_resolves` runs, and what needs to be root."""
+
+
+def readme_lines() -> list[str]:
+    """Return the README's commands; a block without a command, such as the tree, has none."""
+    lines: list[str] = []
+    for block in blocks(README.read_text()):
+        lines += re.sub(r"\\\n\s*", " ", block).splitlines()
+    words = ("vla ", "make ", "apt-get ", "pip ", "python ", "head ", "openssl ")
+    return [line.split("  #")[0].strip() for line in lines if line.startswith(words)]
+
+
+class Shell:
+    """Runs commands in a folder as a user would."""
+
+    def __init__(self, folder: Path) -> None:
+        scripts = Path(sys.executable).parent
+        self.folder = folder
+        self.env = {
+            **os.environ, "PATH": f"{scripts}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1",
+            "ROS_DOMAIN_ID": str(ros_graph.domain()), "PYTHONUNBUFFERED": "1",
+        }  # fmt: skip
+
+    def run(self, line: str, *, timeout_s: float = 300) -> str:
+        """Run a command to its successful end; return its output."""
+        done = subprocess.run(
+            ["bash", "-c", f"set -o pipefail; {line}"], cwd=self.folder, env=self.env, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout_s,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{line}: exit code {done.returncode}\n{done.stdout}"
+        return done.stdout
+
+    def retry(self, line: str, *, timeout_s: float = 60) -> str:
+        """Run a command until it succeeds."""
+        end_s = time.monotonic() + timeout_s
+        while True:
+            try:
+                return self.run(line)
+            except AssertionError:
+                if time.monotonic() > end_s:
+                    raise
+
+    @contextlib.contextmanager
+    def running(self, line: str, ready: str, code: int) -> Iterator[str]:
+        """Run a command, yield its output once it matches `ready`, and interrupt it at the end."""
+        log = self.folder / "log"
+        with log.open("w") as file:
+            process = subprocess.Popen(
+                shlex.split(line), cwd=self.folder, env=self.env, stdout=file,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        try:
+            end_s = time.monotonic() + 60
+            while not re.search(ready, log.read_text()):
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < end_s, log.read_text()
+                time.sleep(0.05)
+            yield log.read_text()
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == code, log.read_text()
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell(tmp_path)
+
+
+def decide(policy: RemotePolicy) -> None:
+    """Ask a server for one chunk."""
+    rng = np.random.default_rng(0)
+    noise = rng.standard_normal((1, *policy.noise_shape), np.float32)
+    chunk, _ = policy.act(fake_observation(rng, 1, 0.0), policy.initial_state(1), noise)
+    assert np.isfinite(chunk.values).all()
+
+
+def follow(shell: Shell, lines: list[str]) -> None:
+    """Run a launch of the simulated arm with the commands that follow it, or any other command."""
+    line = lines.pop(0)
+    if line.startswith("vla ros launch sim_arm"):
+        with shell.running(line, "safety_node", 0):
+            assert lines[:2] == ["vla safety enable", "vla safety status"]
+            shell.retry(lines.pop(0))  # the policy takes seconds to load
+            assert re.match("active|holding", shell.run(lines.pop(0)))
+    elif line.startswith("vla ros launch arm"):
+        with shell.running(line, "safety_node", 0):
+            pass
+    elif "unix:/tmp/reach" in line:
+        place = f"unix:{shell.folder}/socket"
+        with (
+            shell.running(line.replace("unix:/tmp/reach", place), "serving", 0),
+            RemotePolicy(place) as policy,
+        ):
+            decide(policy)
+    elif "--token-file" in line:
+        with shell.running(line.replace(":7410", ":0"), r"serving .*:(\d+)", 0) as said:
+            port = re.search(r":(\d+)", said)
+            assert port
+            token = (shell.folder / "token").read_text().strip()
+            authority = shell.folder / "cert.pem"
+            address = f"localhost:{port[1]}"
+            with RemotePolicy(address, token=token, authority=authority) as policy:
+                decide(policy)
+            with pytest.raises((ValueError, OSError, ssl.SSLError)):
+                RemotePolicy(address, token="wrong", authority=authority)
+    elif line.startswith("vla label --review"):
+        with shell.running(f"{line} --port 0", "http", 0):
+            pass
+    else:
+        words = next((extra for start, extra in SMALL.items() if line.startswith(start)), None)
+        if words is None:
+            assert line.startswith(("head ", "openssl ")), f"no test runs: {line}"
+        shell.run(f"{line} {words or ''}")
+
+
+@pytest.mark.ros
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_every_command_of_the_readme_runs_in_its_order(shell: Shell) -> None:
+    lines = [line for line in readme_lines() if not line.startswith(ELSEWHERE)]
+    assert len(lines) > 20
+    while lines:
+        follow(shell, lines)
+
+
+def test_the_extra_resolves(shell: Shell) -> None:
+    (line,) = (line for line in readme_lines() if line.startswith("pip install "))
+    # Dry: every requirement of the extra is checked against what the lock installed.
+    dry = line.replace("pip install", f"{sys.executable} -m pip install --dry-run")
+    shell.folder = ROOT
+    said = shell.run(f"{dry} --no-build-isolation --no-index")
+    assert re.search("Would install mneme.vla", said)
