@@ -80,19 +80,15 @@ class Worker(Protocol):
     @property
     def closed(self) -> bool:
         """Whether it is closed."""
-        ...
 
     def send(self, command: str, arguments: dict[str, Any] | None = None) -> None:
         """Begin a call."""
-        ...
 
     def receive(self) -> Any:
         """Wait for its answer."""
-        ...
 
     def close(self) -> None:
         """End it."""
-        ...
 
 
 def starter(task: Any, config: Config, num_envs: int) -> Callable[[range], Worker]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from sim.core import randomize
 from sim.core.scene import Scene
-from sim.core.worlds import ArrayWorlds, Fields, row_of, stacked
+from sim.core.worlds import Fields, Worlds, row_of, stacked
 
 
 class MujocoWorld:
@@ -42,7 +42,9 @@ class MujocoWorld:
         self.instruction = ""
         self.index = -1
         self.succeeded = False
-        self.as_batch = ArrayWorlds(scene, _fields(self.model, self.data), _OneWorld(self))
+        self.as_batch = Worlds(
+            self.model, self.robot, _fields(self.model, self.data), _OneWorld(self)
+        )
         self.joint_qpos = self.as_batch.joint_qpos
         self.joint_qvel = self.as_batch.joint_qvel
         self.actuators = self.as_batch.actuators

@@ -84,27 +84,21 @@ class Engine(Protocol):
             varied: Name in `VARIED` -> values, n rows of the model's own shape; those left out
                 stay as they are.
         """
-        ...
 
     def step(self, ctrl: Float64[Array, "e nu"], substeps: int, active: Bool[Array, " e"]) -> None:
         """Hold position targets for some steps of physics; worlds not active stand still."""
-        ...
 
     def read(self) -> Reading:
         """Return the state of all worlds; the arrays are valid until the next call."""
-        ...
 
     def faults(self) -> Bool[Array, " e"]:
         """Return the worlds that failed since their last write: NaN, or too many contacts."""
-        ...
 
     def render(self, rows: Int64[Array, " n"]) -> Array:
         """Return images of some worlds, u8 [n, v, h, w, 3].
 
         A numpy array, or a tensor on the engine's device; the caller owns it.
         """
-        ...
 
     def close(self) -> None:
         """Free its resources; calling it twice does no harm."""
-        ...

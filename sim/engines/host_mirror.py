@@ -5,7 +5,7 @@ import numpy as np
 
 from sim.core.scene import Scene
 from sim.core.world import MujocoWorld
-from sim.core.worlds import ArrayWorlds, cut_out
+from sim.core.worlds import Worlds, cut_out
 from sim.experts.expert_takeover import ExpertTakeover
 
 STATE = ("qpos", "qvel", "ctrl", "mocap_pos", "mocap_quat")
@@ -20,7 +20,7 @@ class HostMirror:
         self._expert = ExpertTakeover(self._world)
         self._episode = (-1, -1)
 
-    def act(self, worlds: ArrayWorlds, row: int, seed: int, index: int) -> np.ndarray:
+    def act(self, worlds: Worlds, row: int, seed: int, index: int) -> np.ndarray:
         """Return the expert's action f32 [u] for the control step that begins now.
 
         Args:

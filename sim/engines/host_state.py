@@ -11,7 +11,7 @@ import numpy as np
 from sim.core.randomize import SURFACES
 from sim.core.scene import Scene
 from sim.core.world import MujocoWorld
-from sim.core.worlds import ArrayWorlds, Fields
+from sim.core.worlds import Fields, Worlds
 from sim.engines.engine import VARIED, Engine, State
 from sim.engines.poses import HostPoses
 from vla.contracts.types import Array
@@ -40,7 +40,7 @@ class HostState:
             for name in PLACED
             if name in engine.varies
         }
-        self.worlds = ArrayWorlds(scene, self.fields, self)
+        self.worlds = Worlds(model, scene.robot, self.fields, self)
         self._host = HostPoses(scene, self.fields, self._placed)
         self._varied = [name for name in VARIED if name in engine.varies]
         self._read_rows = np.zeros(n, np.bool_)
