@@ -12,12 +12,12 @@ import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import numpy as np
 
 from sim.core import step_buffers
-from sim.env_server.client import AdapterError, Process
+from sim.env_server.client import AdapterError, Process, check_timeouts
 from sim.env_server.in_process import InProcessAdapter
 from vla.contracts.config import PluginConfig, type_name
 from vla.contracts.specs import EnvSpec, RobotSpec
@@ -45,9 +45,7 @@ class Config(PluginConfig):
     is_realtime: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        for name in ("startup_timeout_s", "step_timeout_s"):
-            if not getattr(self, name) > 0.0:  # NaN is not
-                raise ValueError(f"backend.{name}: got {getattr(self, name)}, expected above 0")
+        check_timeouts(self.startup_timeout_s, self.step_timeout_s)
 
     def build(self, task: PluginConfig, robot: RobotSpec, num_envs: int) -> "AdapterVecEnv":
         """Return `num_envs` environments of a suite's task.
@@ -56,11 +54,7 @@ class Config(PluginConfig):
             ValueError: a number is out of range, the task is not a suite's, its environment is not
                 installed, or the robot is not the one that acts in it.
         """
-        step_buffers.check_num_envs(num_envs)
-        if not 1 <= self.workers <= num_envs:
-            raise ValueError(
-                f"workers: got {self.workers}, expected 1 to {num_envs}, the number of environments"
-            )
+        step_buffers.check_workers(self.workers, num_envs)
         if not type(task).__module__.startswith("sim.suites."):
             raise ValueError(
                 f"backend process: got the task {type_name(task)!r}, expected one of a suite, such "
@@ -70,25 +64,8 @@ class Config(PluginConfig):
         return AdapterVecEnv(f"{type_name(task)}/{task.name}", robot, num_envs, start, self.workers)
 
 
-@runtime_checkable
-class Worker(Protocol):
-    """What runs a share of the rows: `client.Process` or `in_process.InProcessAdapter`."""
-
-    arrays: dict[str, np.ndarray]
-    announced: Any
-
-    @property
-    def closed(self) -> bool:
-        """Whether it is closed."""
-
-    def send(self, command: str, arguments: dict[str, Any] | None = None) -> None:
-        """Begin a call."""
-
-    def receive(self) -> Any:
-        """Wait for its answer."""
-
-    def close(self) -> None:
-        """End it."""
+Worker = Process | InProcessAdapter
+"""What runs a share of the rows."""
 
 
 def starter(task: Any, config: Config, num_envs: int) -> Callable[[range], Worker]:
@@ -183,7 +160,7 @@ class AdapterVecEnv:
     @property
     def adapter_time_s(self) -> float:
         """Seconds that the slowest adapter itself took for the last call; 0 in this process."""
-        return max((getattr(worker, "taken_s", 0.0) for worker in self._workers), default=0.0)
+        return max((worker.taken_s for worker in self._workers), default=0.0)
 
     def reset(self, seed: int) -> Observation:
         """Start episodes 0 to E-1 of a seed (>= 0); workers that have ended are started again.
@@ -199,7 +176,7 @@ class AdapterVecEnv:
             self._open()
         self._call("reset", [{"seed": int(seed)}] * len(self._workers))
         self._started[:] = True
-        return self._observation("")
+        return self._observation()
 
     def begin(self, rows: np.ndarray, seed: np.ndarray, index: np.ndarray) -> Observation:
         """Start other episodes in some rows; see `vla.contracts.protocols.VecEnv`.
@@ -224,16 +201,11 @@ class AdapterVecEnv:
         orders = []
         for share in self._shares:
             ours = (rows >= share.start) & (rows < share.stop)
-            orders.append(
-                {
-                    "rows": (rows[ours] - share.start).tolist(),
-                    "seed": seed[ours].tolist(),
-                    "index": index[ours].tolist(),
-                }
-            )
+            parts = {"rows": rows - share.start, "seed": seed, "index": index}
+            orders.append({name: values[ours].tolist() for name, values in parts.items()})
         self._call("begin", orders)
         self._started[rows] = True
-        return self._observation("")
+        return self._observation()
 
     def step(self, action: np.ndarray) -> EnvStep:
         """Apply one action, float32, shape (e, u), for one control step."""
@@ -347,12 +319,12 @@ class AdapterVecEnv:
         """Return a copy of an array of all rows."""
         return np.concatenate([worker.arrays[name] for worker in self._workers])
 
-    def _observation(self, prefix: str, ended: np.ndarray | None = None) -> Observation:
+    def _observation(self, ended: np.ndarray | None = None) -> Observation:
         """Return the observation; in `ended` rows that before the reset."""
         values = {name: self._gather(name) for name in OBSERVED}
         if ended is not None:
             for name in OBSERVED:
-                values[name][ended] = self._gather(prefix + name)[ended]
+                values[name][ended] = self._gather("final_" + name)[ended]
         return Observation(
             images=values["images"],
             image_ok=np.ones(values["images"].shape[:2], np.bool_),
@@ -362,7 +334,7 @@ class AdapterVecEnv:
         )
 
     def _env_step(self, length: int) -> EnvStep:
-        obs = self._observation("")
+        obs = self._observation()
         terminated, truncated = self._gather("terminated"), self._gather("truncated")
         ended = terminated | truncated
         actions = [worker.arrays["actions"][:, :length] for worker in self._workers]
@@ -371,11 +343,9 @@ class AdapterVecEnv:
             reward=self._gather("reward"),
             terminated=terminated,
             truncated=truncated,
-            final_obs=self._observation("final_", ended) if ended.any() else obs,
+            final_obs=self._observation(ended) if ended.any() else obs,
             info={
-                **{
-                    name: self._gather(name) for name in ("success", "progress", "steps", "episode")
-                },
+                **{name: self._gather(name) for name in step_buffers.INFO},
                 "actions": np.concatenate(actions),
             },
         )

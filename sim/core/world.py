@@ -3,7 +3,6 @@ sim.core.render).
 """
 
 import copy
-import dataclasses
 from typing import Any
 
 import mujoco
@@ -11,7 +10,7 @@ import numpy as np
 
 from sim.core import randomize
 from sim.core.scene import Scene
-from sim.core.worlds import Fields, Worlds, row_of, stacked
+from sim.core.worlds import FIELDS, Fields, Worlds, row_of, stacked
 
 
 class MujocoWorld:
@@ -65,13 +64,8 @@ class MujocoWorld:
             randomize.apply(self.model, nominal, variation, self.data)
         else:
             self.model.geom_rgba[:] = self.scene.model.geom_rgba
-        self.rng = np.random.default_rng(layout)
-        self.index = index
-        self.as_batch.steps[:] = 0
-        self.succeeded = False
-        self.time_limit = self.task.max_episode_steps
         self.go_home()
-        self.task.reset(self)
+        self._begin(layout, index)
         mujoco.mj_forward(self.model, self.data)
 
     def begin_in_place(self, seed: int, index: int) -> None:
@@ -86,13 +80,16 @@ class MujocoWorld:
                 "the objects of this task have to be put in place at an episode's begin: reset the "
                 "world instead"
             )
-        self.rng = np.random.default_rng(np.random.SeedSequence([seed, index]).spawn(2)[1])
+        self._begin(np.random.SeedSequence([seed, index]).spawn(2)[1], index)
+        mujoco.mj_kinematics(self.model, self.data)
+
+    def _begin(self, layout: np.random.SeedSequence, index: int) -> None:
+        self.rng = np.random.default_rng(layout)
         self.index = index
         self.as_batch.steps[:] = 0
         self.succeeded = False
         self.time_limit = self.task.max_episode_steps
         self.task.reset(self)
-        mujoco.mj_kinematics(self.model, self.data)
 
     @property
     def can_begin_in_place(self) -> bool:
@@ -191,9 +188,8 @@ class _OneWorld:
 
 def _fields(model: mujoco.MjModel, data: mujoco.MjData) -> Fields:
     """Return the memory of a model and its data as that of n = 1 worlds."""
-    names = [field.name for field in dataclasses.fields(Fields)]
     owner = {"geom_rgba": model}
-    return Fields(**{name: getattr(owner.get(name, data), name)[None] for name in names})
+    return Fields(**{name: getattr(owner.get(name, data), name)[None] for name in FIELDS})
 
 
 def _coupled_joints(model: mujoco.MjModel) -> list[tuple[int, int, np.ndarray]]:

@@ -40,6 +40,9 @@ class Fields:
     """f32 [n, ngeom, 4]."""
 
 
+FIELDS = tuple(field.name for field in dataclasses.fields(Fields))
+
+
 @runtime_checkable
 class Simulation(Protocol):
     """What simulates the worlds of the arrays."""

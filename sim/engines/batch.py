@@ -82,9 +82,7 @@ class BatchVecEnv:
 
     def reset(self, seed: int) -> Observation:
         """Start episodes 0 to E-1 of a seed (>= 0)."""
-        step_buffers.check_seed(seed)
-        rows = np.arange(self.num_envs)
-        return self.begin(rows, np.full(self.num_envs, seed), rows)
+        return self.begin(*step_buffers.first_episodes(self.num_envs, seed))
 
     def begin(self, rows: np.ndarray, seed: np.ndarray, index: np.ndarray) -> Observation:
         """Start other episodes in some rows; see `vla.contracts.protocols.VecEnv`."""

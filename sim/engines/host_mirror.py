@@ -6,9 +6,8 @@ import numpy as np
 from sim.core.scene import Scene
 from sim.core.world import MujocoWorld
 from sim.core.worlds import Worlds, cut_out
+from sim.engines.engine import STATE
 from sim.experts.expert_takeover import ExpertTakeover
-
-STATE = ("qpos", "qvel", "ctrl", "mocap_pos", "mocap_quat")
 
 
 class HostMirror:

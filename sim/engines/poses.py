@@ -7,6 +7,7 @@ import numpy as np
 
 from sim.core.scene import Scene
 from sim.core.worlds import Fields
+from sim.engines.engine import GEOMETRY
 
 
 class HostPoses:
@@ -30,7 +31,7 @@ class HostPoses:
         """Write the poses of some worlds, i64 [n], from their joint positions."""
         for row in rows.tolist():
             self._become(row)
-            for name in ("xpos", "geom_xpos", "site_xpos"):
+            for name in GEOMETRY:
                 getattr(self._fields, name)[row] = getattr(self._data, name)
 
     def contacts(self, rows: np.ndarray) -> np.ndarray:

@@ -3,23 +3,20 @@
 Physics and rays are mujoco_warp's, float32. Rules, episodes and randomness are `batch.py`'s.
 """
 
-import dataclasses
 from typing import Any
 
 import numpy as np
 
 from sim.core.scene import Scene
 from sim.engines import warp_kernels as kernels
-from sim.engines.engine import VARIED, Geometry, Reading, State
+from sim.engines.engine import GEOMETRY, STATE, VARIED, Geometry, Reading, State
 from sim.engines.warp_camera import WarpCamera, as_rows
 from sim.engines.warp_start import mjw, wp
 from vla.contracts.types import Array
 
-STATE = tuple(field.name for field in dataclasses.fields(State))
 MOVING = ("qpos", "qvel", "qacc_warmstart")
 """State that a step of physics changes."""
 NO_LIMIT = 2**30
-IN_PLACE = tuple(field.name for field in dataclasses.fields(Geometry))
 
 
 class WarpEngine:
@@ -196,9 +193,7 @@ class WarpEngine:
         """Return the state of all worlds."""
         self._merge_contacts()
         data = self._data
-        placed = {name: getattr(data, name).numpy().astype(np.float64) for name in IN_PLACE}
-        for name in ("xmat", "site_xmat"):
-            placed[name] = placed[name].reshape(*placed[name].shape[:2], 9)
+        placed = {name: getattr(data, name).numpy().astype(np.float64) for name in GEOMETRY}
         return Reading(
             qpos=data.qpos.numpy().astype(np.float64),
             qvel=data.qvel.numpy().astype(np.float64),

@@ -24,6 +24,14 @@ LONGEST_SLICE_S = 1.0
 """Longest time that a wait counts for: a parent that was stopped does not blame its worker."""
 
 
+def check_timeouts(startup_timeout_s: float, step_timeout_s: float) -> None:
+    """Raise ValueError unless both settings of a backend are above 0."""
+    limits = {"startup_timeout_s": startup_timeout_s, "step_timeout_s": step_timeout_s}
+    for name, value in limits.items():
+        if not value > 0.0:  # NaN is not
+            raise ValueError(f"backend.{name}: got {value}, expected above 0")
+
+
 class EnvServerError(RuntimeError):
     """A worker cannot be used any more, or its adapter raised an error."""
 

@@ -11,6 +11,9 @@ from sim.env_server import worker
 class InProcessAdapter:
     """One adapter whose simulator runs in this interpreter; its errors pass unchanged."""
 
+    taken_s = 0.0
+    """Not measured: the caller's clock includes it."""
+
     def __init__(self, adapter: Path, options: dict[str, Any]) -> None:
         """Open an adapter.
 
