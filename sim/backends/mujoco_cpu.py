@@ -91,13 +91,10 @@ class MujocoVecEnv:
             channels=len(self.spec.robot.channels),
         )
         self._envs.step(actions, use_expert, frozen)
-        buffers, length = self._buffers, actions.shape[1]
-        images = final_images = buffers["images"].copy()
-        ended = buffers["terminated"] | buffers["truncated"]
-        if ended.any():
-            final_images = images.copy()
-            final_images[ended] = buffers["final_images"][ended]
-        return step_buffers.env_step(buffers, images, final_images, self._instructions, length)
+        images = self._buffers["images"].copy()
+        return step_buffers.env_step(
+            self._buffers, images, None, self._instructions, actions.shape[1]
+        )
 
     def close(self) -> None:
         """End worker processes, if any; the environments cannot be used afterwards."""

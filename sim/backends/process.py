@@ -60,7 +60,7 @@ class Config(PluginConfig):
                 f"backend process: got the task {type_name(task)!r}, expected one of a suite, such "
                 "as metaworld/push-v3; leave --backend.type out"
             )
-        start = starter(task, self, num_envs)
+        start = _starter(task, self, num_envs)
         return AdapterVecEnv(f"{type_name(task)}/{task.name}", robot, num_envs, start, self.workers)
 
 
@@ -68,12 +68,8 @@ Worker = Process | InProcessAdapter
 """What runs a share of the rows."""
 
 
-def starter(task: Any, config: Config, num_envs: int) -> Callable[[range], Worker]:
-    """Return what starts the worker of some rows of a suite's task.
-
-    Raises:
-        ValueError: the suite's environment is not installed.
-    """
+def _starter(task: Any, config: Config, num_envs: int) -> Callable[[range], Worker]:
+    """Return what starts the worker of some rows of a suite's task."""
     python, adapter = task.python(), task.adapter()
     shared = {"num_envs": num_envs, "randomize": config.randomize, **task.options()}
 
@@ -112,14 +108,7 @@ class AdapterVecEnv:
         start: Callable[[range], Worker],
         workers: int,
     ) -> None:
-        """Start the workers, side by side; call `reset` or `begin` before the first step.
-
-        Args:
-            task: Name of the task.
-            robot: Who acts in it.
-            num_envs: Number E of environments.
-            start: Starts the worker of some rows.
-            workers: How many.
+        """Start `workers`, side by side; call `reset` or `begin` before the first step.
 
         Raises:
             ValueError: adapters and robot do not fit, or an adapter refuses its options.
@@ -319,33 +308,14 @@ class AdapterVecEnv:
         """Return a copy of an array of all rows."""
         return np.concatenate([worker.arrays[name] for worker in self._workers])
 
-    def _observation(self, ended: np.ndarray | None = None) -> Observation:
-        """Return the observation; in `ended` rows that before the reset."""
-        values = {name: self._gather(name) for name in OBSERVED}
-        if ended is not None:
-            for name in OBSERVED:
-                values[name][ended] = self._gather("final_" + name)[ended]
-        return Observation(
-            images=values["images"],
-            image_ok=np.ones(values["images"].shape[:2], np.bool_),
-            proprio=values["proprio"],
-            task=tuple(self._instructions[values["instruction"]]),
-            time_s=values["time_s"],
-        )
+    def _observation(self) -> Observation:
+        seen = {name: self._gather(name) for name in OBSERVED}
+        return step_buffers.observation(seen, seen["images"], self._instructions)
 
     def _env_step(self, length: int) -> EnvStep:
-        obs = self._observation()
-        terminated, truncated = self._gather("terminated"), self._gather("truncated")
-        ended = terminated | truncated
+        buffers = {name: self._gather(name) for name in (*OBSERVED, *step_buffers.RESULTS)}
         actions = [worker.arrays["actions"][:, :length] for worker in self._workers]
-        return EnvStep(
-            obs=obs,
-            reward=self._gather("reward"),
-            terminated=terminated,
-            truncated=truncated,
-            final_obs=self._observation(ended) if ended.any() else obs,
-            info={
-                **{name: self._gather(name) for name in step_buffers.INFO},
-                "actions": np.concatenate(actions),
-            },
-        )
+        buffers["actions"] = np.concatenate(actions)
+        if (buffers["terminated"] | buffers["truncated"]).any():
+            buffers.update({f"final_{name}": self._gather(f"final_{name}") for name in OBSERVED})
+        return step_buffers.env_step(buffers, buffers["images"], None, self._instructions, length)

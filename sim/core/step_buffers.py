@@ -10,6 +10,8 @@ LONGEST_CHUNK = 256
 """Largest number of actions of one step."""
 INFO = ("success", "progress", "steps", "episode")
 """Arrays that `EnvStep.info` holds besides the actions."""
+RESULTS = ("reward", "terminated", "truncated", *INFO)
+"""All arrays of one number per environment."""
 
 Buffers = dict[str, np.ndarray]
 Layout = dict[str, tuple[tuple[int, ...], str]]
@@ -152,14 +154,19 @@ def observation(
 
 
 def env_step(
-    buffers: Buffers, images: Array, final_images: Array, instructions: np.ndarray, length: int
+    buffers: Buffers,
+    images: Array,
+    final_images: Array | None,
+    instructions: np.ndarray,
+    length: int,
 ) -> EnvStep:
     """Return a step of `length` actions from the arrays; see `observation`.
 
     Args:
         buffers: Arrays of `layout`.
         images: Of all rows after the step.
-        final_images: The same, but before the reset in rows whose episode ended.
+        final_images: The same, but before the reset in rows whose episode ended; None if `buffers`
+            hold them.
         instructions: Those of the task, object [k].
         length: Number h of actions asked for.
     """
@@ -169,6 +176,9 @@ def env_step(
     if ended.any():
         for name in ("proprio", "instruction", "time_s"):
             buffers["final_" + name][~ended] = buffers[name][~ended]
+        if final_images is None:
+            final_images = images.copy()
+            final_images[ended] = buffers["final_images"][ended]
         final_obs = observation(buffers, final_images, instructions, "final_")
     return EnvStep(
         obs=obs,

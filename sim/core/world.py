@@ -51,7 +51,7 @@ class MujocoWorld:
         self._low = np.array(self.robot.low)
         self._high = np.array(self.robot.high)
         self._home = np.array(self.robot.home)
-        self._coupled = _coupled_joints(self.model)
+        self._coupled = coupled_joints(self.model)
 
     def reset(self, seed: int, index: int) -> None:
         """Begin episode `index` of `seed`: arm at home, at rest, a new layout and instruction."""
@@ -100,7 +100,8 @@ class MujocoWorld:
         """Set the whole physics state to its default with the arm at home, at rest, held there."""
         mujoco.mj_resetData(self.model, self.data)
         self.data.qpos[self.joint_qpos] = self._home
-        for follower, leader, polynomial in self._coupled:
+        for *joints, polynomial in self._coupled:
+            follower, leader = self.model.jnt_qposadr[joints]
             powers = (self.data.qpos[leader] - self.model.qpos0[leader]) ** np.arange(5)
             self.data.qpos[follower] = self.model.qpos0[follower] + polynomial @ powers
         self.data.ctrl[self.actuators] = self._home
@@ -192,15 +193,10 @@ def _fields(model: mujoco.MjModel, data: mujoco.MjData) -> Fields:
     return Fields(**{name: getattr(owner.get(name, data), name)[None] for name in FIELDS})
 
 
-def _coupled_joints(model: mujoco.MjModel) -> list[tuple[int, int, np.ndarray]]:
-    """Return (qpos index of follower, of leader, polynomial) of each joint equality of a model."""
-    pairs = np.flatnonzero(model.eq_type == int(mujoco.mjtEq.mjEQ_JOINT))
+def coupled_joints(model: mujoco.MjModel) -> list[tuple[int, int, np.ndarray]]:
+    """Return (id of follower, of leader, polynomial) of each joint equality of a model."""
+    pairs = (model.eq_type == int(mujoco.mjtEq.mjEQ_JOINT)) & (model.eq_obj2id >= 0)
     return [
-        (
-            int(model.jnt_qposadr[model.eq_obj1id[i]]),
-            int(model.jnt_qposadr[model.eq_obj2id[i]]),
-            model.eq_data[i, :5].copy(),
-        )
-        for i in pairs
-        if model.eq_obj2id[i] >= 0
+        (int(model.eq_obj1id[i]), int(model.eq_obj2id[i]), model.eq_data[i, :5].copy())
+        for i in np.flatnonzero(pairs)
     ]

@@ -40,13 +40,8 @@ class BatchVecEnv:
     ) -> None:
         """Take over an engine that holds E worlds of the scene of a task and a robot.
 
-        Args:
-            task: The task's configuration.
-            robot: The arm.
-            num_envs: Number E of environments.
-            engine: Closed with these environments.
-            randomize: Whether episodes differ in colour, light, camera pose, friction and mass, as
-                far as the engine can.
+        It is closed with the environments. `randomize` says whether episodes differ in colour,
+        light, camera pose, friction and mass, as far as the engine can.
 
         Raises:
             ValueError: there is no environment, or the engine has another number of worlds.

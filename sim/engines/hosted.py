@@ -188,14 +188,8 @@ def start(
 ) -> AdapterEngine:  # fmt: skip
     """Start a simulator in its own interpreter with worlds of a scene.
 
-    Args:
-        scene: The scene.
-        num_worlds: Number of worlds.
-        adapter: Name of a file in `sim/adapters`.
-        python: The interpreter.
-        options: Options of the adapter besides the description of the scene.
-        startup_timeout_s: Seconds that it may take to start.
-        step_timeout_s: Seconds that one call may take.
+    `adapter` is the name of a file in `sim/adapters`; it gets `options` besides the description of
+    the scene.
 
     Raises:
         ValueError: no such interpreter, or the adapter refuses the scene.

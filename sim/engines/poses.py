@@ -14,13 +14,9 @@ class HostPoses:
     """A scratch `MjData` that takes the state of each of n worlds in turn."""
 
     def __init__(self, scene: Scene, fields: Fields, placed: dict[str, np.ndarray]) -> None:
-        """Bind to the arrays of n worlds.
+        """Bind to the arrays of n worlds: state is read, poses are written.
 
-        Args:
-            scene: Their scene.
-            fields: Their arrays: state is read, poses are written.
-            placed: Name of a field of the model that moves bodies -> what it is in each world,
-                n rows of the model's own shape.
+        `placed` maps fields of the model that move bodies to their values, one row per world.
         """
         self._model = copy.copy(scene.model)
         self._data = mujoco.MjData(self._model)

@@ -48,12 +48,7 @@ class AdapterError(EnvServerError):
     """The adapter raised an error; the worker lives on unless its adapter did not open."""
 
     def __init__(self, where: str, error: Mapping[str, Any]) -> None:
-        """Carry an error over from the other interpreter.
-
-        Args:
-            where: Simulator and command.
-            error: Result of `sim.env_server.worker.describe`.
-        """
+        """Carry over an error that `sim.env_server.worker.describe` has described."""
         self.kind = str(error.get("kind", "Error"))
         """Name of the exception, such as "ValueError"."""
         self.sentence = str(error.get("sentence", ""))
@@ -142,20 +137,11 @@ class Process:
         return self.receive()
 
     def send(self, command: str, arguments: dict[str, Any] | None = None) -> None:
-        """Begin a call, so that several workers can work at once; `receive` ends it.
-
-        Raises:
-            ValueError: as `call` does.
-            WorkerDied: the worker is gone.
-        """
+        """Begin a call, so that several workers can work at once; it raises as `call` does."""
         self._send("call", command, {"command": command, "arguments": arguments or {}})
 
     def receive(self) -> Any:
-        """Wait for the result of the last `send`, and return it.
-
-        Raises:
-            EnvServerError: as `call` does.
-        """
+        """Wait for the result of the last `send`, and return it; it raises as `call` does."""
         assert self._pending is not None, "receive without send"
         number, doing = self._pending
         try:

@@ -127,10 +127,8 @@ def note(suite: str) -> Note | None:
     file = place(suite) / NOTE
     try:
         return config.from_json(Note, json.loads(file.read_text()), str(file))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except ValueError:
-        # Another version of this package wrote it: the environment is made again.
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        # ValueError: another version of this package wrote it, and the environment is made again.
         return None
 
 

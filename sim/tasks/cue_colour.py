@@ -75,7 +75,6 @@ class CueColour(_lock.LockedTask[Config]):
     variants = ("wrong_object", "near_miss", "hover")
 
     def __init__(self, config: Config, robot: RobotSpec) -> None:
-        """Build for a robot; `Config.build` has checked the configuration."""
         super().__init__(config, robot, cue_steps=config.cue_steps, colours=config.choices)
 
     def build(self, scene: mujoco.MjSpec) -> None:

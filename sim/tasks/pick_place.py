@@ -67,7 +67,6 @@ class PickPlace(Unlocked[Config]):
     max_episode_steps = 100
 
     def __init__(self, config: Config, robot: RobotSpec) -> None:
-        """Build for a robot; `Config.build` has checked the configuration."""
         super().__init__(config, robot)
         wrong = ("wrong_object",) if config.distractors else ()
         self.variants = ("drop", "slip", "undo", *wrong, "near_miss", "overshoot", "hover")

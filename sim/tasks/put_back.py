@@ -88,7 +88,6 @@ class PutBack(_lock.LockedTask[Config]):
     variants = ("drop", "wrong_object", "hover")
 
     def __init__(self, config: Config, robot: RobotSpec) -> None:
-        """Build for a robot; `Config.build` has checked the configuration."""
         super().__init__(config, robot, cue_steps=config.cue_steps + 2 * CARRY_STEPS, colours=4)
 
     def build(self, scene: mujoco.MjSpec) -> None:

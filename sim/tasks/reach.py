@@ -64,7 +64,6 @@ class Reach(Unlocked[Config]):
     max_episode_steps = 40
 
     def __init__(self, config: Config, robot: RobotSpec) -> None:
-        """Build for a robot; `Config.build` has checked the configuration."""
         super().__init__(config, robot)
         wrong = ("wrong_object",) if config.distractors else ()
         self.variants = ("undo", *wrong, "near_miss", "overshoot", "hover")
