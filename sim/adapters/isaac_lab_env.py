@@ -216,13 +216,11 @@ class IsaacLabEnv:
     def _success(self, extras: Dict[str, Any]) -> np.ndarray:
         """Return the rows solved in this step; terms keep their value over a reset."""
         term, manager = self._options["success_term"], _manager(self._env)
-        if term == NO_SUCCESS:
-            return np.zeros(self._count, bool)
-        if manager and term in manager.active_terms:
+        if term != NO_SUCCESS and manager and term in manager.active_terms:
             return _copy(manager.get_term(term)) > 0
-        return np.broadcast_to(_copy(extras[term]) > 0, (self._count,)) if term in extras else (
-            np.zeros(self._count, bool)
-        )  # fmt: skip
+        if term != NO_SUCCESS and term in extras:
+            return np.broadcast_to(_copy(extras[term]) > 0, (self._count,))
+        return np.zeros(self._count, bool)
 
 
 class _Actions:

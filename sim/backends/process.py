@@ -84,7 +84,6 @@ def _starter(task: Any, config: Config, num_envs: int) -> Callable[[range], Work
                 options,
                 startup_timeout_s=config.startup_timeout_s,
                 step_timeout_s=config.step_timeout_s,
-                environ=task.environ(),
             )
         except AdapterError as error:
             if error.kind == "ValueError":  # the user's settings are wrong

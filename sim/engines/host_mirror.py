@@ -20,13 +20,9 @@ class HostMirror:
         self._episode = (-1, -1)
 
     def act(self, worlds: Worlds, row: int, seed: int, index: int) -> np.ndarray:
-        """Return the expert's action f32 [u] for the control step that begins now.
+        """Return the expert's action f32 [u] for the control step of a row that begins now.
 
-        Args:
-            worlds: The worlds of the engine.
-            row: Index of the world.
-            seed: Seed of its episode.
-            index: Number of its episode among those of the seed.
+        The row's episode is number `index` of `seed`.
         """
         world, batch = self._world, self._world.as_batch
         if self._episode != (seed, index):

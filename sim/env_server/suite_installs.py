@@ -35,8 +35,6 @@ class Environment:
     """Versions of Python that the pins install on, such as "3.11", the best first."""
     requirements: tuple[str, ...]
     """All packages as exact pins or paths of wheels; pip resolves nothing else."""
-    variables: tuple[tuple[str, str], ...] = ()
-    """Environment variables of its simulator, besides those of every suite."""
     sample: str
     """The task that tests the installation."""
 

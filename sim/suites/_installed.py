@@ -42,7 +42,3 @@ class InstalledConfig(SuiteConfig):
             ValueError: it is not installed.
         """
         return suite_installs.interpreter(type_name(self))
-
-    def environ(self) -> dict[str, str]:
-        """Return the suite's environment variables."""
-        return dict(suite_installs.described(type_name(self)).variables)

@@ -37,9 +37,6 @@ class Suite(Protocol):
             ValueError: its environment is not installed.
         """
 
-    def environ(self) -> dict[str, str]:
-        """Return additional environment variables of its process."""
-
     def arm(self) -> RobotSpec:
         """Return the arm; `mjcf` is "", since the simulator brings its model."""
 
@@ -58,10 +55,6 @@ class SuiteConfig(PluginConfig):
     def options(self) -> dict[str, Any]:
         """Return the name of the task as the option `task`."""
         return {"task": self.name}
-
-    def environ(self) -> dict[str, str]:
-        """Return nothing."""
-        return {}
 
 
 @functools.lru_cache(maxsize=16)
