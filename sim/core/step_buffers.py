@@ -168,7 +168,7 @@ def env_step(
         final_images: The same, but before the reset in rows whose episode ended; None if `buffers`
             hold them.
         instructions: Those of the task, object [k].
-        length: Number h of actions asked for.
+        length: Number h of requested actions.
     """
     obs = observation(buffers, images, instructions)
     ended = buffers["terminated"] | buffers["truncated"]

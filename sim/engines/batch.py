@@ -175,9 +175,9 @@ class BatchVecEnv:
         """Advance the task's state machine in moving worlds alone."""
         worlds = self._worlds
         still = np.flatnonzero(~worlds.moving)
-        kept = [values[still] for values in arrays_of(worlds.episode)] if len(still) else []
+        saved = [values[still] for values in arrays_of(worlds.episode)] if len(still) else []
         self._scene.task.advance(worlds)
-        for values, before in zip(arrays_of(worlds.episode), kept, strict=False):
+        for values, before in zip(arrays_of(worlds.episode), saved, strict=False):
             values[still] = before
 
     def _record_faults(self, fault: np.ndarray) -> None:

@@ -122,7 +122,7 @@ class AdapterEngine:
         self._folder = folder
 
     def write(self, rows: np.ndarray, state: State, varied: Mapping[str, np.ndarray]) -> None:
-        """Put some worlds where `state` says; see `sim.engines.engine.Engine`."""
+        """Set some worlds to `state`; see `sim.engines.engine.Engine`."""
         arrays = self._arrays
         for name in STATE:
             arrays[name][rows] = getattr(state, name)
@@ -143,15 +143,15 @@ class AdapterEngine:
         self._process.call("step", {"substeps": substeps})
 
     def read(self) -> Reading:
-        """Return where all worlds stand; kinematics and contacts are left to the caller."""
+        """Return the state of all worlds; the caller computes kinematics and contacts."""
         return Reading(qpos=self._arrays["qpos"], qvel=self._arrays["qvel"])
 
     def faults(self) -> np.ndarray:
-        """Return which worlds went wrong since they were written last, bool [e]."""
+        """Return the worlds that failed since their last write, bool [e]."""
         return self._arrays["faults"].copy()
 
     def render(self, rows: np.ndarray) -> np.ndarray:
-        """Return images of some worlds as they stand, u8 [n, v, h, w, 3]."""
+        """Return images of some worlds, u8 [n, v, h, w, 3]."""
         if not self._draws:
             return self._draw(rows)
         if len(rows):
@@ -160,7 +160,7 @@ class AdapterEngine:
         return self._arrays["images"][rows]
 
     def close(self) -> None:
-        """End the simulator's process; twice does no harm."""
+        """End the simulator's process; calling it twice does no harm."""
         self._process.close()
         self._arrays = {}
         if self._folder is not None:

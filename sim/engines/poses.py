@@ -32,13 +32,13 @@ class HostPoses:
 
     def contacts(self, rows: np.ndarray) -> np.ndarray:
         """Return world, geom and geom of every pair that touches in some worlds, i32 [c, 3]."""
-        found = [np.empty((0, 3), np.int32)]
+        touching = [np.empty((0, 3), np.int32)]
         for row in rows.tolist():
             self._become(row)
             mujoco.mj_collision(self._model, self._data)
             pairs = self._data.contact.geom
-            found.append(np.insert(pairs, 0, row, axis=1))
-        return np.concatenate(found)
+            touching.append(np.insert(pairs, 0, row, axis=1))
+        return np.concatenate(touching)
 
     def _become(self, row: int) -> None:
         for name, values in self._placed.items():

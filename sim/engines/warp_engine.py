@@ -91,7 +91,7 @@ class WarpEngine:
         self._nominal = wp.array(nominal.qpos0[None], dtype=float)
 
     def write(self, rows: np.ndarray, state: State, varied: dict[str, Array]) -> None:
-        """Put some worlds, i64 [n], where `state` says; see `sim.engines.engine.Engine`."""
+        """Set some worlds, i64 [n], to `state`; see `sim.engines.engine.Engine`."""
         if not len(rows):
             return
         with wp.ScopedDevice(self.device):
@@ -185,7 +185,7 @@ class WarpEngine:
         )
 
     def _place(self) -> None:
-        """Bring bodies, cameras and lights to where the joints are."""
+        """Update the poses of bodies, cameras and lights."""
         mjw.kinematics(self._model, self._data)
         mjw.camlight(self._model, self._data)
 
@@ -215,7 +215,7 @@ class WarpEngine:
         self._stale[:] = False
 
     def faults(self) -> np.ndarray:
-        """Return which worlds went wrong since they were written last, bool [e]."""
+        """Return the worlds that failed since their last write, bool [e]."""
         return self._fault.numpy().astype(np.bool_)
 
     def render(self, rows: np.ndarray) -> Array:

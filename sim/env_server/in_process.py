@@ -48,7 +48,7 @@ class InProcessAdapter:
         return answer
 
     def close(self) -> None:
-        """Close the adapter; twice does no harm."""
+        """Close the adapter; calling it twice does no harm."""
         if not self.closed:
             self.closed = True
             self._adapter.close()

@@ -131,7 +131,7 @@ class Push(Unlocked[Config]):
             goal = goal - way * world.rng.uniform(1.4, 1.8) * self.config.tolerance_m
         elif variant == "overshoot":
             goal = goal + way * 0.04
-        # What lies beside the disc or beyond it, because somebody pushed it there, is pulled back.
+        # A block that was pushed beside the disc or beyond it is pulled back.
         if np.dot(way, start) < 0.5 * np.linalg.norm(start):
             yield from self._drag(motion, goal)
         else:

@@ -66,7 +66,7 @@ class Episode:
     """What happens in one episode; in many, with a leading axis on every field."""
 
     cue: Array
-    """Index of the block's first place."""
+    """Index of the block's original place."""
     schedule: _lock.Schedule
     """When the block is shown at its place, when distractors and go come."""
     places_m: np.ndarray
@@ -136,7 +136,7 @@ class PutBack(_lock.LockedTask[Config]):
             worlds.refresh()
 
     def success(self, worlds: Worlds) -> np.ndarray:
-        """True once the block lies on its first place, untouched, and was on no other before."""
+        """True once the block lies on its original place, untouched, and was on no other before."""
         cue = worlds.episode.cue
         chosen = worlds.episode.chosen == cue
         if not chosen.any():
@@ -206,7 +206,7 @@ class PutBack(_lock.LockedTask[Config]):
         yield from motion.wait(2)
 
     def _go(self, worlds: Worlds, rows: np.ndarray) -> None:
-        """Set everything to a state that does not depend on the block's first place."""
+        """Set everything to a state that does not depend on the block's original place."""
         worlds.go_home(rows)
         self._furnish(worlds, rows)
         centre_m = worlds.episode.centre_m
