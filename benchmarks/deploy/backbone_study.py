@@ -102,9 +102,7 @@ def take(family: str, place: Path, data: Path, args: StudyArgs) -> Row:
             "--episodes", "0",
             "--decisions", str(args.decisions), "--stages", "5")  # fmt: skip
     except ValueError as error:
-        return Row(
-            finetune_mode=args.finetune_mode, wrong=str(error), seconds=time.perf_counter() - begin
-        )
+        return Row(finetune_mode=args.finetune_mode, wrong=str(error), seconds=time.perf_counter() - begin)
     parity = (artefacts.read(onnx).manifest.parity or {})["found"]["action"]
     wrong = "" if same else "acts differently after saving and loading"
     return Row(
