@@ -55,7 +55,7 @@ def make(
 
 
 def _suite_backend(task: PluginConfig, backend: PluginConfig) -> PluginConfig:
-    """Return the backend of a suite's task for the backend that was asked for."""
+    """Return the backend of a suite's task in place of the requested one."""
     name = type_name(backend)
     if name == SUITE_BACKEND:
         return backend

@@ -3,6 +3,8 @@
 A simulator's viewer takes ten times as long without a graphics card.
 """
 
+from typing import Any
+
 import mujoco
 import numpy as np
 
@@ -56,6 +58,22 @@ class Drawing:
         if self._renderer is not None:
             self._renderer.close()
         self._renderer = None
+
+
+class DrawnWorld:
+    """What the `World`s share that a `Drawing` shows: `_drawing`, `_env`, two images of 96 x 96."""
+
+    image_shape = (2, 96, 96, 3)
+    has_expert = False
+    _drawing: Any
+    _env: Any
+
+    def close(self):
+        """Close renderer and simulator; calling it twice does no harm."""
+        self._drawing.close()
+        env, self._env = self._env, None
+        if env is not None:
+            env.close()
 
 
 def _camera(view):

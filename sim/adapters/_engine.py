@@ -19,9 +19,6 @@ from typing import Any, Dict, List, Tuple
 
 import numpy as np
 
-STATE = ("qpos", "qvel", "ctrl", "mocap_pos", "mocap_quat")
-"""Arrays that set the state of worlds."""
-
 
 class EngineAdapter:
     """An adapter for one simulator."""

@@ -112,11 +112,7 @@ class WorldStates:
     """
 
     def __init__(self, options: Dict[str, Any], joints: List[str]) -> None:
-        """Allocate the states of the worlds of a scene.
-
-        Args:
-            options: The scene.
-            joints: Their names in the simulator's order.
+        """Allocate the states of a scene's worlds; `joints` are names in the simulator's order.
 
         Raises:
             ValueError: the simulator has other joints than the scene.

@@ -44,6 +44,27 @@ def episode_seed(seed, index):
     return int(np.random.SeedSequence([seed, index]).generate_state(1)[0] >> 1)
 
 
+def layout(count, image_shape, channels):
+    """Return the layout of the arrays of some rows; "final_" is valid in rows that ended."""
+    seen = {
+        "images": ((count, *image_shape), "uint8"),
+        "proprio": ((count, channels), "float32"),
+        "instruction": ((count,), "int32"),
+        "time_s": ((count,), "float64"),
+    }
+    kinds = {
+        "reward": "float32", "terminated": "bool", "truncated": "bool", "success": "bool",
+        "progress": "float32", "steps": "int32", "episode": "int64", "use_expert": "bool",
+        "frozen": "bool",
+    }  # fmt: skip
+    return {
+        **seen,
+        **{"final_" + name: field for name, field in seen.items()},
+        **{name: ((count,), kind) for name, kind in kinds.items()},
+        "actions": ((count, LONGEST_CHUNK, channels), "float32"),
+    }
+
+
 class Rows:
     """The rows of one worker: the options `rows` [first, last + 1] among all `num_envs`."""
 
@@ -65,32 +86,9 @@ class Rows:
         self._arrays = {}
 
     def fields(self):
-        """Return the layout of the shared arrays; "final_" is valid in rows that ended."""
-        world, count = self._worlds[0], len(self._worlds)
-        channels = len(world.channels)
-        seen = {
-            "images": ((count,) + tuple(world.image_shape), "uint8"),
-            "proprio": ((count, channels), "float32"),
-            "instruction": ((count,), "int32"),
-            "time_s": ((count,), "float64"),
-        }
-        fields = dict(seen)
-        fields.update({"final_" + name: field for name, field in seen.items()})
-        fields.update(
-            {
-                "reward": ((count,), "float32"),
-                "terminated": ((count,), "bool"),
-                "truncated": ((count,), "bool"),
-                "success": ((count,), "bool"),
-                "progress": ((count,), "float32"),
-                "steps": ((count,), "int32"),
-                "episode": ((count,), "int64"),
-                "actions": ((count, LONGEST_CHUNK, channels), "float32"),
-                "use_expert": ((count,), "bool"),
-                "frozen": ((count,), "bool"),
-            }
-        )
-        return fields
+        """Return the layout of the shared arrays."""
+        world = self._worlds[0]
+        return layout(len(self._worlds), world.image_shape, len(world.channels))
 
     def announce(self):
         """Return the description of the environments."""

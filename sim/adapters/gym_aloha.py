@@ -5,7 +5,7 @@ ones are rendered instead.
 """
 
 import numpy as np
-from _drawing import Drawing
+from _drawing import Drawing, DrawnWorld
 from _rows import Rows, episode_seed
 from dm_control.rl.control import PhysicsError
 from gym_aloha.env import AlohaEnv
@@ -18,18 +18,16 @@ HIGH = (3.14158, 1.25664, 1.6057, 3.14158, 2.23402, 3.14158, 1.0)
 GREATEST_REWARD = 4
 
 
-class World:
+class World(DrawnWorld):
     """One task; options: `task`, which is "transfer_cube" or "insertion", and `instruction`."""
 
     max_episode_steps = 400
-    image_shape = (2, 96, 96, 3)
     channels = tuple(
         "%s_%s" % (side, joint) for side in ("left", "right") for joint in (*JOINTS, "gripper")
     )
     low, high = LOW * 2, HIGH * 2
     control_hz = 50
     cameras = ("top", "angle")
-    has_expert = False
 
     def __init__(self, options):
         self.instructions = [options["instruction"]]
@@ -65,11 +63,6 @@ class World:
     def observe(self):
         """Return images u8 [2, 96, 96, 3] and positions of the channels, f32 [14]."""
         return self._drawing.draw(self._physics.data.ptr), self._seen.astype(np.float32)
-
-    def close(self):
-        """Close renderer and simulator."""
-        self._drawing.close()
-        self._env.close()
 
 
 def open_adapter(options):

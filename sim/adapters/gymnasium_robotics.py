@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 import gymnasium_robotics
 import numpy as np
-from _drawing import Drawing
+from _drawing import Drawing, DrawnWorld
 from _rows import Rows, episode_seed
 
 NEAR = (((1.3, 0.75, 0.5), 1.3, 132.0, -30.0), ((1.3, 0.75, 0.5), 1.2, 180.0, -40.0))
@@ -18,16 +18,14 @@ OPEN_M = 0.1
 """Distance of the fingers when wide open."""
 
 
-class World:
+class World(DrawnWorld):
     """One task; options: `task`, such as "FetchPush-v4", and `instruction`."""
 
     max_episode_steps = 50
-    image_shape = (2, 96, 96, 3)
     channels = ("dx", "dy", "dz", "grip")
     low, high = (-1.0,) * 4, (1.0,) * 4
     control_hz = 25
     cameras = ("corner", "front")
-    has_expert = False
 
     def __init__(self, options):
         gymnasium.register_envs(gymnasium_robotics)
@@ -69,11 +67,6 @@ class World:
         fingers = seen[9:11] if self._env.has_object else seen[3:5]
         proprio = np.append(seen[:3], fingers.sum() / OPEN_M).astype(np.float32)
         return self._drawing.draw(self._env.data), proprio
-
-    def close(self):
-        """Close renderer and simulator."""
-        self._drawing.close()
-        self._env.close()
 
     def _distance(self):
         return float(np.linalg.norm(self._seen["achieved_goal"] - self._seen["desired_goal"]))

@@ -47,7 +47,6 @@ class IsaacGym:
     varies = frozenset(("geom_rgba",))
 
     def __init__(self, options: Dict[str, Any]) -> None:
-        """Make the sim, its assets and its actors."""
         self._options = options
         self._worlds = options["worlds"]
         self.draws = bool(options["draws"])
@@ -277,26 +276,17 @@ class IsaacGym:
         gym.fetch_results(sim, True)
         gym.step_graphics(sim)
         gym.render_all_camera_sensors(sim)
-        if not self._gpu:
-            self._copy_images(rows, images)
-            return
-        gym.start_access_image_tensors(sim)
+        read = gym.get_camera_image_gpu_tensor if self._gpu else gym.get_camera_image
+        if self._gpu:
+            gym.start_access_image_tensors(sim)
         for row in rows:
             for view, camera in enumerate(self._cameras[row]):
-                image = gymtorch.wrap_tensor(gym.get_camera_image_gpu_tensor(
-                    sim, self._envs[row], camera, gymapi.IMAGE_COLOR
-                ))  # fmt: skip
-                images[row, view] = image.cpu().numpy()[..., :3]
-        gym.end_access_image_tensors(sim)
-
-    def _copy_images(self, rows: np.ndarray, images: np.ndarray) -> None:
-        height, width = images.shape[2:4]
-        for row in rows:
-            for view, camera in enumerate(self._cameras[row]):
-                flat = self._gym.get_camera_image(
-                    self._sim, self._envs[row], camera, gymapi.IMAGE_COLOR
-                )
-                images[row, view] = np.reshape(flat, (height, width, 4))[..., :3]
+                image = read(sim, self._envs[row], camera, gymapi.IMAGE_COLOR)
+                if self._gpu:
+                    image = gymtorch.wrap_tensor(image).cpu().numpy()
+                images[row, view] = np.reshape(image, (*images.shape[2:4], 4))[..., :3]
+        if self._gpu:
+            gym.end_access_image_tensors(sim)
 
     def _tensor(self, values: np.ndarray) -> Any:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)

@@ -50,7 +50,6 @@ class Release2:
     arm_file = {"fix_base": True}
 
     def __init__(self, sim_utils: Any, sensors: Any) -> None:
-        """Take the names that differ."""
         self.Rigid = sim_utils.RigidBodyPropertiesCfg
         self.Collision = sim_utils.CollisionPropertiesCfg
         self.Camera = sensors.TiledCameraCfg
@@ -86,7 +85,6 @@ class Release3:
     """A file without a free joint is fixed."""
 
     def __init__(self, sim_utils: Any, sensors: Any) -> None:
-        """Take the names that differ."""
         self.Rigid = sim_utils.PhysxRigidBodyPropertiesCfg
         self.Collision = sim_utils.CollisionBaseCfg
         self.Camera = sensors.CameraCfg

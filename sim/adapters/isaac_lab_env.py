@@ -15,7 +15,7 @@ from typing import Any, Dict, List
 
 import numpy as np
 from _images import shrink
-from _rows import LONGEST_CHUNK, episode_seed
+from _rows import episode_seed, layout
 from isaaclab.app import AppLauncher
 
 RERENDERS = 2
@@ -64,22 +64,7 @@ class IsaacLabEnv:
 
     def fields(self) -> Dict[str, Any]:
         """Return the layout of the shared arrays, as `_rows.Rows`."""
-        e, u = self._count, len(self._actions.low)
-        seen = {
-            "images": (self._images.shape, "uint8"), "proprio": ((e, u), "float32"),
-            "instruction": ((e,), "int32"), "time_s": ((e,), "float64"),
-        }  # fmt: skip
-        kinds = {
-            "reward": "float32", "terminated": "bool", "truncated": "bool", "success": "bool",
-            "progress": "float32", "steps": "int32", "episode": "int64", "use_expert": "bool",
-            "frozen": "bool",
-        }  # fmt: skip
-        return {
-            **seen,
-            **{"final_" + name: field for name, field in seen.items()},
-            **{name: ((e,), kind) for name, kind in kinds.items()},
-            "actions": ((e, LONGEST_CHUNK, u), "float32"),
-        }
+        return layout(self._count, self._images.shape[1:], len(self._actions.low))
 
     def announce(self) -> Dict[str, Any]:
         """Return the description of the environment, and its limitations."""
@@ -231,13 +216,11 @@ class IsaacLabEnv:
     def _success(self, extras: Dict[str, Any]) -> np.ndarray:
         """Return the rows solved in this step; terms keep their value over a reset."""
         term, manager = self._options["success_term"], _manager(self._env)
-        if term == NO_SUCCESS:
-            return np.zeros(self._count, bool)
-        if manager and term in manager.active_terms:
+        if term != NO_SUCCESS and manager and term in manager.active_terms:
             return _copy(manager.get_term(term)) > 0
-        return np.broadcast_to(_copy(extras[term]) > 0, (self._count,)) if term in extras else (
-            np.zeros(self._count, bool)
-        )  # fmt: skip
+        if term != NO_SUCCESS and term in extras:
+            return np.broadcast_to(_copy(extras[term]) > 0, (self._count,))
+        return np.zeros(self._count, bool)
 
 
 class _Actions:

@@ -13,12 +13,9 @@ import sys
 from typing import Any
 
 import numpy as np
-from _drawing import Drawing
-from _hand_pose import hand
+from _panda import PandaWorld
 from _rows import Rows, episode_seed
 
-OPEN_M = 0.04
-"""Position of a finger when the hand is wide open."""
 SETTLE_STEPS = 10
 """Control steps in which objects come to rest, as in LIBERO's evaluations."""
 STILL = (0.0,) * 6 + (-1.0,)
@@ -78,15 +75,8 @@ def instruction_of(stem):
     return re.sub(r"^[A-Z_]+SCENE\d+_", "", stem).replace("_", " ")
 
 
-class World:
+class World(PandaWorld):
     """One task; options: `task`, such as "spatial-0"."""
-
-    image_shape = (2, 96, 96, 3)
-    channels = ("dx", "dy", "dz", "droll", "dpitch", "dyaw", "grip")
-    low, high = (-1.0,) * 7, (1.0,) * 7
-    control_hz = 20
-    cameras = ("agentview", "robot0_eye_in_hand")
-    has_expert = False
 
     def __init__(self, options):
         part, number = options["task"].split("-")
@@ -94,7 +84,7 @@ class World:
         stem = stems(folder, part)[int(number)]
         self.max_episode_steps = PARTS[part]
         self.instructions = [instruction_of(stem)]
-        self._env = import_environments(folder)(
+        env = import_environments(folder)(
             os.path.join(folder, "bddl_files", "libero_" + part, stem + ".bddl"),
             has_offscreen_renderer=False,
             use_camera_obs=False,
@@ -102,10 +92,7 @@ class World:
             ignore_done=True,
             hard_reset=False,  # rebuilds the model, which takes seconds
         )
-        sim = self._env.sim
-        self._data = sim.data._data
-        # Collision geoms are group 0 and cover the visible ones.
-        self._drawing = Drawing(sim.model._model, self.cameras, (96, 96), groups=(1,))
+        self.take(env)
 
     def reset(self, seed, index):
         """Begin the episode of this seed and number; return the instruction."""
@@ -118,11 +105,6 @@ class World:
             self.step(np.array(STILL))
         return self.instructions[0]
 
-    def step(self, action):
-        """Move and turn the hand; return False, since nothing is irrevocable."""
-        self._seen, _, _, _ = self._env.step(action)
-        return False
-
     def success(self):
         """Return whether all goals of the task's description hold."""
         return bool(self._env.check_success())
@@ -130,20 +112,6 @@ class World:
     def progress(self):
         """Return 1 with success and 0 before: LIBERO has no other progress."""
         return float(self.success())
-
-    def observe(self):
-        """Return images u8 [2, 96, 96, 3] and the hand: position, rotation and opening, f32 [7]."""
-        seen = self._seen
-        opening = np.abs(seen["robot0_gripper_qpos"]).mean() / OPEN_M
-        proprio = hand(seen["robot0_eef_pos"], seen["robot0_eef_quat"], opening)
-        return self._drawing.draw(self._data), proprio
-
-    def close(self):
-        """Close renderer and simulator."""
-        self._drawing.close()
-        if self._data is not None:
-            self._env.close()
-        self._data = None
 
 
 def open_adapter(options):

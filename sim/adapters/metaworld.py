@@ -7,7 +7,7 @@ see it, the proprioception does not.
 import warnings
 
 import numpy as np
-from _drawing import Drawing
+from _drawing import Drawing, DrawnWorld
 from _rows import Rows, episode_seed
 from metaworld.env_dict import ENV_CLS_MAP
 from metaworld.policies import ENV_POLICY_MAP
@@ -29,11 +29,9 @@ LIMITS = {"push-back-v3": 400}
 experts' success only in the task of `LIMITS`."""
 
 
-class World:
+class World(DrawnWorld):
     """One task; options: `task`, `instruction`, `draw` (False leaves the images black)."""
 
-    max_episode_steps = 250
-    image_shape = (2, 96, 96, 3)
     channels = ("dx", "dy", "dz", "grip")
     low, high = (-1.0,) * 4, (1.0,) * 4
     control_hz = 80
@@ -93,11 +91,6 @@ class World:
     def expert(self):
         """Return the scripted expert's action, f64 [4]."""
         return np.clip(self._policy.get_action(self._seen), self.low, self.high)
-
-    def close(self):
-        """Close renderer and simulator."""
-        self._drawing.close()
-        self._env.close()
 
 
 def open_adapter(options):

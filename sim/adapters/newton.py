@@ -30,7 +30,6 @@ class Newton:
     """A model of all worlds, its solver, and a copy of their state."""
 
     def __init__(self, options: Dict[str, Any]) -> None:
-        """Read the scene's MJCF, copy it for each world and make the solver."""
         self._options = options
         self._worlds = options["worlds"]
         self.draws = bool(options["draws"])
@@ -211,7 +210,6 @@ class Cameras:
     """Newton's ray tracer with the cameras of the scene."""
 
     def __init__(self, options: Dict[str, Any], model: Any) -> None:
-        """Prepare rays, a light and room for images."""
         self._options = options
         self._model = model
         self._worlds = options["worlds"]

@@ -31,11 +31,7 @@ class Config(PluginConfig):
         Raises:
             ValueError: a number is out of range, or the robot's model does not fit its RobotSpec.
         """
-        step_buffers.check_num_envs(num_envs)
-        if not 1 <= self.workers <= num_envs:
-            raise ValueError(
-                f"workers: got {self.workers}, expected 1 to {num_envs}, the number of environments"
-            )
+        step_buffers.check_workers(self.workers, num_envs)
         return MujocoVecEnv(task, robot, num_envs, self)
 
 
@@ -66,17 +62,15 @@ class MujocoVecEnv:
 
     def reset(self, seed: int) -> Observation:
         """Start episodes 0 to E-1 of a seed (>= 0)."""
-        step_buffers.check_seed(seed)
-        self._envs.reset(seed)
-        self._started[:] = True
-        return self._observation()
+        return self.begin(*step_buffers.first_episodes(self.num_envs, seed))
 
     def begin(self, rows: np.ndarray, seed: np.ndarray, index: np.ndarray) -> Observation:
         """Start other episodes in some rows; see `vla.contracts.protocols.VecEnv`."""
         rows, seed, index = step_buffers.checked_start(self.num_envs, rows, seed, index)
         self._envs.begin(rows, seed, index)
         self._started[rows] = True
-        return self._observation()
+        images = self._buffers["images"].copy()
+        return step_buffers.observation(self._buffers, images, self._instructions)
 
     def step(self, action: np.ndarray) -> EnvStep:
         """Apply one action (position targets, float32, shape (e, u)) for one control step."""
@@ -97,23 +91,13 @@ class MujocoVecEnv:
             channels=len(self.spec.robot.channels),
         )
         self._envs.step(actions, use_expert, frozen)
-        return self._env_step(actions.shape[1])
+        images = self._buffers["images"].copy()
+        return step_buffers.env_step(
+            self._buffers, images, None, self._instructions, actions.shape[1]
+        )
 
     def close(self) -> None:
         """End worker processes, if any; the environments cannot be used afterwards."""
         self._started[:] = False
         if isinstance(self._envs, workers.Pool):
             self._envs.close()
-
-    def _observation(self) -> Observation:
-        images = self._buffers["images"].copy()
-        return step_buffers.observation(self._buffers, images, self._instructions)
-
-    def _env_step(self, length: int) -> EnvStep:
-        buffers = self._buffers
-        images = final_images = buffers["images"].copy()
-        ended = buffers["terminated"] | buffers["truncated"]
-        if ended.any():
-            final_images = images.copy()
-            final_images[ended] = buffers["final_images"][ended]
-        return step_buffers.env_step(buffers, images, final_images, self._instructions, length)

@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 from typing import Any, ClassVar, Literal
 
+from sim.core import step_buffers
 from sim.core.scene import Scene, compile_scene
 from sim.engines.batch import BatchVecEnv
 from sim.engines.engine import Engine
@@ -35,8 +36,7 @@ class Config(PluginConfig):
             ValueError: a number is out of range, mujoco_warp is missing or cannot simulate the
                 scene, or there is no GPU where one is wanted.
         """
-        if num_envs < 1:
-            raise ValueError(f"num_envs: got {num_envs}, expected at least 1")
+        step_buffers.check_num_envs(num_envs)
         if self.workers != 1:
             raise ValueError(
                 f"workers: got {self.workers}, expected 1: mujoco_warp steps all environments "

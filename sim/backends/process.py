@@ -12,12 +12,12 @@ import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import numpy as np
 
 from sim.core import step_buffers
-from sim.env_server.client import AdapterError, Process
+from sim.env_server.client import AdapterError, Process, check_timeouts
 from sim.env_server.in_process import InProcessAdapter
 from vla.contracts.config import PluginConfig, type_name
 from vla.contracts.specs import EnvSpec, RobotSpec
@@ -45,9 +45,7 @@ class Config(PluginConfig):
     is_realtime: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        for name in ("startup_timeout_s", "step_timeout_s"):
-            if not getattr(self, name) > 0.0:  # NaN is not
-                raise ValueError(f"backend.{name}: got {getattr(self, name)}, expected above 0")
+        check_timeouts(self.startup_timeout_s, self.step_timeout_s)
 
     def build(self, task: PluginConfig, robot: RobotSpec, num_envs: int) -> "AdapterVecEnv":
         """Return `num_envs` environments of a suite's task.
@@ -56,51 +54,22 @@ class Config(PluginConfig):
             ValueError: a number is out of range, the task is not a suite's, its environment is not
                 installed, or the robot is not the one that acts in it.
         """
-        step_buffers.check_num_envs(num_envs)
-        if not 1 <= self.workers <= num_envs:
-            raise ValueError(
-                f"workers: got {self.workers}, expected 1 to {num_envs}, the number of environments"
-            )
+        step_buffers.check_workers(self.workers, num_envs)
         if not type(task).__module__.startswith("sim.suites."):
             raise ValueError(
                 f"backend process: got the task {type_name(task)!r}, expected one of a suite, such "
                 "as metaworld/push-v3; leave --backend.type out"
             )
-        start = starter(task, self, num_envs)
+        start = _starter(task, self, num_envs)
         return AdapterVecEnv(f"{type_name(task)}/{task.name}", robot, num_envs, start, self.workers)
 
 
-@runtime_checkable
-class Worker(Protocol):
-    """What runs a share of the rows: `client.Process` or `in_process.InProcessAdapter`."""
-
-    arrays: dict[str, np.ndarray]
-    announced: Any
-
-    @property
-    def closed(self) -> bool:
-        """Whether it is closed."""
-        ...
-
-    def send(self, command: str, arguments: dict[str, Any] | None = None) -> None:
-        """Begin a call."""
-        ...
-
-    def receive(self) -> Any:
-        """Wait for its answer."""
-        ...
-
-    def close(self) -> None:
-        """End it."""
-        ...
+Worker = Process | InProcessAdapter
+"""What runs a share of the rows."""
 
 
-def starter(task: Any, config: Config, num_envs: int) -> Callable[[range], Worker]:
-    """Return what starts the worker of some rows of a suite's task.
-
-    Raises:
-        ValueError: the suite's environment is not installed.
-    """
+def _starter(task: Any, config: Config, num_envs: int) -> Callable[[range], Worker]:
+    """Return what starts the worker of some rows of a suite's task."""
     python, adapter = task.python(), task.adapter()
     shared = {"num_envs": num_envs, "randomize": config.randomize, **task.options()}
 
@@ -115,7 +84,6 @@ def starter(task: Any, config: Config, num_envs: int) -> Callable[[range], Worke
                 options,
                 startup_timeout_s=config.startup_timeout_s,
                 step_timeout_s=config.step_timeout_s,
-                environ=task.environ(),
             )
         except AdapterError as error:
             if error.kind == "ValueError":  # the user's settings are wrong
@@ -139,14 +107,7 @@ class AdapterVecEnv:
         start: Callable[[range], Worker],
         workers: int,
     ) -> None:
-        """Start the workers, side by side; call `reset` or `begin` before the first step.
-
-        Args:
-            task: Name of the task.
-            robot: Who acts in it.
-            num_envs: Number E of environments.
-            start: Starts the worker of some rows.
-            workers: How many.
+        """Start `workers`, side by side; call `reset` or `begin` before the first step.
 
         Raises:
             ValueError: adapters and robot do not fit, or an adapter refuses its options.
@@ -187,7 +148,7 @@ class AdapterVecEnv:
     @property
     def adapter_time_s(self) -> float:
         """Seconds that the slowest adapter itself took for the last call; 0 in this process."""
-        return max((getattr(worker, "taken_s", 0.0) for worker in self._workers), default=0.0)
+        return max((worker.taken_s for worker in self._workers), default=0.0)
 
     def reset(self, seed: int) -> Observation:
         """Start episodes 0 to E-1 of a seed (>= 0); workers that have ended are started again.
@@ -203,7 +164,7 @@ class AdapterVecEnv:
             self._open()
         self._call("reset", [{"seed": int(seed)}] * len(self._workers))
         self._started[:] = True
-        return self._observation("")
+        return self._observation()
 
     def begin(self, rows: np.ndarray, seed: np.ndarray, index: np.ndarray) -> Observation:
         """Start other episodes in some rows; see `vla.contracts.protocols.VecEnv`.
@@ -228,16 +189,11 @@ class AdapterVecEnv:
         orders = []
         for share in self._shares:
             ours = (rows >= share.start) & (rows < share.stop)
-            orders.append(
-                {
-                    "rows": (rows[ours] - share.start).tolist(),
-                    "seed": seed[ours].tolist(),
-                    "index": index[ours].tolist(),
-                }
-            )
+            parts = {"rows": rows - share.start, "seed": seed, "index": index}
+            orders.append({name: values[ours].tolist() for name, values in parts.items()})
         self._call("begin", orders)
         self._started[rows] = True
-        return self._observation("")
+        return self._observation()
 
     def step(self, action: np.ndarray) -> EnvStep:
         """Apply one action, float32, shape (e, u), for one control step."""
@@ -351,35 +307,14 @@ class AdapterVecEnv:
         """Return a copy of an array of all rows."""
         return np.concatenate([worker.arrays[name] for worker in self._workers])
 
-    def _observation(self, prefix: str, ended: np.ndarray | None = None) -> Observation:
-        """Return the observation; in `ended` rows that before the reset."""
-        values = {name: self._gather(name) for name in OBSERVED}
-        if ended is not None:
-            for name in OBSERVED:
-                values[name][ended] = self._gather(prefix + name)[ended]
-        return Observation(
-            images=values["images"],
-            image_ok=np.ones(values["images"].shape[:2], np.bool_),
-            proprio=values["proprio"],
-            task=tuple(self._instructions[values["instruction"]]),
-            time_s=values["time_s"],
-        )
+    def _observation(self) -> Observation:
+        seen = {name: self._gather(name) for name in OBSERVED}
+        return step_buffers.observation(seen, seen["images"], self._instructions)
 
     def _env_step(self, length: int) -> EnvStep:
-        obs = self._observation("")
-        terminated, truncated = self._gather("terminated"), self._gather("truncated")
-        ended = terminated | truncated
+        buffers = {name: self._gather(name) for name in (*OBSERVED, *step_buffers.RESULTS)}
         actions = [worker.arrays["actions"][:, :length] for worker in self._workers]
-        return EnvStep(
-            obs=obs,
-            reward=self._gather("reward"),
-            terminated=terminated,
-            truncated=truncated,
-            final_obs=self._observation("final_", ended) if ended.any() else obs,
-            info={
-                **{
-                    name: self._gather(name) for name in ("success", "progress", "steps", "episode")
-                },
-                "actions": np.concatenate(actions),
-            },
-        )
+        buffers["actions"] = np.concatenate(actions)
+        if (buffers["terminated"] | buffers["truncated"]).any():
+            buffers.update({f"final_{name}": self._gather(f"final_{name}") for name in OBSERVED})
+        return step_buffers.env_step(buffers, buffers["images"], None, self._instructions, length)

@@ -7,12 +7,13 @@ import dataclasses
 import importlib
 from typing import Any, ClassVar, Literal
 
+from sim.core import step_buffers
 from sim.core.scene import compile_scene
 from sim.core.world import MujocoWorld
 from sim.vec_env import load_robot
 from vla.contracts import config as configs
 from vla.contracts.config import PluginConfig
-from vla.contracts.specs import EnvSpec, RobotSpec
+from vla.contracts.specs import RobotSpec
 
 DRIVER = "robot_bridge.arm_env"
 LATCHES = ("silence", "gone", "blind", "stuck", "clock")
@@ -80,8 +81,5 @@ class Config(PluginConfig):
                 "the arm does not put back by itself; use --backend.reset world, or a task in "
                 "which nothing but the arm moves, such as reach"
             )
-        spec = EnvSpec(
-            task=configs.type_name(task), robot=robot, instructions=scene.task.instructions,
-            max_episode_steps=scene.task.max_episode_steps,
-        )  # fmt: skip
+        spec = step_buffers.env_spec(scene, configs.type_name(task))
         return importlib.import_module(DRIVER).ArmEnv(spec, configs.to_json(task), self)

@@ -127,10 +127,8 @@ def moved(
     q[arm.joint_qpos] = solution
     arm.configuration.update(q)
     low, high = np.array(robot.low)[joints], np.array(robot.high)[joints]
-    goal_m, goal = (
-        data.site_xpos[arm.site] + by_m,
-        mink.SO3.from_z_radians(turn_rad) @ _tool_rotation(arm),
-    )
+    goal_m = data.site_xpos[arm.site] + by_m
+    goal = mink.SO3.from_z_radians(turn_rad) @ _tool_rotation(arm)
     jacobian, weights = np.zeros((6, model.nv)), np.repeat([1.0, TURN_M], 3)[:, None]
     free = np.ones(len(joints), np.bool_)  # a joint at its limit leaves the way to the others
     for _ in range(MOVE_ITERATIONS):

@@ -84,7 +84,6 @@ class Camera:
     """The images of one environment, rendered only when something visible changed."""
 
     def __init__(self, renderer: Renderer, world: MujocoWorld) -> None:
-        """Attach to a world of the renderer's scene."""
         self.renderer = renderer
         self.world = world
         self.images = np.zeros(world.scene.image_shape, np.uint8)

@@ -205,13 +205,6 @@ def check_robot(model: mujoco.MjModel, robot: RobotSpec) -> None:
             )
 
 
-def robot_geoms(model: mujoco.MjModel) -> np.ndarray:
-    """Return a bool mask over geoms: True for those of the arm, from base to fingertips."""
-    tool = model.site("tool").id
-    base = model.body_rootid[model.site_bodyid[tool]]
-    return model.body_rootid.take(model.geom_bodyid) == base
-
-
 def _substeps(robot: RobotSpec) -> int:
     substeps = 1.0 / (robot.control_hz * TIMESTEP_S)
     if abs(substeps - round(substeps)) > 1e-6 or round(substeps) < 1:

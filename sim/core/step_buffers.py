@@ -1,7 +1,5 @@
 """What the backends' VecEnvs share: arrays of results, checks of arguments, and the `EnvStep`."""
 
-from collections.abc import Callable
-
 import numpy as np
 
 from sim.core.scene import Scene
@@ -10,9 +8,13 @@ from vla.contracts.types import Array, EnvStep, Observation
 
 LONGEST_CHUNK = 256
 """Largest number of actions of one step."""
+INFO = ("success", "progress", "steps", "episode")
+"""Arrays that `EnvStep.info` holds besides the actions."""
+RESULTS = ("reward", "terminated", "truncated", *INFO)
+"""All arrays of one number per environment."""
 
 Buffers = dict[str, np.ndarray]
-Layout = dict[str, tuple[tuple[int, ...], type]]
+Layout = dict[str, tuple[tuple[int, ...], str]]
 
 
 def layout(scene: Scene, num_envs: int) -> Layout:
@@ -21,35 +23,28 @@ def layout(scene: Scene, num_envs: int) -> Layout:
     Names that begin with "final_" are valid in rows whose episode ended in the last step.
     """
     observation: Layout = {
-        "images": ((num_envs, *scene.image_shape), np.uint8),
-        "proprio": ((num_envs, len(scene.robot.channels)), np.float32),
-        "instruction": ((num_envs,), np.int32),
-        "time_s": ((num_envs,), np.float64),
+        "images": ((num_envs, *scene.image_shape), "uint8"),
+        "proprio": ((num_envs, len(scene.robot.channels)), "float32"),
+        "instruction": ((num_envs,), "int32"),
+        "time_s": ((num_envs,), "float64"),
     }
     return {
         **observation,
         **{f"final_{name}": field for name, field in observation.items()},
-        "reward": ((num_envs,), np.float32),
-        "terminated": ((num_envs,), np.bool_),
-        "truncated": ((num_envs,), np.bool_),
-        "success": ((num_envs,), np.bool_),
-        "progress": ((num_envs,), np.float32),
-        "steps": ((num_envs,), np.int32),
-        "episode": ((num_envs,), np.int64),
-        "actions": ((num_envs, LONGEST_CHUNK, len(scene.robot.channels)), np.float32),
+        "reward": ((num_envs,), "float32"),
+        "terminated": ((num_envs,), "bool"),
+        "truncated": ((num_envs,), "bool"),
+        "success": ((num_envs,), "bool"),
+        "progress": ((num_envs,), "float32"),
+        "steps": ((num_envs,), "int32"),
+        "episode": ((num_envs,), "int64"),
+        "actions": ((num_envs, LONGEST_CHUNK, len(scene.robot.channels)), "float32"),
     }
 
 
-def allocate(fields: Layout, take: Callable[[int], memoryview] | None = None) -> Buffers:
-    """Return zeroed arrays for a layout, each in its own memory or in that of `take(bytes)`."""
-    buffers: Buffers = {}
-    for name, (shape, dtype) in fields.items():
-        if take is None:
-            buffers[name] = np.zeros(shape, dtype)
-        else:
-            size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-            buffers[name] = np.frombuffer(take(size), dtype).reshape(shape)
-    return buffers
+def allocate(fields: Layout) -> Buffers:
+    """Return zeroed arrays for a layout."""
+    return {name: np.zeros(shape, dtype) for name, (shape, dtype) in fields.items()}
 
 
 def env_spec(scene: Scene, task: str) -> EnvSpec:
@@ -68,10 +63,26 @@ def check_num_envs(num_envs: int) -> None:
         raise ValueError(f"num_envs: got {num_envs}, expected at least 1")
 
 
+def check_workers(workers: int, num_envs: int) -> None:
+    """Raise ValueError unless `workers` processes can share the environments."""
+    check_num_envs(num_envs)
+    if not 1 <= workers <= num_envs:
+        raise ValueError(
+            f"workers: got {workers}, expected 1 to {num_envs}, the number of environments"
+        )
+
+
 def check_seed(seed: int) -> None:
     """Raise ValueError if a seed is below 0."""
     if seed < 0:
         raise ValueError(f"seed: got {seed}, expected 0 or more")
+
+
+def first_episodes(num_envs: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return rows, seeds and indices with which `VecEnv.begin` does what `VecEnv.reset` does."""
+    check_seed(seed)
+    rows = np.arange(num_envs)
+    return rows, np.full(num_envs, seed), rows
 
 
 def checked_start(
@@ -143,16 +154,21 @@ def observation(
 
 
 def env_step(
-    buffers: Buffers, images: Array, final_images: Array, instructions: np.ndarray, length: int
+    buffers: Buffers,
+    images: Array,
+    final_images: Array | None,
+    instructions: np.ndarray,
+    length: int,
 ) -> EnvStep:
     """Return a step of `length` actions from the arrays; see `observation`.
 
     Args:
         buffers: Arrays of `layout`.
         images: Of all rows after the step.
-        final_images: The same, but before the reset in rows whose episode ended.
+        final_images: The same, but before the reset in rows whose episode ended; None if `buffers`
+            hold them.
         instructions: Those of the task, object [k].
-        length: Number h of actions asked for.
+        length: Number h of requested actions.
     """
     obs = observation(buffers, images, instructions)
     ended = buffers["terminated"] | buffers["truncated"]
@@ -160,6 +176,9 @@ def env_step(
     if ended.any():
         for name in ("proprio", "instruction", "time_s"):
             buffers["final_" + name][~ended] = buffers[name][~ended]
+        if final_images is None:
+            final_images = images.copy()
+            final_images[ended] = buffers["final_images"][ended]
         final_obs = observation(buffers, final_images, instructions, "final_")
     return EnvStep(
         obs=obs,
@@ -168,7 +187,7 @@ def env_step(
         truncated=buffers["truncated"].copy(),
         final_obs=final_obs,
         info={
-            **{k: buffers[k].copy() for k in ("success", "progress", "steps", "episode")},
+            **{k: buffers[k].copy() for k in INFO},
             "actions": buffers["actions"][:, :length].copy(),
         },
     )

@@ -6,79 +6,20 @@ table top at z = 0.
 """
 
 from collections.abc import Iterator
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import mujoco
 import numpy as np
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Bool, Float64
 
+from sim.core.worlds import Rows, Worlds
+from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
 from vla.contracts.types import Array
 
-Rows = Bool[Array, " n"] | bool
-"""Which of n worlds: a mask, or True for all of them."""
+__all__ = ["Rows", "Task", "Unlocked", "World", "Worlds"]
 
-
-@runtime_checkable
-class Worlds(Protocol):
-    """What rules see of n worlds of one scene: arrays with a leading axis, for any simulator.
-
-    Methods that write change nothing in worlds that stand still; call `refresh` after the last.
-    """
-
-    robot: RobotSpec
-    steps: Int64[Array, " n"]
-    """Control steps since each world's episode began."""
-    episode: Any
-    """The task's state of all episodes: its dataclass, every field an array with a leading axis n.
-    Rules write to any row in place; rows of worlds that stand still are restored."""
-
-    @property
-    def tool_m(self) -> Float64[Array, "n 3"]:
-        """Where the robot's site "tool" is."""
-        ...
-
-    def body_pos_m(self, name: str) -> Float64[Array, "n 3"]:
-        """Return where a body is."""
-        ...
-
-    def geom_pos_m(self, name: str) -> Float64[Array, "n 3"]:
-        """Return where the centre of a geom is."""
-        ...
-
-    def joint_pos(self, name: str) -> Float64[Array, " n"]:
-        """Return the position of a hinge or slide joint, rad or m."""
-        ...
-
-    def body_speed_m_s(self, name: str) -> Float64[Array, " n"]:
-        """Return how fast a body moves whose free joint has its name."""
-        ...
-
-    def touching(self, geom: str) -> Int64[Array, " n"]:
-        """Return how many bodies of the arm touch a geom; two of them hold it."""
-        ...
-
-    def hold_home(self, rows: Rows) -> None:
-        """Hold the arm at rest exactly at home: a lock without error."""
-        ...
-
-    def go_home(self, rows: Rows) -> None:
-        """Set the whole physics state to its default with the arm at home, at rest, held there."""
-        ...
-
-    def place(
-        self, body: str, rows: Rows, pos_m: Float64[Array, "n 3"], yaw_rad: Float64[Array, " n"]
-    ) -> None:
-        """Put a block or a mark at a position and yaw, at rest."""
-        ...
-
-    def paint(self, geom: str, rows: Rows, rgb: Float64[Array, "n 3"]) -> None:
-        """Give a geom a colour in [0, 1]."""
-        ...
-
-    def refresh(self) -> None:
-        """Update poses in the worlds written to since the last call."""
-        ...
+C = TypeVar("C", bound=PluginConfig)
 
 
 @runtime_checkable
@@ -110,32 +51,31 @@ class World(Protocol):
     @property
     def as_batch(self) -> Worlds:
         """This world as rules see it: a batch of n = 1."""
-        ...
 
     @property
     def steps(self) -> int:
         """Control steps since the episode began."""
-        ...
 
     @property
     def episode(self) -> Any:
         """The task's state of the episode, set by `Task.reset`: a copy of that in `as_batch`."""
-        ...
 
     @episode.setter
     def episode(self, state: Any) -> None: ...
 
     def progress(self) -> float:
         """Return `Task.progress` of this world."""
-        ...
 
     def go_home(self) -> None:
         """Set the whole physics state to its default with the arm at home, at rest, held there."""
-        ...
 
 
-class Unlocked:
+class Unlocked(Generic[C]):
     """Rules of a task that applies actions as they are and has no irrevocable mistakes."""
+
+    def __init__(self, config: C, robot: RobotSpec) -> None:
+        self.config = config
+        self.robot = robot
 
     def control(self, worlds: Worlds, action: Float64[Array, "n u"]) -> Float64[Array, "n u"]:
         """Apply the action as it is."""
@@ -167,38 +107,30 @@ class Task(Protocol):
 
     def build(self, scene: mujoco.MjSpec) -> None:
         """Add the task's bodies to a scene that already holds table, lights, arm and cameras."""
-        ...
 
     def reset(self, world: World) -> None:
         """Draw a layout with `world.rng`, write it to `world.data`, set episode and instruction.
 
         Of the model it may write only `sim.engines.engine.VARIED`.
         """
-        ...
 
     def control(self, worlds: Worlds, action: Float64[Array, "n u"]) -> Float64[Array, "n u"]:
         """Return the position targets to apply; a task that locks the arm returns the home pose."""
-        ...
 
     def advance(self, worlds: Worlds) -> None:
         """Advance the task's state machine, once after the physics of each control step."""
-        ...
 
     def success(self, worlds: Worlds) -> Bool[Array, " n"]:
         """True once the task is solved; ends the episode."""
-        ...
 
     def failure(self, worlds: Worlds) -> Bool[Array, " n"]:
         """True after an irrevocable mistake; ends the episode."""
-        ...
 
     def progress(self, worlds: Worlds) -> Float64[Array, " n"]:
         """Staged oracle progress in [0, 1]; 1 exactly with success. Never shown to a policy."""
-        ...
 
     def script(self, world: World, variant: str) -> Iterator[np.ndarray]:
         """Yield an action (position targets) per control step from the present state of `world`.
 
         `variant` is "expert" or one of `variants`.
         """
-        ...

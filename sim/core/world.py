@@ -3,7 +3,6 @@ sim.core.render).
 """
 
 import copy
-import dataclasses
 from typing import Any
 
 import mujoco
@@ -11,7 +10,7 @@ import numpy as np
 
 from sim.core import randomize
 from sim.core.scene import Scene
-from sim.core.worlds import ArrayWorlds, Fields, row_of, stacked
+from sim.core.worlds import FIELDS, Fields, Worlds, row_of, stacked
 
 
 class MujocoWorld:
@@ -42,7 +41,9 @@ class MujocoWorld:
         self.instruction = ""
         self.index = -1
         self.succeeded = False
-        self.as_batch = ArrayWorlds(scene, _fields(self.model, self.data), _OneWorld(self))
+        self.as_batch = Worlds(
+            self.model, self.robot, _fields(self.model, self.data), _OneWorld(self)
+        )
         self.joint_qpos = self.as_batch.joint_qpos
         self.joint_qvel = self.as_batch.joint_qvel
         self.actuators = self.as_batch.actuators
@@ -50,7 +51,7 @@ class MujocoWorld:
         self._low = np.array(self.robot.low)
         self._high = np.array(self.robot.high)
         self._home = np.array(self.robot.home)
-        self._coupled = _coupled_joints(self.model)
+        self._coupled = coupled_joints(self.model)
 
     def reset(self, seed: int, index: int) -> None:
         """Begin episode `index` of `seed`: arm at home, at rest, a new layout and instruction."""
@@ -63,13 +64,8 @@ class MujocoWorld:
             randomize.apply(self.model, nominal, variation, self.data)
         else:
             self.model.geom_rgba[:] = self.scene.model.geom_rgba
-        self.rng = np.random.default_rng(layout)
-        self.index = index
-        self.as_batch.steps[:] = 0
-        self.succeeded = False
-        self.time_limit = self.task.max_episode_steps
         self.go_home()
-        self.task.reset(self)
+        self._begin(layout, index)
         mujoco.mj_forward(self.model, self.data)
 
     def begin_in_place(self, seed: int, index: int) -> None:
@@ -84,13 +80,16 @@ class MujocoWorld:
                 "the objects of this task have to be put in place at an episode's begin: reset the "
                 "world instead"
             )
-        self.rng = np.random.default_rng(np.random.SeedSequence([seed, index]).spawn(2)[1])
+        self._begin(np.random.SeedSequence([seed, index]).spawn(2)[1], index)
+        mujoco.mj_kinematics(self.model, self.data)
+
+    def _begin(self, layout: np.random.SeedSequence, index: int) -> None:
+        self.rng = np.random.default_rng(layout)
         self.index = index
         self.as_batch.steps[:] = 0
         self.succeeded = False
         self.time_limit = self.task.max_episode_steps
         self.task.reset(self)
-        mujoco.mj_kinematics(self.model, self.data)
 
     @property
     def can_begin_in_place(self) -> bool:
@@ -101,7 +100,8 @@ class MujocoWorld:
         """Set the whole physics state to its default with the arm at home, at rest, held there."""
         mujoco.mj_resetData(self.model, self.data)
         self.data.qpos[self.joint_qpos] = self._home
-        for follower, leader, polynomial in self._coupled:
+        for *joints, polynomial in self._coupled:
+            follower, leader = self.model.jnt_qposadr[joints]
             powers = (self.data.qpos[leader] - self.model.qpos0[leader]) ** np.arange(5)
             self.data.qpos[follower] = self.model.qpos0[follower] + polynomial @ powers
         self.data.ctrl[self.actuators] = self._home
@@ -189,20 +189,14 @@ class _OneWorld:
 
 def _fields(model: mujoco.MjModel, data: mujoco.MjData) -> Fields:
     """Return the memory of a model and its data as that of n = 1 worlds."""
-    names = [field.name for field in dataclasses.fields(Fields)]
     owner = {"geom_rgba": model}
-    return Fields(**{name: getattr(owner.get(name, data), name)[None] for name in names})
+    return Fields(**{name: getattr(owner.get(name, data), name)[None] for name in FIELDS})
 
 
-def _coupled_joints(model: mujoco.MjModel) -> list[tuple[int, int, np.ndarray]]:
-    """Return (qpos index of follower, of leader, polynomial) of each joint equality of a model."""
-    pairs = np.flatnonzero(model.eq_type == int(mujoco.mjtEq.mjEQ_JOINT))
+def coupled_joints(model: mujoco.MjModel) -> list[tuple[int, int, np.ndarray]]:
+    """Return (id of follower, of leader, polynomial) of each joint equality of a model."""
+    pairs = (model.eq_type == int(mujoco.mjtEq.mjEQ_JOINT)) & (model.eq_obj2id >= 0)
     return [
-        (
-            int(model.jnt_qposadr[model.eq_obj1id[i]]),
-            int(model.jnt_qposadr[model.eq_obj2id[i]]),
-            model.eq_data[i, :5].copy(),
-        )
-        for i in pairs
-        if model.eq_obj2id[i] >= 0
+        (int(model.eq_obj1id[i]), int(model.eq_obj2id[i]), model.eq_data[i, :5].copy())
+        for i in np.flatnonzero(pairs)
     ]

@@ -4,11 +4,16 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
+import mujoco
 import numpy as np
+from jaxtyping import Bool
 
 from sim.core.rewards import length
-from sim.core.scene import Scene, robot_geoms
-from sim.core.task import Rows
+from vla.contracts.specs import RobotSpec
+from vla.contracts.types import Array
+
+Rows = Bool[Array, " n"] | bool
+"""Which of n worlds: a mask, or True for all of them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,33 +40,41 @@ class Fields:
     """f32 [n, ngeom, 4]."""
 
 
+FIELDS = tuple(field.name for field in dataclasses.fields(Fields))
+
+
 @runtime_checkable
 class Simulation(Protocol):
     """What simulates the worlds of the arrays."""
 
     def contacts(self) -> tuple[np.ndarray, np.ndarray]:
         """Return world [c] and both geoms [c, 2] of every pair that touches."""
-        ...
 
     def go_home(self, rows: np.ndarray) -> None:
         """Set the whole physics state of some worlds, i64 [m], to its default, arm at home."""
-        ...
 
     def refresh(self, rows: np.ndarray) -> None:
         """Set some worlds, i64 [m], to the state in the arrays and update their poses."""
-        ...
 
 
-class ArrayWorlds:
-    """Satisfies `sim.core.task.Worlds`."""
+class Worlds:
+    """What rules see of n worlds of one scene: arrays with a leading axis, for any simulator.
 
-    def __init__(self, scene: Scene, fields: Fields, simulation: Simulation) -> None:
+    Methods that write change nothing in worlds that stand still; call `refresh` after the last.
+    """
+
+    def __init__(
+        self, model: mujoco.MjModel, robot: RobotSpec, fields: Fields, simulation: Simulation
+    ) -> None:
         """Bind to the arrays of n worlds of a scene, which `simulation` fills."""
-        model, robot, n = scene.model, scene.robot, len(fields.qpos)
+        n = len(fields.qpos)
         self.robot = robot
         self.fields = fields
         self.steps = np.zeros(n, np.int64)
+        """Control steps since each world's episode began."""
         self.episode: Any = None
+        """The task's state of all episodes: its dataclass, every field an array with a leading axis
+        n. Rules write to any row in place; rows of worlds that stand still are restored."""
         self.moving = np.ones(n, np.bool_)
         """Worlds that do not stand still."""
         self.painted = False
@@ -77,7 +90,7 @@ class ArrayWorlds:
         self._written = np.zeros(n, np.bool_)
         self._home = np.array(robot.home)
         self._tool = model.site("tool").id
-        self._arm_body = np.where(robot_geoms(model), model.geom_bodyid, -1)
+        self._arm_body = _arm_bodies(model)
         self._elements: dict[tuple[str, str], Any] = {}
 
     @property
@@ -172,6 +185,12 @@ class ArrayWorlds:
         if element is None:
             element = self._elements[kind, name] = getattr(self._model, kind)(name)
         return element
+
+
+def _arm_bodies(model: mujoco.MjModel) -> np.ndarray:
+    """Return the body of each geom of the arm, from base to fingertips, -1 for other geoms."""
+    base = model.body_rootid[model.site_bodyid[model.site("tool").id]]
+    return np.where(model.body_rootid.take(model.geom_bodyid) == base, model.geom_bodyid, -1)
 
 
 def stacked(episode: Any, n: int) -> Any:

@@ -40,13 +40,8 @@ class BatchVecEnv:
     ) -> None:
         """Take over an engine that holds E worlds of the scene of a task and a robot.
 
-        Args:
-            task: The task's configuration.
-            robot: The arm.
-            num_envs: Number E of environments.
-            engine: Closed with these environments.
-            randomize: Whether episodes differ in colour, light, camera pose, friction and mass, as
-                far as the engine can.
+        It is closed with the environments. `randomize` says whether episodes differ in colour,
+        light, camera pose, friction and mass, as far as the engine can.
 
         Raises:
             ValueError: there is no environment, or the engine has another number of worlds.
@@ -82,9 +77,7 @@ class BatchVecEnv:
 
     def reset(self, seed: int) -> Observation:
         """Start episodes 0 to E-1 of a seed (>= 0)."""
-        step_buffers.check_seed(seed)
-        rows = np.arange(self.num_envs)
-        return self.begin(rows, np.full(self.num_envs, seed), rows)
+        return self.begin(*step_buffers.first_episodes(self.num_envs, seed))
 
     def begin(self, rows: np.ndarray, seed: np.ndarray, index: np.ndarray) -> Observation:
         """Start other episodes in some rows; see `vla.contracts.protocols.VecEnv`."""
@@ -182,9 +175,9 @@ class BatchVecEnv:
         """Advance the task's state machine in moving worlds alone."""
         worlds = self._worlds
         still = np.flatnonzero(~worlds.moving)
-        kept = [values[still] for values in arrays_of(worlds.episode)] if len(still) else []
+        saved = [values[still] for values in arrays_of(worlds.episode)] if len(still) else []
         self._scene.task.advance(worlds)
-        for values, before in zip(arrays_of(worlds.episode), kept, strict=False):
+        for values, before in zip(arrays_of(worlds.episode), saved, strict=False):
             values[still] = before
 
     def _record_faults(self, fault: np.ndarray) -> None:

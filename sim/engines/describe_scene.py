@@ -9,6 +9,7 @@ import mujoco
 import numpy as np
 
 from sim.core.scene import Scene, build_scene
+from sim.core.world import coupled_joints
 from sim.engines.engine import VARIED
 
 _TYPES = {
@@ -36,7 +37,7 @@ def describe_scene(scene: Scene, num_worlds: int, folder: Path) -> dict[str, Any
     fixed. `file` of a part is MJCF of it alone, without actuators, cameras and constraints.
 
     Raises:
-        ValueError: the scene has a joint or actuator of a kind that engines cannot be told of.
+        ValueError: the scene has a joint or actuator of an unsupported kind.
     """
     model = scene.model
     root = ET.fromstring(build_scene(scene.robot, scene.task).to_xml())
@@ -68,10 +69,10 @@ def describe_scene(scene: Scene, num_worlds: int, folder: Path) -> dict[str, Any
 
 
 def _whole(root: ET.Element) -> None:
-    """Mend what others, and MuJoCo too, read otherwise than it is meant.
+    """Write out what other programs misread.
 
-    MuJoCo leaves trailing numbers away where they are the default, and others take them for zeros;
-    and it writes a class of defaults without a name, which it does not read again.
+    MuJoCo omits trailing numbers that are the default, which others take for zeros, and writes a
+    class of defaults without a name, which it does not read again.
     """
     for outer in root.findall("default"):
         for nameless in [child for child in outer if child.tag == "default"]:
@@ -124,20 +125,16 @@ def _actuator(model: mujoco.MjModel, i: int) -> dict[str, Any]:
 
 
 def _coupled(model: mujoco.MjModel) -> list[dict[str, Any]]:
-    pairs = np.flatnonzero(model.eq_type == int(mujoco.mjtEq.mjEQ_JOINT))
-    coupled = []
-    for i in pairs:
-        follower, leader = int(model.eq_obj1id[i]), int(model.eq_obj2id[i])
-        if leader < 0:
-            continue
-        coupled.append({
+    return [
+        {
             "follower": model.joint(follower).name,
             "leader": model.joint(leader).name,
             "follower_zero": float(model.qpos0[model.jnt_qposadr[follower]]),
             "leader_zero": float(model.qpos0[model.jnt_qposadr[leader]]),
-            "polynomial": model.eq_data[i, :5].tolist(),
-        })  # fmt: skip
-    return coupled
+            "polynomial": polynomial.tolist(),
+        }
+        for follower, leader, polynomial in coupled_joints(model)
+    ]
 
 
 def _body(model: mujoco.MjModel, i: int) -> dict[str, Any]:

@@ -5,7 +5,7 @@ layout of the scene's compiled MuJoCo model: joints in the order of `qpos`, bodi
 by their ids, quaternions wxyz, world frame, SI units.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float64, Int32, Int64
@@ -36,20 +36,22 @@ class State:
     """Their orientations."""
 
 
+STATE = tuple(field.name for field in fields(State))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Geometry:
-    """Poses in E worlds from forward kinematics."""
+    """Positions in E worlds from forward kinematics."""
 
     xpos: Float64[Array, "e nbody 3"]
     """Positions of bodies."""
-    xmat: Float64[Array, "e nbody 9"]
-    """Orientations of bodies, rows of the rotation matrix."""
     geom_xpos: Float64[Array, "e ngeom 3"]
     """Positions of geoms."""
     site_xpos: Float64[Array, "e nsite 3"]
     """Positions of sites."""
-    site_xmat: Float64[Array, "e nsite 9"]
-    """Orientations of sites."""
+
+
+GEOMETRY = tuple(field.name for field in fields(Geometry))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,27 +86,21 @@ class Engine(Protocol):
             varied: Name in `VARIED` -> values, n rows of the model's own shape; those left out
                 stay as they are.
         """
-        ...
 
     def step(self, ctrl: Float64[Array, "e nu"], substeps: int, active: Bool[Array, " e"]) -> None:
         """Hold position targets for some steps of physics; worlds not active stand still."""
-        ...
 
     def read(self) -> Reading:
         """Return the state of all worlds; the arrays are valid until the next call."""
-        ...
 
     def faults(self) -> Bool[Array, " e"]:
         """Return the worlds that failed since their last write: NaN, or too many contacts."""
-        ...
 
     def render(self, rows: Int64[Array, " n"]) -> Array:
         """Return images of some worlds, u8 [n, v, h, w, 3].
 
         A numpy array, or a tensor on the engine's device; the caller owns it.
         """
-        ...
 
     def close(self) -> None:
         """Free its resources; calling it twice does no harm."""
-        ...

@@ -5,10 +5,9 @@ import numpy as np
 
 from sim.core.scene import Scene
 from sim.core.world import MujocoWorld
-from sim.core.worlds import ArrayWorlds, cut_out
+from sim.core.worlds import Worlds, cut_out
+from sim.engines.engine import STATE
 from sim.experts.expert_takeover import ExpertTakeover
-
-STATE = ("qpos", "qvel", "ctrl", "mocap_pos", "mocap_quat")
 
 
 class HostMirror:
@@ -20,14 +19,10 @@ class HostMirror:
         self._expert = ExpertTakeover(self._world)
         self._episode = (-1, -1)
 
-    def act(self, worlds: ArrayWorlds, row: int, seed: int, index: int) -> np.ndarray:
-        """Return the expert's action f32 [u] for the control step that begins now.
+    def act(self, worlds: Worlds, row: int, seed: int, index: int) -> np.ndarray:
+        """Return the expert's action f32 [u] for the control step of a row that begins now.
 
-        Args:
-            worlds: The worlds of the engine.
-            row: Index of the world.
-            seed: Seed of its episode.
-            index: Number of its episode among those of the seed.
+        The row's episode is number `index` of `seed`.
         """
         world, batch = self._world, self._world.as_batch
         if self._episode != (seed, index):

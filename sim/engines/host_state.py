@@ -11,8 +11,8 @@ import numpy as np
 from sim.core.randomize import SURFACES
 from sim.core.scene import Scene
 from sim.core.world import MujocoWorld
-from sim.core.worlds import ArrayWorlds, Fields
-from sim.engines.engine import VARIED, Engine, State
+from sim.core.worlds import FIELDS, Fields, Worlds
+from sim.engines.engine import GEOMETRY, STATE, VARIED, Engine, State
 from sim.engines.poses import HostPoses
 from vla.contracts.types import Array
 
@@ -33,14 +33,14 @@ class HostState:
         mujoco.mj_kinematics(self._start.model, self._start.data)
         alike = self._start.as_batch.fields
         self.fields = Fields(
-            **{name: np.repeat(getattr(alike, name), n, axis=0) for name in _names(Fields)}
+            **{name: np.repeat(getattr(alike, name), n, axis=0) for name in FIELDS}
         )
         self._placed = {
             name: np.repeat(getattr(model, name)[None], n, axis=0)
             for name in PLACED
             if name in engine.varies
         }
-        self.worlds = ArrayWorlds(scene, self.fields, self)
+        self.worlds = Worlds(model, scene.robot, self.fields, self)
         self._host = HostPoses(scene, self.fields, self._placed)
         self._varied = [name for name in VARIED if name in engine.varies]
         self._read_rows = np.zeros(n, np.bool_)
@@ -74,7 +74,7 @@ class HostState:
                     "varies it: this task sets it in each episode; choose another backend"
                 )
         return EpisodeStart(
-            fields={n: getattr(world.as_batch.fields, n)[0].copy() for n in _names(Fields)},
+            fields={n: getattr(world.as_batch.fields, n)[0].copy() for n in FIELDS},
             varied={name: getattr(model, name).copy() for name in self._varied},
         )
 
@@ -97,7 +97,7 @@ class HostState:
 
     def go_home(self, rows: np.ndarray) -> None:
         """Set the whole physics state of some worlds, i64 [m], to its default, arm at home."""
-        for name in _names(State):
+        for name in STATE:
             getattr(self.fields, name)[rows] = getattr(self._start.data, name)
 
     def refresh(self, rows: np.ndarray) -> None:
@@ -110,7 +110,7 @@ class HostState:
         self._read(self._read_rows)
 
     def _state(self, rows: np.ndarray) -> State:
-        return State(**{name: getattr(self.fields, name)[rows] for name in _names(State)})
+        return State(**{name: getattr(self.fields, name)[rows] for name in STATE})
 
     def _read(self, rows: np.ndarray) -> None:
         """Read the state of some worlds, bool [n], from the engine."""
@@ -121,7 +121,7 @@ class HostState:
         if reading.geometry is None:
             self._host.update(np.flatnonzero(rows))
         else:
-            for name in ("xpos", "geom_xpos", "site_xpos"):
+            for name in GEOMETRY:
                 self._store(name, getattr(reading.geometry, name), rows)
         self._contacts = None if reading.contacts is None else on_host(reading.contacts)
 
@@ -146,7 +146,3 @@ class EpisodeStart:
 def on_host(array: Array) -> np.ndarray:
     """Return an array in the host's memory."""
     return array if isinstance(array, np.ndarray) else array.cpu().numpy()
-
-
-def _names(kind: type) -> list[str]:
-    return [field.name for field in dataclasses.fields(kind)]

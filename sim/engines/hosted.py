@@ -9,20 +9,20 @@ from typing import Any, ClassVar, Literal
 import mujoco
 import numpy as np
 
+from sim.core import step_buffers
 from sim.core.render import shared_renderer
 from sim.core.scene import Scene, compile_scene
 from sim.core.world import MujocoWorld
 from sim.engines.batch import BatchVecEnv
 from sim.engines.describe_scene import describe_scene
-from sim.engines.engine import Reading, State
-from sim.env_server.client import AdapterError, Process
+from sim.engines.engine import STATE, Reading, State
+from sim.env_server.client import AdapterError, Process, check_timeouts
 from vla.contracts.config import PluginConfig, type_name
 from vla.contracts.specs import RobotSpec
 
 ADAPTERS = Path(__file__).parents[1] / "adapters"
 APPEARANCE = ("geom_rgba", "cam_pos", "cam_quat", "light_dir", "light_diffuse")
 """Fields of a model that only change images; each world has its own where MuJoCo renders here."""
-STATE = ("qpos", "qvel", "ctrl", "mocap_pos", "mocap_quat")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,16 +53,13 @@ class ExternalEngineConfig(PluginConfig):
             ValueError: a number is out of range, there is no such interpreter, or the simulator
                 cannot hold the task's scene.
         """
-        if num_envs < 1:
-            raise ValueError(f"num_envs: got {num_envs}, expected at least 1")
+        step_buffers.check_num_envs(num_envs)
         if self.workers != 1:
             raise ValueError(
                 f"workers: got {self.workers}, expected 1: one process of the simulator holds all "
                 "worlds"
             )
-        for name in ("startup_timeout_s", "step_timeout_s"):
-            if not getattr(self, name) > 0.0:  # NaN is not
-                raise ValueError(f"backend.{name}: got {getattr(self, name)}, expected above 0")
+        check_timeouts(self.startup_timeout_s, self.step_timeout_s)
         adapter, python = type_name(self), self.interpreter()
         if not Path(python).is_file():
             raise ValueError(
@@ -95,8 +92,14 @@ class AdapterEngine:
     simulator's state.
     """
 
-    def __init__(self, scene: Scene, num_worlds: int, process: Any) -> None:
-        """Take over a `Process` or `InProcessAdapter` of `num_worlds` worlds; `close` ends it."""
+    def __init__(
+        self,
+        scene: Scene,
+        num_worlds: int,
+        process: Any,
+        folder: "tempfile.TemporaryDirectory[str] | None" = None,
+    ) -> None:
+        """Take over a `Process` or `InProcessAdapter` and the scene's files; `close` ends both."""
         self.num_worlds = num_worlds
         self._scene = scene
         self._process = process
@@ -116,10 +119,10 @@ class AdapterEngine:
             name: np.zeros((num_worlds, scene.model.nmocap, length))
             for name, length in (("mocap_pos", 3), ("mocap_quat", 4))
         }
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder = folder
 
     def write(self, rows: np.ndarray, state: State, varied: Mapping[str, np.ndarray]) -> None:
-        """Put some worlds where `state` says; see `sim.engines.engine.Engine`."""
+        """Set some worlds to `state`; see `sim.engines.engine.Engine`."""
         arrays = self._arrays
         for name in STATE:
             arrays[name][rows] = getattr(state, name)
@@ -140,15 +143,15 @@ class AdapterEngine:
         self._process.call("step", {"substeps": substeps})
 
     def read(self) -> Reading:
-        """Return where all worlds stand; kinematics and contacts are left to the caller."""
+        """Return the state of all worlds; the caller computes kinematics and contacts."""
         return Reading(qpos=self._arrays["qpos"], qvel=self._arrays["qvel"])
 
     def faults(self) -> np.ndarray:
-        """Return which worlds went wrong since they were written last, bool [e]."""
+        """Return the worlds that failed since their last write, bool [e]."""
         return self._arrays["faults"].copy()
 
     def render(self, rows: np.ndarray) -> np.ndarray:
-        """Return images of some worlds as they stand, u8 [n, v, h, w, 3]."""
+        """Return images of some worlds, u8 [n, v, h, w, 3]."""
         if not self._draws:
             return self._draw(rows)
         if len(rows):
@@ -157,7 +160,7 @@ class AdapterEngine:
         return self._arrays["images"][rows]
 
     def close(self) -> None:
-        """End the simulator's process; twice does no harm."""
+        """End the simulator's process; calling it twice does no harm."""
         self._process.close()
         self._arrays = {}
         if self._folder is not None:
@@ -185,14 +188,8 @@ def start(
 ) -> AdapterEngine:  # fmt: skip
     """Start a simulator in its own interpreter with worlds of a scene.
 
-    Args:
-        scene: The scene.
-        num_worlds: Number of worlds.
-        adapter: Name of a file in `sim/adapters`.
-        python: The interpreter.
-        options: Options of the adapter besides the description of the scene.
-        startup_timeout_s: Seconds that it may take to start.
-        step_timeout_s: Seconds that one call may take.
+    `adapter` is the name of a file in `sim/adapters`; it gets `options` besides the description of
+    the scene.
 
     Raises:
         ValueError: no such interpreter, or the adapter refuses the scene.
@@ -205,14 +202,9 @@ def start(
             python, ADAPTERS / f"{adapter}.py", {**described, **options},
             startup_timeout_s=startup_timeout_s, step_timeout_s=step_timeout_s,
         )  # fmt: skip
-    except AdapterError as error:
+    except BaseException as error:
         folder.cleanup()
-        if error.kind == "ValueError":
+        if isinstance(error, AdapterError) and error.kind == "ValueError":
             raise ValueError(f"{adapter}: {error.sentence}") from error
         raise
-    except BaseException:
-        folder.cleanup()
-        raise
-    engine = AdapterEngine(scene, num_worlds, process)
-    engine._folder = folder  # noqa: SLF001
-    return engine
+    return AdapterEngine(scene, num_worlds, process, folder)

@@ -7,19 +7,16 @@ import numpy as np
 
 from sim.core.scene import Scene
 from sim.core.worlds import Fields
+from sim.engines.engine import GEOMETRY
 
 
 class HostPoses:
     """A scratch `MjData` that takes the state of each of n worlds in turn."""
 
     def __init__(self, scene: Scene, fields: Fields, placed: dict[str, np.ndarray]) -> None:
-        """Bind to the arrays of n worlds.
+        """Bind to the arrays of n worlds: state is read, poses are written.
 
-        Args:
-            scene: Their scene.
-            fields: Their arrays: state is read, poses are written.
-            placed: Name of a field of the model that moves bodies -> what it is in each world,
-                n rows of the model's own shape.
+        `placed` maps fields of the model that move bodies to their values, one row per world.
         """
         self._model = copy.copy(scene.model)
         self._data = mujoco.MjData(self._model)
@@ -30,18 +27,18 @@ class HostPoses:
         """Write the poses of some worlds, i64 [n], from their joint positions."""
         for row in rows.tolist():
             self._become(row)
-            for name in ("xpos", "geom_xpos", "site_xpos"):
+            for name in GEOMETRY:
                 getattr(self._fields, name)[row] = getattr(self._data, name)
 
     def contacts(self, rows: np.ndarray) -> np.ndarray:
         """Return world, geom and geom of every pair that touches in some worlds, i32 [c, 3]."""
-        found = [np.empty((0, 3), np.int32)]
+        touching = [np.empty((0, 3), np.int32)]
         for row in rows.tolist():
             self._become(row)
             mujoco.mj_collision(self._model, self._data)
             pairs = self._data.contact.geom
-            found.append(np.insert(pairs, 0, row, axis=1))
-        return np.concatenate(found)
+            touching.append(np.insert(pairs, 0, row, axis=1))
+        return np.concatenate(touching)
 
     def _become(self, row: int) -> None:
         for name, values in self._placed.items():

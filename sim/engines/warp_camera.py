@@ -40,7 +40,7 @@ class WarpCamera:
         """Make room for rays.
 
         Args:
-            scene: The scene.
+            scene: Gives cameras and lights.
             model: mujoco_warp's model, with colours of geoms for each world.
             data: mujoco_warp's data of all worlds.
             light_diffuse: Colours of lights, warp array (e, lights) of vec3.
@@ -55,7 +55,7 @@ class WarpCamera:
                 "mujoco_warp's images know no others; leave lights to the scene"
             )
         self._views, self._height, self._width, _ = scene.image_shape
-        pixels = self._views * self._height * self._width
+        pixels = self._pixels = self._views * self._height * self._width
         slots = max(1, min(data.nworld, ROOM_BYTES // (pixels * BYTES_PER_PIXEL)))
         names = [nominal.camera(camera.name).id for camera in scene.robot.cameras]
         self._cameras = wp.array(names, dtype=int)
@@ -91,15 +91,13 @@ class WarpCamera:
 
         It is new memory: a numpy array over it on a CPU, a torch tensor over it on a GPU.
         """
-        shape = (self._views, self._height, self._width, 3)
-        pixels = self._views * self._height * self._width
-        out = wp.empty((len(rows), pixels, 3), dtype=wp.uint8)
+        out = wp.empty((len(rows), self._pixels, 3), dtype=wp.uint8)
         for start in range(0, len(rows), self._slots):
             part = rows[start : start + self._slots]
             self._draw_pass(part, out[start : start + len(part)])
         wp.synchronize_device()  # torch works on a stream of its own
         images = wp.to_torch(out) if out.device.is_cuda else out.numpy()
-        return images.reshape((len(rows), *shape))
+        return images.reshape((len(rows), self._views, self._height, self._width, 3))
 
     def _draw_pass(self, rows: np.ndarray, out: Any) -> None:
         count, slot = len(rows), self._slot
@@ -114,10 +112,9 @@ class WarpCamera:
             )
         self._data.nworld = count
         mjw.refit_bvh(self._model, self._data, self._context)
-        pixels = self._views * self._height * self._width
         wp.launch(
             kernels.aim_rays,
-            dim=(count, pixels),
+            dim=(count, self._pixels),
             inputs=[self._cameras, self._half_height, self._width, self._height, slot["cam_xpos"],
                     slot["cam_xmat"]],
             outputs=[self._origin, self._direction],
@@ -128,7 +125,7 @@ class WarpCamera:
         )  # fmt: skip
         wp.launch(
             kernels.shade,
-            dim=(count, pixels),
+            dim=(count, self._pixels),
             inputs=[self._cameras, self._width * self._height, self._geom, self._normal,
                     slot["geom_rgba"], slot["cam_xmat"], slot["light_xdir"], slot["light_diffuse"],
                     self._ambient, self._headlight],

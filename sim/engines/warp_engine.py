@@ -3,23 +3,20 @@
 Physics and rays are mujoco_warp's, float32. Rules, episodes and randomness are `batch.py`'s.
 """
 
-import dataclasses
 from typing import Any
 
 import numpy as np
 
 from sim.core.scene import Scene
 from sim.engines import warp_kernels as kernels
-from sim.engines.engine import VARIED, Geometry, Reading, State
+from sim.engines.engine import GEOMETRY, STATE, VARIED, Geometry, Reading, State
 from sim.engines.warp_camera import WarpCamera, as_rows
 from sim.engines.warp_start import mjw, wp
 from vla.contracts.types import Array
 
-STATE = tuple(field.name for field in dataclasses.fields(State))
 MOVING = ("qpos", "qvel", "qacc_warmstart")
 """State that a step of physics changes."""
 NO_LIMIT = 2**30
-IN_PLACE = tuple(field.name for field in dataclasses.fields(Geometry))
 
 
 class WarpEngine:
@@ -94,7 +91,7 @@ class WarpEngine:
         self._nominal = wp.array(nominal.qpos0[None], dtype=float)
 
     def write(self, rows: np.ndarray, state: State, varied: dict[str, Array]) -> None:
-        """Put some worlds, i64 [n], where `state` says; see `sim.engines.engine.Engine`."""
+        """Set some worlds, i64 [n], to `state`; see `sim.engines.engine.Engine`."""
         if not len(rows):
             return
         with wp.ScopedDevice(self.device):
@@ -188,7 +185,7 @@ class WarpEngine:
         )
 
     def _place(self) -> None:
-        """Bring bodies, cameras and lights to where the joints are."""
+        """Update the poses of bodies, cameras and lights."""
         mjw.kinematics(self._model, self._data)
         mjw.camlight(self._model, self._data)
 
@@ -196,9 +193,7 @@ class WarpEngine:
         """Return the state of all worlds."""
         self._merge_contacts()
         data = self._data
-        placed = {name: getattr(data, name).numpy().astype(np.float64) for name in IN_PLACE}
-        for name in ("xmat", "site_xmat"):
-            placed[name] = placed[name].reshape(*placed[name].shape[:2], 9)
+        placed = {name: getattr(data, name).numpy().astype(np.float64) for name in GEOMETRY}
         return Reading(
             qpos=data.qpos.numpy().astype(np.float64),
             qvel=data.qvel.numpy().astype(np.float64),
@@ -220,7 +215,7 @@ class WarpEngine:
         self._stale[:] = False
 
     def faults(self) -> np.ndarray:
-        """Return which worlds went wrong since they were written last, bool [e]."""
+        """Return the worlds that failed since their last write, bool [e]."""
         return self._fault.numpy().astype(np.bool_)
 
     def render(self, rows: np.ndarray) -> Array:

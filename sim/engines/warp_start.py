@@ -19,18 +19,18 @@ def has_driver() -> bool:
 
 @contextlib.contextmanager
 def _without_stderr() -> Iterator[None]:
-    kept = os.dup(2)
+    stderr = os.dup(2)
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), 2)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 wp.config.log_level = wp.LOG_WARNING
-# That there is no GPU is ours to say, or nobody's; Warp's library writes it past Python.
+# Warp's library writes past Python's stderr that there is no GPU.
 with contextlib.nullcontext() if has_driver() else _without_stderr():
     wp.init()
 
@@ -45,10 +45,10 @@ def find_device(wanted: str) -> str:
     Raises:
         ValueError: a GPU is wanted and there is none.
     """
-    found = wp.is_cuda_available()
-    if wanted == "cuda" and not found:
+    available = wp.is_cuda_available()
+    if wanted == "cuda" and not available:
         raise ValueError(
             "device: got 'cuda', but Warp finds no NVIDIA GPU here; say 'cpu', or 'auto' for "
             "whatever there is"
         )
-    return "cuda:0" if found and wanted != "cpu" else "cpu"
+    return "cuda:0" if available and wanted != "cpu" else "cpu"

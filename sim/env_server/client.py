@@ -24,6 +24,14 @@ LONGEST_SLICE_S = 1.0
 """Longest time that a wait counts for: a parent that was stopped does not blame its worker."""
 
 
+def check_timeouts(startup_timeout_s: float, step_timeout_s: float) -> None:
+    """Raise ValueError unless both settings of a backend are above 0."""
+    limits = {"startup_timeout_s": startup_timeout_s, "step_timeout_s": step_timeout_s}
+    for name, value in limits.items():
+        if not value > 0.0:  # NaN is not
+            raise ValueError(f"backend.{name}: got {value}, expected above 0")
+
+
 class EnvServerError(RuntimeError):
     """A worker cannot be used any more, or its adapter raised an error."""
 
@@ -40,12 +48,7 @@ class AdapterError(EnvServerError):
     """The adapter raised an error; the worker lives on unless its adapter did not open."""
 
     def __init__(self, where: str, error: Mapping[str, Any]) -> None:
-        """Carry an error over from the other interpreter.
-
-        Args:
-            where: Simulator and command.
-            error: Result of `sim.env_server.worker.describe`.
-        """
+        """Carry over an error that `sim.env_server.worker.describe` has described."""
         self.kind = str(error.get("kind", "Error"))
         """Name of the exception, such as "ValueError"."""
         self.sentence = str(error.get("sentence", ""))
@@ -134,20 +137,11 @@ class Process:
         return self.receive()
 
     def send(self, command: str, arguments: dict[str, Any] | None = None) -> None:
-        """Begin a call, so that several workers can work at once; `receive` ends it.
-
-        Raises:
-            ValueError: as `call` does.
-            WorkerDied: the worker is gone.
-        """
+        """Begin a call, so that several workers can work at once; it raises as `call` does."""
         self._send("call", command, {"command": command, "arguments": arguments or {}})
 
     def receive(self) -> Any:
-        """Wait for the result of the last `send`, and return it.
-
-        Raises:
-            EnvServerError: as `call` does.
-        """
+        """Wait for the result of the last `send`, and return it; it raises as `call` does."""
         assert self._pending is not None, "receive without send"
         number, doing = self._pending
         try:

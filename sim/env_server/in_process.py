@@ -11,6 +11,9 @@ from sim.env_server import worker
 class InProcessAdapter:
     """One adapter whose simulator runs in this interpreter; its errors pass unchanged."""
 
+    taken_s = 0.0
+    """Not measured: the caller's clock includes it."""
+
     def __init__(self, adapter: Path, options: dict[str, Any]) -> None:
         """Open an adapter.
 
@@ -45,7 +48,7 @@ class InProcessAdapter:
         return answer
 
     def close(self) -> None:
-        """Close the adapter; twice does no harm."""
+        """Close the adapter; calling it twice does no harm."""
         if not self.closed:
             self.closed = True
             self._adapter.close()

@@ -35,8 +35,6 @@ class Environment:
     """Versions of Python that the pins install on, such as "3.11", the best first."""
     requirements: tuple[str, ...]
     """All packages as exact pins or paths of wheels; pip resolves nothing else."""
-    variables: tuple[tuple[str, str], ...] = ()
-    """Environment variables of its simulator, besides those of every suite."""
     sample: str
     """The task that tests the installation."""
 
@@ -127,10 +125,8 @@ def note(suite: str) -> Note | None:
     file = place(suite) / NOTE
     try:
         return config.from_json(Note, json.loads(file.read_text()), str(file))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except ValueError:
-        # Another version of this package wrote it: the environment is made again.
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        # ValueError: another version of this package wrote it, and the environment is made again.
         return None
 
 

@@ -10,6 +10,7 @@ import faulthandler
 import fcntl
 import importlib.util
 import json
+import math
 import mmap
 import os
 import select
@@ -175,7 +176,7 @@ def map_arrays(memory: Any, fields: Fields) -> Dict[str, np.ndarray]:
     """Return the arrays of a layout in a buffer, each at a multiple of 64 bytes."""
     arrays, offset = {}, 0
     for name, (shape, kind) in fields.items():
-        count = int(np.prod(shape, dtype=np.int64))
+        count = math.prod(shape)
         # An empty array may not begin at the end of a buffer.
         flat = np.frombuffer(memory, kind, count, offset) if count else np.zeros(0, kind)
         arrays[name] = flat.reshape(shape)
@@ -186,10 +187,7 @@ def map_arrays(memory: Any, fields: Fields) -> Dict[str, np.ndarray]:
 def _bytes(field: Tuple[Tuple[int, ...], str]) -> int:
     shape, kind = field
     # Python's integers: numpy's would overflow for an absurd shape.
-    size = np.dtype(kind).itemsize
-    for length in shape:
-        size *= length
-    return size
+    return np.dtype(kind).itemsize * math.prod(shape)
 
 
 def _aligned(size: int) -> int:

@@ -18,10 +18,7 @@ class ExpertTakeover:
     def act(self, seed: int) -> np.ndarray:
         """Return the expert's action f32 [u] for the control step that begins now.
 
-        It continues its script, and restarts a finished one, since the episode is not over.
-
-        Args:
-            seed: Seed of the episode.
+        It continues its script, and restarts a finished one while the episode of `seed` runs.
         """
         world = self._world
         action = next(self._stream, None) if self._stream else None

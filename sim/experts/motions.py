@@ -11,27 +11,26 @@ import numpy as np
 from sim.core.kinematics import solve
 from sim.core.task import World
 
+DEPTH_M = 0.01
+"""How far `press` pushes into its goal."""
+
 
 class Motion:
     """Makes actions for one episode of a world, from the measured state of each control step."""
 
-    def __init__(self, world: World, *, speed_m_s: float | None = None) -> None:
-        """Bind to a world.
-
-        Args:
-            world: The world to act on; every action reads it.
-            speed_m_s: Speed of the tool far from its goal; None takes an arm's reach in 1.2 s.
-        """
+    def __init__(self, world: World) -> None:
+        """Bind to the world to act on; every action reads it."""
         self.world = world
         robot = world.robot
-        self.period_s = 1.0 / robot.control_hz
-        self.speed_m_s = robot.reach_m[1] / 1.2 if speed_m_s is None else speed_m_s
+        period_s = 1.0 / robot.control_hz
+        self._step_m = robot.reach_m[1] / 1.2 * period_s  # far from the goal: its reach in 1.2 s
         self.gripper = robot.names.index(robot.gripper.channel)
         self.opening = robot.home[self.gripper]
+        self.wide = self.opened(0.75)
         velocity = np.array([c.velocity for c in robot.channels])
         acceleration = np.array([c.acceleration for c in robot.channels])
         # Setting out from rest, or stopping, changes the speed by stride / period in one period.
-        self.stride = np.minimum(velocity, acceleration * self.period_s) * self.period_s
+        self.stride = np.minimum(velocity, acceleration * period_s) * period_s
 
     @property
     def tool_m(self) -> np.ndarray:
@@ -43,6 +42,11 @@ class Motion:
         """Measured channel positions, shape (u,)."""
         return self.world.data.qpos[self.world.joint_qpos].copy()
 
+    def opened(self, share: float) -> float:
+        """Return how far the hand is open, in channel units, at a share of its range."""
+        hand = self.world.robot.gripper
+        return hand.closed + share * (hand.open - hand.closed)
+
     def solve(self, pos_m: np.ndarray, yaw_rad: float | None = None) -> np.ndarray:
         """Return channel positions with the tool at `pos_m` and the hand at the current opening."""
         goal = solve(self.world.robot, self.measured, pos_m, yaw_rad)
@@ -50,12 +54,7 @@ class Motion:
         return goal
 
     def toward(
-        self,
-        pos_m: np.ndarray,
-        yaw_rad: float | None = None,
-        *,
-        clearance_m: float = 0.0,
-        speed_m_s: float | None = None,
+        self, pos_m: np.ndarray, yaw_rad: float | None = None, *, clearance_m: float = 0.0
     ) -> np.ndarray:
         """Return the one action that heads for `pos_m`: straight, slowing down near it.
 
@@ -63,7 +62,6 @@ class Motion:
             pos_m: Goal of the tool, world frame, metres.
             yaw_rad: As in `solve`.
             clearance_m: Height to keep above the goal until the tool is over it.
-            speed_m_s: Speed far from the goal; None takes the motion's own.
         """
         tool = self.tool_m
         goal = np.array(pos_m, np.float64)
@@ -72,8 +70,7 @@ class Motion:
         goal[2] += clearance_m * float(np.clip((aside - 0.006) / 0.03, 0.0, 1.0))
         offset = goal - tool
         distance = float(np.linalg.norm(offset))
-        full = (self.speed_m_s if speed_m_s is None else speed_m_s) * self.period_s
-        step = min(full, max(0.7 * distance, 0.012))
+        step = min(self._step_m, max(0.7 * distance, 0.012))
         if step < distance:
             goal = tool + offset * (step / distance)
         return self._limited(self.solve(goal, yaw_rad))
@@ -96,7 +93,6 @@ class Motion:
         yaw_rad: float | None = None,
         *,
         clearance_m: float = 0.0,
-        speed_m_s: float | None = None,
         tolerance_m: float = 0.006,
         max_steps: int = 40,
     ) -> Iterator[np.ndarray]:
@@ -104,7 +100,7 @@ class Motion:
         for _ in range(max_steps):
             if np.linalg.norm(self.tool_m - pos_m) < tolerance_m:
                 return
-            yield self.toward(pos_m, yaw_rad, clearance_m=clearance_m, speed_m_s=speed_m_s)
+            yield self.toward(pos_m, yaw_rad, clearance_m=clearance_m)
 
     def grip(self, opening: float, max_steps: int = 12) -> Iterator[np.ndarray]:
         """Yield actions that open or close the hand, until it is there or a grasp stops it.
@@ -129,14 +125,20 @@ class Motion:
         for _ in range(steps):
             yield self._limited(hold)
 
-    def press(
-        self, pos_m: np.ndarray, *, clearance_m: float = 0.05, depth_m: float = 0.01
+    def hover(
+        self, pos_m: np.ndarray, yaw_rad: float | None = None, *, max_steps: int = 40
     ) -> Iterator[np.ndarray]:
-        """Yield actions that come down on `pos_m`, hand closed, and push `depth_m` into it."""
+        """Yield actions that go to `pos_m` and stay there for 15 steps."""
+        yield from self.move(pos_m, yaw_rad, max_steps=max_steps)
+        for _ in range(15):
+            yield self.toward(pos_m, yaw_rad)
+
+    def press(self, pos_m: np.ndarray, *, clearance_m: float = 0.05) -> Iterator[np.ndarray]:
+        """Yield actions that come down on `pos_m`, hand closed, and push a centimetre into it."""
         self.opening = self.world.robot.gripper.closed
         yield from self.move(pos_m, clearance_m=clearance_m)
-        below = np.asarray(pos_m) - np.array([0.0, 0.0, depth_m])
-        yield from self.move(below, tolerance_m=0.3 * depth_m, max_steps=4)
+        below = np.asarray(pos_m) - np.array([0.0, 0.0, DEPTH_M])
+        yield from self.move(below, tolerance_m=0.3 * DEPTH_M, max_steps=4)
 
 
 def grasp_yaw(pos_m: np.ndarray, object_yaw_rad: float) -> float:

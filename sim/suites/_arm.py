@@ -39,6 +39,7 @@ def channels(
 def arm(
     name: str, channels: tuple[Channel, ...], control_hz: float, gripper: Gripper,
     cameras: dict[str, float], home: tuple[float, ...] | None = None,
+    size_px: tuple[int, int] = (96, 96),
 ) -> RobotSpec:  # fmt: skip
     """Return the description of a suite's arm.
 
@@ -51,18 +52,28 @@ def arm(
         gripper: Its hand.
         cameras: Name -> vertical field of view in degrees, in view order.
         home: The command that keeps it still with an open hand; None: zeros.
+        size_px: Height and width of images.
     """
     rest = tuple(gripper.open if c.name == gripper.channel else 0.0 for c in channels)
     return RobotSpec(
         name=name, channels=channels, gripper=gripper, home=rest if home is None else home,
         cameras=tuple(
             CameraSpec(
-                name=camera, body="world", pos_m=(0.0,) * 3, target_m=(0.0,) * 3, fovy_deg=fovy
+                name=camera, body="world", pos_m=(0.0,) * 3, target_m=(0.0,) * 3, fovy_deg=fovy,
+                height_px=size_px[0], width_px=size_px[1],
             )
             for camera, fovy in cameras.items()
         ),
         control_hz=control_hz, mjcf="",
     )  # fmt: skip
+
+
+def panda(name: str) -> RobotSpec:
+    """Return a Panda that robosuite moves by its hand, 20 times a second."""
+    names = ("dx", "dy", "dz", "droll", "dpitch", "dyaw", "grip")
+    hand = Gripper(channel="grip", open=-1.0, closed=1.0)
+    cameras = {"agentview": 45.0, "robot0_eye_in_hand": 75.0}
+    return arm(name, channels(names, 20.0), 20.0, hand, cameras)
 
 
 def announced(name: str, description: dict[str, Any]) -> RobotSpec:
@@ -80,19 +91,8 @@ def announced(name: str, description: dict[str, Any]) -> RobotSpec:
         )
     )
     last = arm_channels[-1]
-    _, height, width, _ = description["image_shape"]
-    return RobotSpec(
-        name=name,
-        channels=arm_channels,
-        gripper=Gripper(channel=last.name, open=last.high, closed=last.low),
-        home=tuple(min(max(0.0, c.low), c.high) for c in arm_channels),
-        cameras=tuple(
-            CameraSpec(
-                name=camera, body="world", pos_m=(0.0,) * 3, target_m=(0.0,) * 3, fovy_deg=45.0,
-                width_px=width, height_px=height,
-            )
-            for camera in description["cameras"]
-        ),
-        control_hz=rate,
-        mjcf="",
-    )  # fmt: skip
+    hand = Gripper(channel=last.name, open=last.high, closed=last.low)
+    cameras = dict.fromkeys(description["cameras"], 45.0)
+    home = tuple(min(max(0.0, c.low), c.high) for c in arm_channels)
+    size_px = tuple(description["image_shape"][1:3])
+    return arm(name, arm_channels, rate, hand, cameras, home, size_px)

@@ -23,14 +23,12 @@ class Suite(Protocol):
 
     def adapter(self) -> Path:
         """Return the file with `open_adapter` that drives its simulator."""
-        ...
 
     def options(self) -> dict[str, Any]:
         """Return the options of the adapter's `World` as JSON.
 
         The backend adds `rows`, `num_envs` and `randomize`.
         """
-        ...
 
     def python(self) -> Path | None:
         """Return the interpreter of the simulator; None for this process.
@@ -38,15 +36,9 @@ class Suite(Protocol):
         Raises:
             ValueError: its environment is not installed.
         """
-        ...
-
-    def environ(self) -> dict[str, str]:
-        """Return additional environment variables of its process."""
-        ...
 
     def arm(self) -> RobotSpec:
         """Return the arm; `mjcf` is "", since the simulator brings its model."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,10 +55,6 @@ class SuiteConfig(PluginConfig):
     def options(self) -> dict[str, Any]:
         """Return the name of the task as the option `task`."""
         return {"task": self.name}
-
-    def environ(self) -> dict[str, str]:
-        """Return nothing."""
-        return {}
 
 
 @functools.lru_cache(maxsize=16)

@@ -6,13 +6,11 @@ those of the joints.
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import ClassVar
 
 from sim.env_server.suite_installs import Environment
 from sim.suites._arm import arm, channels
 from sim.suites._installed import InstalledConfig
-from vla.contracts.specs import Channel, Gripper, RobotSpec
+from vla.contracts.specs import Channel, Gripper
 
 ENVIRONMENT = Environment(
     pythons=("3.11", "3.12"),
@@ -73,6 +71,7 @@ ARM = arm(
     {"top": 78.0, "angle": 78.0},
     home=HOME * 2,
 )
+"""Both arms; `gripper` is the right one's, which grasps first."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,9 +80,3 @@ class Config(InstalledConfig):
 
     name: str = "transfer_cube"
     """Name of the task (see `vla env list`)."""
-
-    tasks: ClassVar[Mapping[str, str]] = TASKS
-
-    def arm(self) -> RobotSpec:
-        """Return both arms; `gripper` is the right one's, which grasps first."""
-        return ARM

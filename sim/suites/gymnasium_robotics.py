@@ -5,13 +5,11 @@ its opening in [0, 1]. The hands, mazes and kitchen of the package are left out.
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import ClassVar
 
 from sim.env_server.suite_installs import Environment
 from sim.suites._arm import arm, channels
 from sim.suites._installed import InstalledConfig
-from vla.contracts.specs import Gripper, RobotSpec
+from vla.contracts.specs import Gripper
 
 ENVIRONMENT = Environment(
     pythons=("3.11", "3.12"),
@@ -52,9 +50,3 @@ class Config(InstalledConfig):
 
     name: str = "FetchPush-v4"
     """Name of the task (see `vla env list`)."""
-
-    tasks: ClassVar[Mapping[str, str]] = TASKS
-
-    def arm(self) -> RobotSpec:
-        """Return Fetch's arm, moved by its hand."""
-        return ARM

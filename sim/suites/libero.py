@@ -7,13 +7,10 @@ those of robosuite.
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import ClassVar
 
 from sim.env_server.suite_installs import Environment
-from sim.suites._arm import arm, channels
+from sim.suites._arm import panda
 from sim.suites._installed import InstalledConfig
-from vla.contracts.specs import Gripper, RobotSpec
 
 ENVIRONMENT = Environment(
     pythons=("3.11",),
@@ -38,15 +35,8 @@ TASKS = {f"{part}-{i}": "" for part, count in PARTS.items() for i in range(count
 
 HAS_EXPERT = False
 PACKAGE = "hf-libero"
-CONTROL_HZ = 20.0
 
-ARM = arm(
-    "libero_panda",
-    channels(("dx", "dy", "dz", "droll", "dpitch", "dyaw", "grip"), CONTROL_HZ),
-    CONTROL_HZ,
-    Gripper(channel="grip", open=-1.0, closed=1.0),
-    {"agentview": 45.0, "robot0_eye_in_hand": 75.0},
-)
+ARM = panda("libero_panda")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,9 +45,3 @@ class Config(InstalledConfig):
 
     name: str = "spatial-0"
     """Part and number of the task."""
-
-    tasks: ClassVar[Mapping[str, str]] = TASKS
-
-    def arm(self) -> RobotSpec:
-        """Return a Panda, moved by its hand."""
-        return ARM

@@ -5,13 +5,12 @@ is the hand's position in metres and its opening in [0, 1].
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from sim.env_server.suite_installs import Environment
 from sim.suites._arm import arm, channels
 from sim.suites._installed import InstalledConfig
-from vla.contracts.specs import Gripper, RobotSpec
+from vla.contracts.specs import Gripper
 
 ENVIRONMENT = Environment(
     pythons=("3.11", "3.12"),
@@ -100,12 +99,6 @@ class Config(InstalledConfig):
     draw: bool = True
     """Whether to render images; black ones cost nothing."""
 
-    tasks: ClassVar[Mapping[str, str]] = TASKS
-
     def options(self) -> dict[str, Any]:
         """Return task, instruction and whether to render."""
         return {**super().options(), "draw": self.draw}
-
-    def arm(self) -> RobotSpec:
-        """Return MetaWorld's Sawyer, moved by its hand."""
-        return ARM

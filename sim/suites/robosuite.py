@@ -6,13 +6,10 @@ two arms and `Wipe`, whose hand has no fingers, are left out.
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import ClassVar
 
 from sim.env_server.suite_installs import Environment
-from sim.suites._arm import arm, channels
+from sim.suites._arm import panda
 from sim.suites._installed import InstalledConfig
-from vla.contracts.specs import Gripper, RobotSpec
 
 ENVIRONMENT = Environment(
     pythons=("3.11",),
@@ -43,15 +40,8 @@ TASKS = {
 
 HAS_EXPERT = False
 PACKAGE = "robosuite"
-CONTROL_HZ = 20.0
 
-ARM = arm(
-    "robosuite_panda",
-    channels(("dx", "dy", "dz", "droll", "dpitch", "dyaw", "grip"), CONTROL_HZ),
-    CONTROL_HZ,
-    Gripper(channel="grip", open=-1.0, closed=1.0),
-    {"agentview": 45.0, "robot0_eye_in_hand": 75.0},
-)
+ARM = panda("robosuite_panda")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,9 +50,3 @@ class Config(InstalledConfig):
 
     name: str = "Lift"
     """Name of the task (see `vla env list`)."""
-
-    tasks: ClassVar[Mapping[str, str]] = TASKS
-
-    def arm(self) -> RobotSpec:
-        """Return a Panda, moved by its hand."""
-        return ARM

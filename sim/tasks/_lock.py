@@ -7,11 +7,13 @@ least two decisions of blank before go let old action chunks run out.
 
 import dataclasses
 import math
+from collections.abc import Iterator
+from typing import Generic, TypeVar
 
 import mujoco
 import numpy as np
 
-from sim.core.task import Rows, Worlds
+from sim.core.task import Rows, World, Worlds
 from vla.contracts.config import PluginConfig, validate_min
 from vla.contracts.specs import RobotSpec
 from vla.contracts.types import Array
@@ -87,6 +89,32 @@ class MemoryTaskConfig(PluginConfig):
         return self.decision_steps * math.ceil(latest / self.decision_steps)
 
 
+C = TypeVar("C", bound=MemoryTaskConfig)
+
+
+class LockedTask(Generic[C]):
+    """What memory tasks share: the arm is held at home until go."""
+
+    def __init__(self, config: C, robot: RobotSpec, *, cue_steps: int, colours: int) -> None:
+        """Build for a robot, with a cue of `cue_steps` control steps and `colours` lamp colours."""
+        self.config = config
+        self.robot = robot
+        self.max_episode_steps = config.act_steps + config.longest_go(cue_steps)
+        self._home = np.array(robot.home)
+        self._palette = np.array(list(PALETTE.values())[:colours])
+
+    def control(self, worlds: Worlds, action: np.ndarray) -> np.ndarray:
+        """Hold the arm at home until go."""
+        free = worlds.steps >= worlds.episode.schedule.go
+        return np.where(free[:, None], action, self._home)
+
+    def wait(self, world: World) -> Iterator[np.ndarray]:
+        """Yield home until go."""
+        go = world.episode.schedule.go
+        while world.steps < go:
+            yield self._home
+
+
 def draw_schedule(
     rng: np.random.Generator, config: MemoryTaskConfig, *, cue_steps: int, colours: int
 ) -> Schedule:
@@ -128,12 +156,6 @@ def add_lamp(scene: mujoco.MjSpec, name: str, xy_m: tuple[float, float], half_m:
     )
 
 
-def locked(worlds: Worlds, action: np.ndarray, home: np.ndarray) -> np.ndarray:
-    """Return the actions f64 [n, u] to apply: home, f64 [u], until go."""
-    free = worlds.steps >= worlds.episode.schedule.go
-    return np.where(free[:, None], action, home)
-
-
 def cued(choices: np.ndarray, cue: np.ndarray) -> np.ndarray:
     """Return from choices [n, K, ...] the choice that each world's cue, i64 [n], names."""
     return choices[np.arange(len(cue)), cue]
@@ -160,8 +182,3 @@ def arc(
     points = radius_m * np.stack([np.cos(angle), np.sin(angle), np.zeros(count)], axis=1)
     points[:, :2] += rng.uniform(-jitter_m, jitter_m, size=(count, 2))
     return points
-
-
-def palette_array(count: int) -> np.ndarray:
-    """Return the first `count` palette colours, shape (count, 3)."""
-    return np.array(list(PALETTE.values())[:count])

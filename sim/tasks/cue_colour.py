@@ -45,11 +45,7 @@ class Config(_lock.MemoryTaskConfig):
     """Control steps for which the lamp shows its colour, at least 16."""
 
     def build(self, robot: RobotSpec) -> "CueColour":
-        """Return the task for a robot.
-
-        Raises:
-            ValueError: a field is out of range.
-        """
+        """Return the task for a robot; raise ValueError if a field is out of range."""
         if not 2 <= self.choices <= len(_lock.PALETTE):
             raise ValueError(f"choices: got {self.choices}, expected 2 to {len(_lock.PALETTE)}")
         self.check_timing()
@@ -72,18 +68,14 @@ class Episode:
     """Distance of the tool from the right button at go."""
 
 
-class CueColour:
+class CueColour(_lock.LockedTask[Config]):
     """Satisfies `sim.core.task.Task`."""
 
+    instructions = INSTRUCTIONS
+    variants = ("wrong_object", "near_miss", "hover")
+
     def __init__(self, config: Config, robot: RobotSpec) -> None:
-        """Build for a robot; `Config.build` has checked the configuration."""
-        self.config = config
-        self.robot = robot
-        self.instructions = INSTRUCTIONS
-        self.variants = ("wrong_object", "near_miss", "hover")
-        self.max_episode_steps = config.act_steps + config.longest_go(config.cue_steps)
-        self._home = np.array(robot.home)
-        self._palette = _lock.palette_array(config.choices)
+        super().__init__(config, robot, cue_steps=config.cue_steps, colours=config.choices)
 
     def build(self, scene: mujoco.MjSpec) -> None:
         """Add lamp, side lamp and buttons; buttons wait under the floor."""
@@ -109,7 +101,7 @@ class CueColour:
         )
         near, far = self.robot.reach_m
         radius_m = near + 0.65 * (far - near)
-        # Many buttons move closer together, lest the outer ones stand before the lamps.
+        # Many buttons move closer together: the outer ones must not hide the lamps.
         spacing_m = min(SPACING_M, WIDEST_RAD * radius_m / (config.choices - 1))
         buttons = _lock.arc(rng, radius_m, config.choices, spacing_m, JITTER_M)
         buttons[:, 2] = BUTTON_HALF_HEIGHT_M
@@ -118,10 +110,6 @@ class CueColour:
         world.instruction = INSTRUCTIONS[int(rng.integers(len(INSTRUCTIONS)))]
         world.time_limit = schedule.go + config.act_steps
         self._light(world.as_batch, True)
-
-    def control(self, worlds: Worlds, action: np.ndarray) -> np.ndarray:
-        """Hold the arm at home until go."""
-        return _lock.locked(worlds, action, self._home)
 
     def advance(self, worlds: Worlds) -> None:
         """Keep the lock, light the lamps, show the buttons at go, then watch for a touch."""
@@ -161,9 +149,7 @@ class CueColour:
     def script(self, world: World, variant: str) -> Iterator[np.ndarray]:
         """Wait for go, then press the right button; the variants press wrong or not at all."""
         episode = world.episode
-        home = np.array(self.robot.home)
-        while world.steps < episode.schedule.go:
-            yield home
+        yield from self.wait(world)
         motion = Motion(world)
         if self.config.choices > ROOMY_CHOICES:
             motion.opening = self.robot.gripper.closed  # an open hand would touch two buttons
@@ -171,11 +157,9 @@ class CueColour:
         button = episode.buttons_m[target]
         if variant == "hover":
             above = button + (0.0, 0.0, 0.05)
-            yield from motion.move(above, max_steps=12)
-            for _ in range(15):
-                yield motion.toward(above)
+            yield from motion.hover(above, max_steps=12)
         elif variant == "near_miss":
-            # SiblingFinder it, on the far side: its neighbours stand to the left and right.
+            # Miss it on the far side: its neighbours stand to the left and right.
             beside = button * (1.0 + 0.055 / np.linalg.norm(button[:2]))
             yield from motion.press(beside, clearance_m=0.06)
             yield from motion.wait(4)

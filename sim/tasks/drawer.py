@@ -40,11 +40,7 @@ class Config(PluginConfig):
     """Largest angle of the cabinet off straight ahead."""
 
     def build(self, robot: RobotSpec) -> "Drawer":
-        """Return the task for a robot.
-
-        Raises:
-            ValueError: a field is out of range.
-        """
+        """Return the task for a robot; raise ValueError if a field is out of range."""
         if not 0.0 < self.open_m < TRAVEL_M:
             raise ValueError(f"open_m: got {self.open_m}, expected more than 0, below {TRAVEL_M}")
         return Drawer(self, robot)
@@ -60,19 +56,12 @@ class Episode:
     """Distance of the tool from the handle at the start."""
 
 
-class Drawer(Unlocked):
+class Drawer(Unlocked[Config]):
     """Satisfies `sim.core.task.Task`."""
 
     max_episode_steps = 70
     instructions = WORDINGS
     variants = ("slip", "undo", "near_miss", "hover")
-
-    def __init__(self, config: Config, robot: RobotSpec) -> None:
-        """Build for a robot; `Config.build` has checked the configuration."""
-        self.config = config
-        self.robot = robot
-        hand = robot.gripper
-        self._wide = hand.closed + 0.75 * (hand.open - hand.closed)
 
     def build(self, scene: mujoco.MjSpec) -> None:
         """Add a cabinet that opens towards -x of its own frame, and its drawer."""
@@ -133,15 +122,13 @@ class Drawer(Unlocked):
     def script(self, world: World, variant: str) -> Iterator[np.ndarray]:
         """Take the handle and pull; or lose it, stop short, close again, or never take it."""
         motion = Motion(world)
-        motion.opening = self._wide
+        motion.opening = motion.wide
         handle = world.as_batch.geom_pos_m("handle")[0].copy()
         out = world.episode.out
         yaw = float(np.arctan2(-out[1], -out[0]))
         if variant == "hover":
             above = handle + (0.0, 0.0, world.rng.uniform(0.05, 0.06))
-            yield from motion.move(above, yaw)
-            for _ in range(15):
-                yield motion.toward(above, yaw)
+            yield from motion.hover(above, yaw)
             return
         # From the arm's side, or the fingers would come down on the drawer's front.
         yield from motion.move(handle, yaw, clearance_m=0.05)
@@ -153,13 +140,13 @@ class Drawer(Unlocked):
         else:
             yield from motion.move(handle + out * (TRAVEL_M - 0.005), yaw, tolerance_m=0.012)
         if variant == "slip":
-            motion.opening = self._wide
+            motion.opening = motion.wide
             yield from motion.wait(3)
             yield from motion.move(goal + (0.0, 0.0, 0.04), tolerance_m=0.015)
             yield from motion.move(goal + out * 0.04 + (0.0, 0.0, 0.04), tolerance_m=0.015)
         elif variant == "undo":
             yield from motion.move(handle, yaw, tolerance_m=0.012)
-            yield from motion.grip(self._wide)
+            yield from motion.grip(motion.wide)
         yield from motion.wait(4)
 
     def _reach_m(self, worlds: Worlds) -> np.ndarray:

@@ -40,11 +40,7 @@ class Config(PluginConfig):
     """Largest rotation of a cube against the table's edges."""
 
     def build(self, robot: RobotSpec) -> "PickPlace":
-        """Return the task for a robot.
-
-        Raises:
-            ValueError: a field is out of range.
-        """
+        """Return the task for a robot; raise ValueError if a field is out of range."""
         if self.distractors not in (0, 1):
             raise ValueError(f"distractors: got {self.distractors}, expected 0 or 1")
         if not 0.0 <= self.yaw_rad <= np.pi:
@@ -64,20 +60,16 @@ class Episode:
     """Horizontal distance of the cube from the tray at the start."""
 
 
-class PickPlace(Unlocked):
+class PickPlace(Unlocked[Config]):
     """Satisfies `sim.core.task.Task`."""
 
+    instructions = tuple(w.format(c) for c in layout.COLOURS for w in WORDINGS)
     max_episode_steps = 100
 
     def __init__(self, config: Config, robot: RobotSpec) -> None:
-        """Build for a robot; `Config.build` has checked the configuration."""
-        self.config = config
-        self.robot = robot
-        self.instructions = tuple(w.format(c) for c in layout.COLOURS for w in WORDINGS)
+        super().__init__(config, robot)
         wrong = ("wrong_object",) if config.distractors else ()
         self.variants = ("drop", "slip", "undo", *wrong, "near_miss", "overshoot", "hover")
-        hand = robot.gripper
-        self._wide = hand.closed + 0.75 * (hand.open - hand.closed)
 
     def build(self, scene: mujoco.MjSpec) -> None:
         """Add the tray and the cubes."""
@@ -175,7 +167,7 @@ class PickPlace(Unlocked):
             yield from self._place(motion, start)
 
     def _pick(self, motion: Motion, cube: str) -> Iterator[np.ndarray]:
-        motion.opening = self._wide
+        motion.opening = motion.wide
         pos = layout.block_pos_m(motion.world, cube)
         yaw = grasp_yaw(pos, layout.block_yaw_rad(motion.world, cube))
         yield from motion.move(pos, yaw, clearance_m=0.05)
@@ -187,7 +179,7 @@ class PickPlace(Unlocked):
 
     def _place(self, motion: Motion, goal: np.ndarray) -> Iterator[np.ndarray]:
         yield from motion.move(goal + (0.0, 0.0, HALF_M + 0.003))
-        yield from motion.grip(self._wide)
+        yield from motion.grip(motion.wide)
         yield from motion.move(goal + (0.0, 0.0, HALF_M + LIFT_M), tolerance_m=0.015)
         yield from motion.wait(2)
 
@@ -197,11 +189,10 @@ class PickPlace(Unlocked):
         """Let go in mid-air: stop there ("drop"), or go on as if nothing had happened ("slip")."""
         yield from self._carry(motion, where * (1, 1, 0))
         if variant == "drop":
-            yield from motion.grip(self._wide)
+            yield from motion.grip(motion.wide)
             yield from motion.wait(8)
             return
-        hand = self.robot.gripper
-        motion.opening = hand.closed + 0.6 * (hand.open - hand.closed)
+        motion.opening = motion.opened(0.6)
         yield from motion.wait(2)
         yield from self._carry(motion, goal)
         yield from motion.move(goal + (0.0, 0.0, HALF_M))
@@ -209,12 +200,10 @@ class PickPlace(Unlocked):
 
     def _hover(self, motion: Motion, cube: str) -> Iterator[np.ndarray]:
         """Stay above the cube, open, and never go down."""
-        motion.opening = self._wide
+        motion.opening = motion.wide
         above = layout.block_pos_m(motion.world, cube)
         above[2] = HALF_M + motion.world.rng.uniform(0.045, 0.06)
-        yield from motion.move(above)
-        for _ in range(15):
-            yield motion.toward(above)
+        yield from motion.hover(above)
 
     def _on_tray(self, worlds: Worlds) -> np.ndarray:
         offset = worlds.body_pos_m(CUBES[0]) - worlds.episode.tray_m

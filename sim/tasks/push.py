@@ -42,11 +42,7 @@ class Config(PluginConfig):
     """Largest distance of the block's centre from the disc's."""
 
     def build(self, robot: RobotSpec) -> "Push":
-        """Return the task for a robot.
-
-        Raises:
-            ValueError: a field is out of range.
-        """
+        """Return the task for a robot; raise ValueError if a field is out of range."""
         low, high = self.distance_m
         if not self.tolerance_m < low <= high:
             raise ValueError(
@@ -68,20 +64,12 @@ class Episode:
     """Distance of the block from the disc at the start."""
 
 
-class Push(Unlocked):
+class Push(Unlocked[Config]):
     """Satisfies `sim.core.task.Task`."""
 
+    instructions = tuple(w.format(c) for c in layout.COLOURS for w in WORDINGS)
     max_episode_steps = 80
     variants = ("undo", "near_miss", "overshoot", "hover")
-
-    def __init__(self, config: Config, robot: RobotSpec) -> None:
-        """Build for a robot; `Config.build` has checked the configuration."""
-        self.config = config
-        self.robot = robot
-        self.instructions = tuple(w.format(c) for c in layout.COLOURS for w in WORDINGS)
-        hand = robot.gripper
-        self._narrow = hand.closed + 0.2 * (hand.open - hand.closed)
-        self._wide = hand.closed + 0.75 * (hand.open - hand.closed)
 
     def build(self, scene: mujoco.MjSpec) -> None:
         """Add the disc and the block."""
@@ -143,7 +131,7 @@ class Push(Unlocked):
             goal = goal - way * world.rng.uniform(1.4, 1.8) * self.config.tolerance_m
         elif variant == "overshoot":
             goal = goal + way * 0.04
-        # What lies beside the disc or beyond it, because somebody pushed it there, is pulled back.
+        # A block that was pushed beside the disc or beyond it is pulled back.
         if np.dot(way, start) < 0.5 * np.linalg.norm(start):
             yield from self._drag(motion, goal)
         else:
@@ -155,7 +143,7 @@ class Push(Unlocked):
         yield from motion.wait(4)
 
     def _push(self, motion: Motion, goal: np.ndarray) -> Iterator[np.ndarray]:
-        motion.opening = self._narrow
+        motion.opening = motion.opened(0.2)
         block = layout.block_pos_m(motion.world, "block")[:2]
         way = (goal - block) / np.linalg.norm(goal - block)
         # The fingers side by side, so that the block touches both and does not turn.
@@ -174,14 +162,14 @@ class Push(Unlocked):
 
     def _drag(self, motion: Motion, goal: np.ndarray) -> Iterator[np.ndarray]:
         """Take hold of the block from above and pull it over the table."""
-        motion.opening = self._wide
+        motion.opening = motion.wide
         yield from self._rise(motion)
         block = layout.block_pos_m(motion.world, "block")
         yaw = grasp_yaw(block, layout.block_yaw_rad(motion.world, "block"))
         yield from motion.move(block, yaw, clearance_m=0.05)
         yield from motion.grip(self.robot.gripper.closed)
         yield from motion.move(np.array([*goal, block[2] + 0.001]))
-        yield from motion.grip(self._wide)
+        yield from motion.grip(motion.wide)
 
     def _rise(self, motion: Motion) -> Iterator[np.ndarray]:
         """Lift a low hand above the block, so that it does not sweep it aside on its way."""
@@ -191,9 +179,7 @@ class Push(Unlocked):
     def _hover(self, motion: Motion) -> Iterator[np.ndarray]:
         above = layout.block_pos_m(motion.world, "block")
         above[2] += motion.world.rng.uniform(0.045, 0.06)
-        yield from motion.move(above)
-        for _ in range(15):
-            yield motion.toward(above)
+        yield from motion.hover(above)
 
     def _reach_m(self, worlds: Worlds) -> np.ndarray:
         return rewards.length(worlds.tool_m - worlds.body_pos_m("block"))

@@ -52,11 +52,7 @@ class Config(_lock.MemoryTaskConfig):
     """Control steps from go to the time limit."""
 
     def build(self, robot: RobotSpec) -> "PutBack":
-        """Return the task for a robot.
-
-        Raises:
-            ValueError: a field is out of range.
-        """
+        """Return the task for a robot; raise ValueError if a field is out of range."""
         if not 2 <= self.choices <= 5:
             raise ValueError(f"choices: got {self.choices}, expected 2 to 5")
         if self.delay_steps[1] == 0:
@@ -70,7 +66,7 @@ class Episode:
     """What happens in one episode; in many, with a leading axis on every field."""
 
     cue: Array
-    """Index of the block's own place."""
+    """Index of the block's original place."""
     schedule: _lock.Schedule
     """When the block is shown at its place, when distractors and go come."""
     places_m: np.ndarray
@@ -85,23 +81,14 @@ class Episode:
     """Distance of the tool from the block at go."""
 
 
-class PutBack:
+class PutBack(_lock.LockedTask[Config]):
     """Satisfies `sim.core.task.Task`."""
 
+    instructions = INSTRUCTIONS
     variants = ("drop", "wrong_object", "hover")
 
     def __init__(self, config: Config, robot: RobotSpec) -> None:
-        """Build for a robot; `Config.build` has checked the configuration."""
-        self.config = config
-        self.robot = robot
-        self.instructions = INSTRUCTIONS
-        self.max_episode_steps = config.act_steps + config.longest_go(
-            config.cue_steps + 2 * CARRY_STEPS
-        )
-        hand = robot.gripper
-        self._wide = hand.closed + 0.75 * (hand.open - hand.closed)
-        self._home = np.array(robot.home)
-        self._palette = _lock.palette_array(4)
+        super().__init__(config, robot, cue_steps=config.cue_steps + 2 * CARRY_STEPS, colours=4)
 
     def build(self, scene: mujoco.MjSpec) -> None:
         """Add the places, the block and the side lamp."""
@@ -133,10 +120,6 @@ class PutBack:
         self._furnish(world.as_batch, True)
         self._show(world.as_batch, True)
 
-    def control(self, worlds: Worlds, action: np.ndarray) -> np.ndarray:
-        """Hold the arm at home until go."""
-        return _lock.locked(worlds, action, self._home)
-
     def advance(self, worlds: Worlds) -> None:
         """Keep the lock and carry the block until go, then watch where it is set down."""
         episode, go = worlds.episode, worlds.episode.schedule.go
@@ -153,7 +136,7 @@ class PutBack:
             worlds.refresh()
 
     def success(self, worlds: Worlds) -> np.ndarray:
-        """True once the block lies on its own place, untouched, and was on no other before."""
+        """True once the block lies on its original place, untouched, and was on no other before."""
         cue = worlds.episode.cue
         chosen = worlds.episode.chosen == cue
         if not chosen.any():
@@ -196,18 +179,14 @@ class PutBack:
     def script(self, world: World, variant: str) -> Iterator[np.ndarray]:
         """Wait for go, take the block, put it back; the variants go wrong as their names say."""
         episode = world.episode
-        home = np.array(self.robot.home)
-        while world.steps < episode.schedule.go:
-            yield home
+        yield from self.wait(world)
         motion = Motion(world)
-        motion.opening = self._wide
+        motion.opening = motion.wide
         block = layout.block_pos_m(world, "block")
         yaw = grasp_yaw(block, layout.block_yaw_rad(world, "block"))
         if variant == "hover":
             above = block + (0.0, 0.0, 0.05)
-            yield from motion.move(above, yaw, max_steps=12)
-            for _ in range(15):
-                yield motion.toward(above, yaw)
+            yield from motion.hover(above, yaw, max_steps=12)
             return
         yield from motion.move(block, yaw, clearance_m=0.05)
         yield from motion.grip(self.robot.gripper.closed)
@@ -217,17 +196,17 @@ class PutBack:
         if variant == "drop":
             half_way = 0.5 * (block + goal) * (1.0, 1.0, 0.0)
             yield from motion.move(half_way + (0.0, 0.0, HALF_M + LIFT_M), tolerance_m=0.012)
-            yield from motion.grip(self._wide)
+            yield from motion.grip(motion.wide)
             yield from motion.wait(8)
             return
         yield from motion.move(goal + (0.0, 0.0, HALF_M + LIFT_M), tolerance_m=0.012)
         yield from motion.move(goal + (0.0, 0.0, HALF_M + 0.003))
-        yield from motion.grip(self._wide)
+        yield from motion.grip(motion.wide)
         yield from motion.move(goal + (0.0, 0.0, HALF_M + LIFT_M), tolerance_m=0.015)
         yield from motion.wait(2)
 
     def _go(self, worlds: Worlds, rows: np.ndarray) -> None:
-        """Set everything to a state that does not depend on the block's own place."""
+        """Set everything to a state that does not depend on the block's original place."""
         worlds.go_home(rows)
         self._furnish(worlds, rows)
         centre_m = worlds.episode.centre_m

@@ -37,11 +37,7 @@ class Config(PluginConfig):
     """Largest distance of the tool from the centre of the ball."""
 
     def build(self, robot: RobotSpec) -> "Reach":
-        """Return the task for a robot.
-
-        Raises:
-            ValueError: a field is out of range.
-        """
+        """Return the task for a robot; raise ValueError if a field is out of range."""
         if self.distractors not in (0, 1):
             raise ValueError(f"distractors: got {self.distractors}, expected 0 or 1")
         if self.tolerance_m <= 0.0:
@@ -61,16 +57,14 @@ class Episode:
     """Control steps for which the tool has been at the ball."""
 
 
-class Reach(Unlocked):
+class Reach(Unlocked[Config]):
     """Satisfies `sim.core.task.Task`."""
 
+    instructions = tuple(w.format(c) for c in layout.COLOURS for w in WORDINGS)
     max_episode_steps = 40
 
     def __init__(self, config: Config, robot: RobotSpec) -> None:
-        """Build for a robot; `Config.build` has checked the configuration."""
-        self.config = config
-        self.robot = robot
-        self.instructions = tuple(w.format(c) for c in layout.COLOURS for w in WORDINGS)
+        super().__init__(config, robot)
         wrong = ("wrong_object",) if config.distractors else ()
         self.variants = ("undo", *wrong, "near_miss", "overshoot", "hover")
 

@@ -31,24 +31,17 @@ class EnvSlice:
         """Seconds spent on rendering so far."""
         self._seeds = [0] * len(rows)
 
-    def reset(self, seed: int) -> None:
-        """Start episode i in row i."""
-        self._seeds = [seed] * len(self._rows)
-        for row, world, expert in zip(self._rows, self._worlds, self._experts, strict=True):
-            expert.release()
-            world.reset(seed, row)
-        self._observe("", range(len(self._worlds)))
-
     def begin(self, rows: np.ndarray, seed: np.ndarray, index: np.ndarray) -> None:
         """Start other episodes in the rows of this slice; all arguments are i64 of one shape."""
-        ours = [(int(r), int(s), int(i)) for r, s, i in zip(rows, seed, index, strict=True)
-                if int(r) in self._rows]  # fmt: skip
-        mine = [self._rows.index(row) for row, _, _ in ours]
-        for i, (_, seed_of_row, number) in zip(mine, ours, strict=True):
-            self._seeds[i] = seed_of_row
-            self._experts[i].release()
-            self._worlds[i].reset(seed_of_row, number)
-        self._observe("", mine)
+        begun = []
+        for row, *episode in zip(rows.tolist(), seed.tolist(), index.tolist(), strict=True):
+            if row in self._rows:
+                i = self._rows.index(row)
+                begun.append(i)
+                self._seeds[i] = episode[0]
+                self._experts[i].release()
+                self._worlds[i].reset(*episode)
+        self._observe("", begun)
 
     def step(
         self,

@@ -22,11 +22,7 @@ class RealtimeWorld:
     """One arm and its episodes; after an episode's end the arm still moves, but nothing counts."""
 
     def __init__(self, scene: Scene, physics_hz: int) -> None:
-        """Make a world; call `begin` before the first tick.
-
-        Args:
-            scene: Compiled scene; only read.
-            physics_hz: Ticks in a second.
+        """Make a world of `physics_hz` ticks in a second; call `begin` before the first tick.
 
         Raises:
             ValueError: a tick is not a whole number of physics steps, or a control step of ticks.

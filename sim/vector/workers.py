@@ -14,12 +14,11 @@ from multiprocessing.shared_memory import SharedMemory
 import numpy as np
 
 from sim.core.scene import compile_scene
-from sim.core.step_buffers import Buffers, Layout, allocate, layout
+from sim.core.step_buffers import Buffers, layout
+from sim.env_server.worker import map_arrays, total_bytes
 from sim.vector.env_slice import EnvSlice
 from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
-
-ALIGNMENT = 64
 
 
 class Pool:
@@ -35,8 +34,8 @@ class Pool:
         """
         scene = compile_scene(task, robot)
         fields = layout(scene, num_envs)
-        self._memory = SharedMemory(create=True, size=_total_bytes(fields))
-        self.buffers = _map(self._memory, fields)
+        self._memory = SharedMemory(create=True, size=total_bytes(fields))
+        self.buffers = map_arrays(self._memory.buf, fields)
         context = multiprocessing.get_context("spawn")
         bounds = np.linspace(0, num_envs, count + 1).round().astype(int)
         self._pipes: list[Connection] = []
@@ -58,17 +57,9 @@ class Pool:
             self._processes.append(process)
         self._wait()
 
-    def reset(self, seed: int) -> None:
-        """Start episode i in row i."""
-        for pipe in self._pipes:
-            pipe.send(("reset", seed))
-        self._wait()
-
     def begin(self, rows: np.ndarray, seed: np.ndarray, index: np.ndarray) -> None:
         """Start other episodes in some rows."""
-        for pipe in self._pipes:
-            pipe.send(("begin", (rows, seed, index)))
-        self._wait()
+        self._call("begin", rows, seed, index)
 
     def step(
         self,
@@ -77,13 +68,16 @@ class Pool:
         frozen: np.ndarray | None = None,
     ) -> None:
         """Apply actions, f32 [num_envs, h, u]; see `EnvSlice.step`."""
-        for pipe in self._pipes:
-            pipe.send(("step", (actions, use_expert, frozen)))
-        self._wait()
+        self._call("step", actions, use_expert, frozen)
 
     def close(self) -> None:
         """End the processes and free the shared memory; the buffers are empty afterwards."""
         self._release()
+
+    def _call(self, command: str, *arguments: np.ndarray | None) -> None:
+        for pipe in self._pipes:
+            pipe.send((command, arguments))
+        self._wait()
 
     def _wait(self) -> None:
         for pipe, process in zip(self._pipes, self._processes, strict=True):
@@ -110,7 +104,7 @@ def _work(
     """Serve one share of the environments until the pool closes the pipe."""
     memory = SharedMemory(memory_name)
     scene = compile_scene(task, robot)
-    buffers = _map(memory, layout(scene, num_envs))
+    buffers = map_arrays(memory.buf, layout(scene, num_envs))
     try:
         _serve(pipe, EnvSlice(scene, buffers, rows, num_envs, vary=vary))
     except EOFError:
@@ -126,13 +120,11 @@ def _work(
 def _serve(pipe: Connection, envs: EnvSlice) -> None:
     pipe.send("")
     while True:
-        command, argument = pipe.recv()
-        if command == "reset":
-            envs.reset(argument)
-        elif command == "begin":
-            envs.begin(*argument)
+        command, arguments = pipe.recv()
+        if command == "begin":
+            envs.begin(*arguments)
         else:
-            envs.step(*argument)
+            envs.step(*arguments)
         pipe.send("")
 
 
@@ -146,24 +138,3 @@ def _release(
     buffers.clear()
     memory.close()
     memory.unlink()
-
-
-def _total_bytes(fields: Layout) -> int:
-    return sum(_aligned(int(np.prod(s)) * np.dtype(d).itemsize) for s, d in fields.values())
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
-
-
-def _map(memory: SharedMemory, fields: Layout) -> Buffers:
-    """Return the arrays of a layout within shared memory, one after the other."""
-    offset = 0
-
-    def take(size: int) -> memoryview:
-        nonlocal offset
-        start, offset = offset, offset + _aligned(size)
-        assert memory.buf is not None
-        return memory.buf[start : start + size]
-
-    return allocate(fields, take)

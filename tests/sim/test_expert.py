@@ -132,7 +132,7 @@ def test_pressing_pushes_below_the_surface(world: MujocoWorld) -> None:
     world.reset(0, 0)
     top = np.array([np.mean(world.robot.reach_m), 0.03, 0.03])
     motion = Motion(world)
-    for action in motion.press(top, depth_m=0.01):
+    for action in motion.press(top):
         world.step(action)
     assert motion.tool_m[2] < 0.025
     assert np.linalg.norm((motion.tool_m - top)[:2]) < 0.008

@@ -7,7 +7,7 @@ import pytest
 
 from sim.core.scene import compile_scene
 from sim.core.world import MujocoWorld
-from sim.core.worlds import ArrayWorlds, Fields, arrays_of, cut_out, row_of, stacked
+from sim.core.worlds import Fields, Worlds, arrays_of, cut_out, row_of, stacked
 from sim.tasks import cue_colour
 from sim.vec_env import load_robot, load_task
 
@@ -24,7 +24,7 @@ class Together:
             field.name: np.concatenate([getattr(w.as_batch.fields, field.name) for w in worlds])
             for field in dataclasses.fields(Fields)
         }
-        self.view = ArrayWorlds(worlds[0].scene, Fields(**fields), self)
+        self.view = Worlds(worlds[0].model, worlds[0].robot, Fields(**fields), self)
         self.view.steps[:] = [w.steps for w in worlds]
         self.view.episode = stacked(worlds[0].episode, len(worlds))
         for row, world in enumerate(worlds):

@@ -6,7 +6,7 @@ import numpy as np
 from sim.core.render import shared_renderer
 from sim.core.scene import Scene
 from sim.core.world import MujocoWorld
-from sim.engines.engine import VARIED, Geometry, Reading, State
+from sim.engines.engine import GEOMETRY, VARIED, Geometry, Reading, State
 
 
 class HostEngine:
@@ -67,8 +67,7 @@ class HostEngine:
         stacked = {name: np.stack([getattr(d, name) for d in data]) for name in ("qpos", "qvel")}
         if not self.gives:
             return Reading(**stacked)
-        names = ("xpos", "xmat", "geom_xpos", "site_xpos", "site_xmat")
-        geometry = Geometry(**{n: np.stack([getattr(d, n) for d in data]) for n in names})
+        geometry = Geometry(**{n: np.stack([getattr(d, n) for d in data]) for n in GEOMETRY})
         contacts = [np.insert(d.contact.geom, 0, row, axis=1) for row, d in enumerate(data)]
         return Reading(**stacked, geometry=geometry, contacts=np.concatenate(contacts))
 

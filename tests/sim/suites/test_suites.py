@@ -83,14 +83,24 @@ def test_adapters_are_python_38_and_import_nothing_of_ours(file):
     assert all((ADAPTERS / f"{top}.py").is_file() for top in tops if top.startswith("_"))
 
 
+def attributes(name, file):
+    """Return the attributes of a class of an adapter, with those of its bases beside it."""
+    classes = {
+        node.name: node for path in (*ADAPTERS.glob("_*.py"), file)
+        for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)
+    }  # fmt: skip
+    values = {}
+    for base in classes[name].bases:
+        values |= attributes(base.id, file)
+    return values | {
+        node.targets[0].id: node.value for node in classes[name].body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("suite", SUITES)
 def test_arms_and_hosts_agree_on_channels_cameras_and_rate(suite):
-    tree = ast.parse((ADAPTERS / f"{suite}.py").read_text())
-    world = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "World")
-    said = {
-        node.targets[0].id: node.value for node in world.body if isinstance(node, ast.Assign)
-        and isinstance(node.targets[0], ast.Name)
-    }  # fmt: skip
+    said = attributes("World", ADAPTERS / f"{suite}.py")
     arm = vec_env.load_task(suite).arm()
     assert ast.literal_eval(said["cameras"]) == tuple(camera.name for camera in arm.cameras)
     assert ast.literal_eval(said["control_hz"]) == arm.control_hz

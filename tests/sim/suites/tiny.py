@@ -26,7 +26,6 @@ class Config(InstalledConfig):
     """A task of the tiny suite."""
 
     name: str = "count"
-    tasks = TASKS
 
     def adapter(self):
         return Path({adapter!r})
