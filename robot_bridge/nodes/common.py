@@ -13,11 +13,7 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
 from rclpy.clock import Clock, ClockType
 from rclpy.duration import Duration
-from rclpy.executors import (
-    ExternalShutdownException,
-    MultiThreadedExecutor,
-    SingleThreadedExecutor,
-)
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import (
     DurabilityPolicy,
@@ -146,13 +142,12 @@ def seconds(stamp: Any) -> float:
     return float(stamp.sec) + 1e-9 * stamp.nanosec
 
 
-def run(make: Callable[[], Node], argv: list[str] | None = None, threads: int = 1) -> int:
+def run(make: Callable[[], Node], argv: list[str] | None = None) -> int:
     """Spin a node until Ctrl-C or SIGTERM; return the exit code.
 
     Args:
         make: Makes the node; a ValueError says why it does not start.
         argv: Command line with ROS arguments.
-        threads: Number of callbacks that may run in parallel, if their groups allow it.
     """
     # A handler only sets a flag: a shutdown inside one destroys the node in the middle of the
     # interrupted callback, and rclpy waits for ever if that callback holds its lock.
@@ -162,7 +157,7 @@ def run(make: Callable[[], Node], argv: list[str] | None = None, threads: int = 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     node = None
-    executor = MultiThreadedExecutor(threads) if threads > 1 else SingleThreadedExecutor()
+    executor = SingleThreadedExecutor()
     try:
         node = make()
         executor.add_node(node)

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from builtin_interfaces.msg import Time as Stamp
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.serialization import deserialize_message
 from rclpy.time import Time
@@ -72,11 +71,10 @@ class ObservationSubscriber:
             self.node.destroy_subscription(subscription)
         self.subscriptions = []
 
-    def _monotonic_s(self, stamp: Any) -> float:
+    def _monotonic_s(self, stamp_ns: int) -> float:
         """Return a stamp on the monotonic clock."""
-        clock = self.node.get_clock()
-        age = clock.now() - Time.from_msg(stamp, clock.clock_type)
-        return time.monotonic() - 1e-9 * age.nanoseconds
+        age_ns = self.node.get_clock().now().nanoseconds - stamp_ns
+        return time.monotonic() - 1e-9 * age_ns
 
     def _on_joints(self, message: JointState) -> None:
         try:
@@ -85,16 +83,16 @@ class ObservationSubscriber:
             self.on_error(str(error))
             return
         with self.lock:
-            self.sync.add_joints(self._monotonic_s(message.header.stamp), pose)
+            stamp_ns = Time.from_msg(message.header.stamp).nanoseconds
+            self.sync.add_joints(self._monotonic_s(stamp_ns), pose)
 
     def _on_image(self, camera: str, packed: bytes) -> None:
         received_s = time.monotonic()
         try:
-            sec, nanosec = convert.stamp(packed)
+            time_s = self._monotonic_s(convert.stamp_ns(packed))
         except ValueError as error:
             self.on_error(f"camera {camera}: {error}")
             return
-        time_s = self._monotonic_s(Stamp(sec=sec, nanosec=nanosec))
         with self.lock:
             self.sync.add_image(camera, time_s, lambda: self._decode(camera, packed), received_s)
 

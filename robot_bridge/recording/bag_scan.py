@@ -4,6 +4,7 @@ Bags are those of the node `recorder`, or of rosbag2 with the same topics.
 `robot_bridge.recording.convert_bag` makes a data set of them.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,6 @@ from mcap.records import Message
 from mcap_ros2.decoder import DecoderFactory
 
 from robot_bridge.recording.mcap_reader import Bag, open_bag
-from robot_bridge.recording.recorder import stamp_ns
 from robot_bridge.sensing import convert
 
 STATE = "sensor_msgs/msg/JointState"
@@ -23,8 +23,6 @@ COMMANDS = ("trajectory_msgs/msg/JointTrajectory", "std_msgs/msg/Float64MultiArr
 IMAGES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
 INSTRUCTION = "std_msgs/msg/Header"
 STATUS = "diagnostic_msgs/msg/DiagnosticArray"
-HEADER_BYTES = 12
-"""Bytes up to the end of the stamp of a message in CDR."""
 MOST_PX = 1 << 25
 """Pixels of the largest decoded image."""
 
@@ -79,9 +77,11 @@ class Scan:
     """Whether a person leads the arm."""
     cameras: dict[str, Series]
 
-    def all_series(self) -> list[Series]:
-        """Return all series."""
-        return [self.state, self.command, self.instruction, self.status, *self.cameras.values()]
+    @property
+    def required(self) -> dict[str, Series]:
+        """What every frame needs, by name."""
+        cameras = {f"camera {name}": series for name, series in self.cameras.items()}
+        return {"state": self.state, "command": self.command, **cameras}
 
 
 def scan(path: Path, names: Names, joints: tuple[str, ...]) -> Scan:
@@ -107,7 +107,7 @@ def scan(path: Path, names: Names, joints: tuple[str, ...]) -> Scan:
         twice = next(topic for topic in named if named.count(topic) > 1)
         raise ValueError(f"topic {twice} is named for two things; give each a topic of its own")
     decoders = DecoderFactory()
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for message in content.bag.messages():
         channel = content.bag.channels[message.channel_id]
         if channel.topic not in readers:
@@ -124,10 +124,12 @@ def scan(path: Path, names: Names, joints: tuple[str, ...]) -> Scan:
                 "with --command-topic or --camera-topic"
             )
         if kinds == IMAGES:
-            if len(message.data) < HEADER_BYTES:
-                raise ValueError(f"{what}: a message of {len(message.data)} bytes; leave it out")
-            value, stamp = counts.get(channel.topic, 0), stamp_ns(message.data)
-            counts[channel.topic] = value + 1
+            try:
+                stamp = convert.stamp_ns(message.data)
+            except ValueError as error:
+                raise ValueError(f"{what}: {error}; leave it out") from error
+            value = counts[channel.topic]
+            counts[channel.topic] += 1
         else:
             decoded = _decode(decoders, channel, schema, message, what)
             stamp = _stamp(decoded)
@@ -172,10 +174,11 @@ def _readers(
         names.status: ((STATUS,), content.status, lambda message, _: _by_person(message)),
     }
     frame_id = lambda message, _: message.frame_id  # noqa: E731
+    unread = lambda message, _: None  # noqa: E731  images are decoded later
     readers |= dict.fromkeys(names.instruction, ((INSTRUCTION,), content.instruction, frame_id))
     readers |= dict.fromkeys(names.command, (COMMANDS, content.command, checked(command)))
     for camera, topics in names.cameras.items():
-        readers |= dict.fromkeys(topics, (IMAGES, content.cameras[camera], _unread))
+        readers |= dict.fromkeys(topics, (IMAGES, content.cameras[camera], unread))
     return readers
 
 
@@ -212,18 +215,11 @@ def _by_person(message: Any) -> bool:
     return pairs.get("source") == "teleop"
 
 
-def _unread(message: Any, what: str) -> None:
-    """Read nothing: images are decoded later."""
-
-
 def missing_topics(content: Scan, names: Names) -> str:
     """Return a sentence about a missing state, command or camera; empty if none is missing."""
-    wanted = {"state": (names.state,), "command": names.command}
-    wanted |= {f"camera {name}": topics for name, topics in names.cameras.items()}
-    series = {"state": content.state, "command": content.command}
-    series |= {f"camera {name}": images for name, images in content.cameras.items()}
-    for what, topics in wanted.items():
-        if not series[what].stamps:
+    wanted = [(names.state,), names.command, *names.cameras.values()]
+    for (what, series), topics in zip(content.required.items(), wanted, strict=True):
+        if not series.stamps:
             channels = {channel.topic for channel in content.bag.channels.values()}
             present = ", ".join(sorted(channels)) or "none"
             if not content.bag.closed:

@@ -212,7 +212,7 @@ def bag_notes(content: Scan) -> list[str]:
     notes += [
         f"{bag.path}: left out {series.skipped} messages of {series.topic} whose stamp was not "
         "later than the one before"
-        for series in content.all_series()
+        for series in (*content.required.values(), content.instruction, content.status)
         if series.skipped
     ]
     if not content.status.stamps:
@@ -226,7 +226,7 @@ def cut_episodes(content: Scan, fps: int, config: ConvertConfig) -> Iterator[Fra
     Raises:
         ValueError: neither the bag nor the user gives an instruction.
     """
-    needed = [content.state, content.command, *content.cameras.values()]
+    needed = content.required.values()
     last = max(series.stamps[-1] for series in needed) + 1
     starts = list(zip(content.instruction.stamps, content.instruction.values, strict=True))
     if config.task or not starts:
@@ -247,8 +247,7 @@ def _frames(
 ) -> Frames:
     """Return the frames of an episode, up to the first that lacks something."""
     age = round(config.max_age_s * SECOND_NS)
-    named = {"state": content.state, "command": content.command}
-    named |= {f"camera {name}": series for name, series in content.cameras.items()}
+    named = content.required
     begin = _begin(content, span[0], span[0] - age, SECOND_NS // fps)
     what = f"{content.bag.path}: episode {number} ({task!r})"
     length = max(0, -(-(span[1] - begin) * fps // SECOND_NS))

@@ -8,7 +8,7 @@ import io
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,9 @@ from robot_bridge.recording.mcap_writer import McapWriter
 
 MAGIC = b"\x89MCAP0\r\n"
 _HEAD = struct.Struct("<BQ")
+_READERS: dict[int, Callable[[ReadDataStream], Any]] = {
+    Opcode.SCHEMA: Schema.read, Opcode.CHANNEL: Channel.read, Opcode.METADATA: Metadata.read
+}
 _WRONG = (
     McapError, ValueError, KeyError, struct.error, RuntimeError, UnicodeDecodeError, MemoryError,
     zlib.error, zstandard.ZstdError,
@@ -125,24 +128,11 @@ def open_bag(path: Path) -> Bag:
     return Bag(path=path, closed=closed, size=size)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Repaired:
-    """What was found of a file that was cut off."""
+def repair(path: Path) -> int:
+    """Close a file that was cut off: its whole messages stay, and it gets its index.
 
-    messages: int
-    """Whole ones, which are all in the repaired file."""
-    lost_bytes: int
-    """Of the chunk that was being written."""
-    metadata: dict[str, dict[str, str]]
-    """Words about the file."""
-    log_time_ns: tuple[int, int]
-    """Receive times of the first and the last message, 0 if there is none."""
-
-
-def repair(path: Path) -> Repaired:
-    """Close a file that was cut off: what is whole of it stays, and gets its index.
-
-    The file is replaced at once, so a kill leaves it as it was or repaired.
+    The file is replaced at once, so a kill leaves it as it was or repaired. Returns the number of
+    its messages.
 
     Raises:
         ValueError: it is no MCAP file.
@@ -152,28 +142,23 @@ def repair(path: Path) -> Repaired:
     new = path.with_name(f".{path.name}.repair")
     new.unlink(missing_ok=True)
     writer = McapWriter(new)
-    first = last = 0
-    known: set[int] = set()
+    declared: set[int] = set()
     try:
         for message in bag.messages():
             channel = bag.channels[message.channel_id]
-            if channel.id not in known:
-                known.add(channel.id)
+            if channel.id not in declared:
+                declared.add(channel.id)
                 schema = bag.schemas[channel.schema_id]
                 qos = channel.metadata.get("offered_qos_profiles", "")
                 writer.add_topic(channel.topic, schema.name, qos, schema.data.decode())
             writer.write(channel.topic, message.data, message.log_time, message.publish_time)
-            first, last = first or message.log_time, max(last, message.log_time)
         writer.close(bag.metadata)
         new.replace(path)
     finally:
         writer.abandon()
         new.unlink(missing_ok=True)
     flush_folder(path.parent)
-    return Repaired(
-        messages=writer.messages, lost_bytes=bag.size - bag.whole, metadata=bag.metadata,
-        log_time_ns=(first, last),
-    )  # fmt: skip
+    return writer.messages
 
 
 def flush_folder(folder: Path) -> None:
@@ -192,9 +177,5 @@ def _inner(opcode: int, data: bytes) -> Iterator[Any]:
         yield from breakup_chunk(Chunk.read(stream), validate_crc=True)
     elif opcode == Opcode.MESSAGE:
         yield Message.read(stream, len(data))
-    elif opcode == Opcode.SCHEMA:
-        yield Schema.read(stream)
-    elif opcode == Opcode.CHANNEL:
-        yield Channel.read(stream)
-    elif opcode == Opcode.METADATA:
-        yield Metadata.read(stream)
+    elif opcode in _READERS:
+        yield _READERS[opcode](stream)

@@ -131,19 +131,19 @@ class McapWriter:
         self._writer.flush()
 
 
-def offered(*, reliable: bool, latched: bool = False, depth: int = 10) -> str:
-    """Return a QoS profile as rosbag2's metadata has it, so that a replay offers the same."""
+def offered(*, latched: bool, depth: int) -> str:
+    """Return a reliable QoS profile in the form of rosbag2's metadata, for a replay."""
     forever = "sec: 9223372036\n    nsec: 854775807"
-    return "\n".join(
-        [
-            "- history: keep_last",
-            f"  depth: {depth}",
-            f"  reliability: {'reliable' if reliable else 'best_effort'}",
-            f"  durability: {'transient_local' if latched else 'volatile'}",
-            f"  deadline:\n    {forever}",
-            f"  lifespan:\n    {forever}",
-            "  liveliness: automatic",
-            f"  liveliness_lease_duration:\n    {forever}",
-            "  avoid_ros_namespace_conventions: false",
-        ]
-    )
+    return f"""\
+- history: keep_last
+  depth: {depth}
+  reliability: reliable
+  durability: {"transient_local" if latched else "volatile"}
+  deadline:
+    {forever}
+  lifespan:
+    {forever}
+  liveliness: automatic
+  liveliness_lease_duration:
+    {forever}
+  avoid_ros_namespace_conventions: false"""

@@ -10,7 +10,6 @@ import fcntl
 import json
 import os
 import shutil
-import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any, Literal
 from robot_bridge.recording.mcap_reader import flush_folder, open_bag, repair
 from robot_bridge.recording.mcap_writer import McapWriter, offered
 from robot_bridge.recording.message_definitions import has_stamp
+from robot_bridge.sensing.convert import stamp_ns
 
 INDEX = "episodes.json"
 CLOSED, OPEN = ".mcap", ".mcap.part"
@@ -128,7 +128,7 @@ class Recording:
         writer = McapWriter(self.folder / f"{name}{OPEN}")
         for topic in self.topics.values():
             latched, command = topic.kind == "latched", topic.kind == "command"
-            qos = offered(reliable=True, latched=latched, depth=1 if latched or command else 10)
+            qos = offered(latched=latched, depth=1 if latched or command else 10)
             writer.add_topic(topic.name, topic.type_name, qos)
         writer.add_metadata(BEGIN, {"task": task, "begin_ns": str(now_ns)})
         self._writer, self.counts = writer, dict.fromkeys(self.topics, 0)
@@ -221,15 +221,6 @@ class Recording:
             )
 
 
-def stamp_ns(data: bytes) -> int:
-    """Return the stamp at the front of a message in CDR; 0 if the sender left it empty.
-
-    The second of four header bytes says whether the encoding is little-endian.
-    """
-    sec, nanosec = struct.unpack_from("<iI" if data[1] & 1 else ">iI", data, 4)
-    return sec * 1_000_000_000 + nanosec
-
-
 def heal(folder: Path) -> list[Entry]:
     """Close a file that a kill left open, and return the entries of all closed episodes.
 
@@ -268,10 +259,7 @@ def read_index(folder: Path) -> list[Entry]:
     file = folder / INDEX
     try:
         rows = json.loads(file.read_text())["episodes"]
-        return [
-            Entry(**{**row, "sources": [(float(s), str(who)) for s, who in row["sources"]]})
-            for row in rows
-        ]
+        return [_from_row(row) for row in rows]
     except FileNotFoundError:
         return []
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
@@ -292,13 +280,16 @@ def write_index(folder: Path, entries: Iterable[Entry]) -> None:
     flush_folder(folder)
 
 
+def _from_row(row: dict[str, Any]) -> Entry:
+    return Entry(**{**row, "sources": [(float(s), str(who)) for s, who in row["sources"]]})
+
+
 def _entry(path: Path) -> Entry:
     """Return a file's entry, from its metadata, or from its messages if it was cut off."""
     bag = open_bag(path)
     times = [message.log_time for message in bag.messages()]
     with contextlib.suppress(KeyError, TypeError, ValueError):  # an episode that was not ended
-        row = json.loads(bag.metadata[END]["entry"])
-        return Entry(**{**row, "sources": [(s, who) for s, who in row["sources"]]})
+        return _from_row(json.loads(bag.metadata[END]["entry"]))
     begin = bag.metadata.get(BEGIN, {})
     begin_ns = int(begin.get("begin_ns", min(times, default=0)))
     return Entry(

@@ -71,17 +71,18 @@ def trajectory(
     return times, np.array(points, np.float64)[:, order]
 
 
-def stamp(packed: bytes) -> tuple[int, int]:
-    """Return seconds and nanoseconds of the stamp at the front of a serialized message (CDR).
+def stamp_ns(packed: bytes) -> int:
+    """Return the stamp in ns at the front of a serialized message (CDR); 0 if it is empty.
+
+    The second of four header bytes says whether the encoding is little-endian.
 
     Raises:
         ValueError: it is too short to begin with a header.
     """
     if len(packed) < 12:
         raise ValueError(f"got {len(packed)} bytes, expected a message with a header")
-    order = "<" if packed[1] & 1 else ">"
-    sec, nanosec = struct.unpack_from(f"{order}iI", packed, 4)
-    return sec, nanosec
+    sec, nanosec = struct.unpack_from("<iI" if packed[1] & 1 else ">iI", packed, 4)
+    return sec * 1_000_000_000 + nanosec
 
 
 def raw_image(

@@ -47,7 +47,7 @@ def test_a_packed_picture_is_placed_by_its_stamp_and_unpacked_when_looked_at():
     node, wrong = Listener(), []
     observations = ObservationSubscriber(node, CONFIG, ("hinge",), (2, 3), on_error=wrong.append)
     stamp, message = packed(node.clock)
-    assert convert.stamp(message) == (stamp.sec, stamp.nanosec)
+    assert convert.stamp_ns(message) == stamp.sec * 10**9 + stamp.nanosec
     observations._on_image("front", message)
     observations.sync.add_joints(time.monotonic(), np.zeros(1))
     seen = observations.look(time.monotonic())

@@ -7,7 +7,8 @@ import pytest
 from rclpy.serialization import serialize_message
 
 from robot_bridge.recording.mcap_reader import open_bag
-from robot_bridge.recording.recorder import INDEX, Recording, Topic, heal, read_index, stamp_ns
+from robot_bridge.recording.recorder import INDEX, Recording, Topic, heal, read_index
+from robot_bridge.sensing.convert import stamp_ns
 from tests.robot_bridge import bags
 
 TOPICS = (
