@@ -368,12 +368,7 @@ class ArmEnv:
         return self._observation(observation)
 
     def _observation(self, synced: SyncedObservation) -> Observation:
-        images = synced.images[None]
-        return Observation(
-            images=images, image_ok=np.ones(images.shape[:2], np.bool_),
-            proprio=synced.proprio[None], task=(self._task,),
-            time_s=np.array([self._steps / self._hz]),
-        )  # fmt: skip
+        return synced.row(self._task, self._steps / self._hz)
 
     def _step(
         self, targets: np.ndarray, done: int, terminated: bool = False, truncated: bool = False

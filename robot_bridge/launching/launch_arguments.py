@@ -29,9 +29,7 @@ class LaunchArgument:
 def of(settings: Any, prefix: str = "") -> Iterator[LaunchArgument]:
     """Yield the launch arguments of a settings instance, its values as the defaults."""
     hints = typing.get_type_hints(type(settings))
-    described: dict[str, str] = {}
-    for kind in reversed(type(settings).__mro__[:-1]):
-        described |= node_settings.descriptions(kind)
+    described = node_settings.descriptions(type(settings))
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         if dataclasses.is_dataclass(value):

@@ -26,14 +26,15 @@ class ObservationSubscriber:
     """Subscriptions of a node until it is closed; any thread may call `look`."""
 
     def __init__(
-        self, node: Any, config: SyncConfig, names: tuple[str, ...], size_px: tuple[int, int], *,
-        compressed: bool = False, on_error: Callable[[str], None] = lambda why: None,
+        self, node: Any, config: SyncConfig, cameras: tuple[str, ...], names: tuple[str, ...],
+        size_px: tuple[int, int], *, compressed: bool, on_error: Callable[[str], None],
     ) -> None:  # fmt: skip
         """Subscribe.
 
         Args:
             node: Node with the subscriptions.
             config: Limits of age and distance in time.
+            cameras: Cameras in view order.
             names: Joints in the order of poses.
             size_px: Height and width of returned images.
             compressed: Whether images come as cameras/NAME/image_raw/compressed.
@@ -41,13 +42,13 @@ class ObservationSubscriber:
         """
         self.node, self.names, self.size_px = node, names, size_px
         self.compressed, self.on_error = compressed, on_error
-        self.sync, self.lock = Sync(config), threading.Lock()
+        self.sync, self.lock = Sync(config, cameras), threading.Lock()
         subscribe = node.create_subscription
         self.subscriptions = [
             subscribe(JointState, "joint_states", self._on_joints, common.SENSORS)
         ]
         kind: Any = CompressedImage if compressed else Image
-        for camera in config.cameras:
+        for camera in cameras:
             topic = f"cameras/{camera}/image_raw" + "/compressed" * compressed
             receive = lambda m, name=camera: self._on_image(name, m)  # noqa: E731
             self.subscriptions.append(subscribe(kind, topic, receive, common.SENSORS, raw=True))

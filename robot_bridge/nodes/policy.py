@@ -50,7 +50,7 @@ LATENCIES = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(SyncConfig):
     """Parameters of `policy_node`."""
 
     robot: str = ""
@@ -84,10 +84,6 @@ class Settings:
     """Whether images come as cameras/NAME/image_raw/compressed."""
     max_observation_age_s: float = ranged(0.2, 0.01, 10.0)
     """Largest age in s of any part of an observation."""
-    max_sync_interval_s: float = ranged(0.1, 0.001, 10.0)
-    """Largest time in s between the parts of an observation."""
-    frozen_image_timeout_s: float = ranged(1.0, 0.05, 60.0)
-    """Longest time in s a camera may show the same image to the bit while the arm moves."""
     log: str = ""
     """Folder for observations and decisions, one file per episode; none if empty."""
 
@@ -146,13 +142,8 @@ class PolicyNode(LifecycleNode):
         robot = self.runner.policy.robot
         camera = robot.cameras[0]
         self.observations = ObservationSubscriber(
-            self,
-            SyncConfig(
-                cameras=self._cameras(), max_observation_age_s=s.max_observation_age_s,
-                max_sync_interval_s=s.max_sync_interval_s,
-                frozen_image_timeout_s=s.frozen_image_timeout_s,
-            ),
-            robot.names, (camera.height_px, camera.width_px), compressed=s.compressed,
+            self, s, s.cameras or tuple(c.name for c in robot.cameras), robot.names,
+            (camera.height_px, camera.width_px), compressed=s.compressed,
             on_error=lambda why: self._skip("joint_states", why),
         )  # fmt: skip
         subs = [
@@ -236,10 +227,6 @@ class PolicyNode(LifecycleNode):
         with self.lock:
             self.runner = runner
         self.get_logger().info(f"policy runs on {self.target}")
-
-    def _cameras(self) -> tuple[str, ...]:
-        assert self.runner is not None
-        return self.settings.cameras or tuple(c.name for c in self.runner.policy.robot.cameras)
 
     # --- subscriptions ------------------------------------------------------------------------
 

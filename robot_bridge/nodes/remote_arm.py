@@ -32,8 +32,7 @@ class RemoteArm(Operator):
 
     def __init__(
         self, robot: RobotSpec, *, namespace: str = "", cameras: tuple[str, ...] = (),
-        compressed: bool = False, max_observation_age_s: float = 0.3,
-        max_sync_interval_s: float = 0.1, frozen_image_timeout_s: float = 1.0,
+        compressed: bool = False, sync: SyncConfig | None = None,
         topic: Literal["teleop", "action_chunk"] = "teleop",
     ) -> None:  # fmt: skip
         """Connect to topics and services; `look` and `enable` fail if nothing answers.
@@ -43,9 +42,7 @@ class RemoteArm(Operator):
             namespace: Namespace of the arm's nodes.
             cameras: Cameras in view order; those of the robot if empty.
             compressed: Whether images come as cameras/NAME/image_raw/compressed.
-            max_observation_age_s: Largest age of any part of an observation.
-            max_sync_interval_s: Largest time between the parts of an observation.
-            frozen_image_timeout_s: Longest time a camera may repeat an image while the arm moves.
+            sync: Limits of age and distance in time.
             topic: Topic of the targets: a person's, which has priority, or the policy's.
         """
         self.robot, self.topic = robot, topic
@@ -53,12 +50,7 @@ class RemoteArm(Operator):
         """Time in s for which the last target is repeated before the arm latches on silence."""
         self.cameras = cameras or tuple(camera.name for camera in robot.cameras)
         self.compressed, self.trouble = compressed, ""
-        self.sync = SyncConfig(
-            cameras=self.cameras,
-            max_observation_age_s=max_observation_age_s,
-            max_sync_interval_s=max_sync_interval_s,
-            frozen_image_timeout_s=frozen_image_timeout_s,
-        )
+        self.sync = sync or SyncConfig()
         self.lock, self.over = threading.Lock(), threading.Event()
         self.last: np.ndarray | None = None
         self.last_s = 0.0
@@ -68,8 +60,8 @@ class RemoteArm(Operator):
         super()._connect()
         size_px = (self.robot.cameras[0].height_px, self.robot.cameras[0].width_px)
         self.observations = ObservationSubscriber(
-            self.node, self.sync, self.robot.names, size_px, compressed=self.compressed,
-            on_error=self._note_error,
+            self.node, self.sync, self.cameras, self.robot.names, size_px,
+            compressed=self.compressed, on_error=self._note_error,
         )  # fmt: skip
         qos = (
             common.liveliness_qos(LEASE_S / 2) if self.topic == "action_chunk" else common.COMMANDS

@@ -5,12 +5,11 @@ tick is not made up for, because two commands at once would be twice the velocit
 """
 
 import contextlib
-import dataclasses
 import gc
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,7 @@ JITTER = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(GateConfig):
     """Parameters of `safety_node`."""
 
     robot: str = "so101"
@@ -53,33 +52,11 @@ class Settings:
     """Type of the controller: joint_trajectory_controller or forward_command_controller."""
     joints: tuple[str, ...] = ()
     """Order of joints of a forward command; the robot's order if empty."""
-    rate_hz: float = ranged(100.0, 20.0, 1000.0)
-    """Commands per second."""
-    max_chunk_age_s: float = ranged(0.5, 0.01, 10.0)
-    """Largest age in s of the observation behind an accepted chunk."""
-    command_timeout_s: float = ranged(0.3, 0.02, 10.0)
-    """Silence in s of the policy or device after which the arm stops and latches."""
-    joint_state_timeout_s: float = ranged(0.2, 0.01, 10.0)
-    """Silence in s of the joint states after which the arm stops and latches."""
-    max_start_deviation: float = ranged(0.6, 0.001, 10.0)
-    """Largest distance of a chunk from the measured pose, rad or m."""
-    max_tracking_error: float = ranged(0.6, 0.001, 10.0)
-    """Largest distance of the command from the measured pose, rad or m."""
-    rest_position_tolerance: float = ranged(0.05, 0.0, 0.2)
-    """Largest distance of an arm at rest from its command, rad or m."""
     collision: bool = False
     """Whether the arm stops before it collides with itself, its table or the sides of its workspace
     by its model; needs MuJoCo."""
     margin: float = ranged(0.005, 0.001, 0.05)
     """Distance in m that is kept; links that are closer at home are not checked."""
-    deadman: bool = False
-    """Whether the arm moves only while topic `deadman` is true."""
-    deadman_timeout_s: float = ranged(0.25, 0.02, 5.0)
-    """Silence in s of that topic that counts as letting go."""
-    monitored: bool = False
-    """Whether a policy is followed only while `speed_scaling` is published; a person always is."""
-    speed_scaling_timeout_s: float = ranged(1.0, 0.05, 10.0)
-    """Silence in s of that topic after which a monitored arm stands still; another continues."""
     log: str = ""
     """File (.npz), written at the end, with arrivals of chunks and commands; none if empty."""
 
@@ -101,10 +78,8 @@ class SafetyNode(Node):
         s = self.settings
         robot = registry.load("vla.robots", s.robot).SPEC
         allowed = limits.read(Path(s.limits), robot).scaled(s.max_velocity_scaling_factor)
-        names = {f.name for f in dataclasses.fields(GateConfig)}
-        config = GateConfig(**{k: v for k, v in dataclasses.asdict(s).items() if k in names})
-        obstacles = self._obstacles(robot, allowed)
-        self.gate, self.lock = Gate(config, allowed, obstacles), threading.Lock()
+        self.gate = Gate(s, allowed, self._obstacles(robot, allowed))
+        self.lock = threading.Lock()
         self.order = [allowed.names.index(name) for name in self._order(allowed.names)]
         self.over = threading.Event()
         self.jitter_s: deque[float] = deque(maxlen=JITTER)
@@ -158,10 +133,11 @@ class SafetyNode(Node):
             )  # fmt: skip
         self.create_subscription(Bool, "deadman", self._on_deadman, common.COMMANDS)
         self.create_subscription(Float64, "speed_scaling", self._on_scaling, common.COMMANDS)
-        self.create_service(SetBool, "~/enable", self._enable)
-        self.create_service(Trigger, "~/disable", self._disable)
-        self.create_service(Trigger, "~/estop", self._estop)
-        self.create_service(Trigger, "~/reset_estop", self._reset)
+        gate = self.gate
+        self._serve(SetBool, "enable", lambda r: gate.enable(time.monotonic(), bool(r.data)))
+        self._serve(Trigger, "disable", lambda _: gate.enable(time.monotonic(), False))
+        self._serve(Trigger, "estop", lambda _: gate.estop("requested by service"))
+        self._serve(Trigger, "reset_estop", lambda _: gate.reset())
         forward = s.controller_type == "forward"
         topic = graph.COMMANDS[s.controller_type]
         kind: Any = Float64MultiArray if forward else JointTrajectory
@@ -215,33 +191,17 @@ class SafetyNode(Node):
             with self.lock:
                 self.gate.gone("the policy's process is gone")
 
-    def _enable(self, request: Any, response: Any) -> Any:
-        with self.lock:
-            response.message = self.gate.enable(time.monotonic(), bool(request.data))
-        response.success = not response.message
-        self._publish_status()
-        return response
+    def _serve(self, kind: Any, name: str, act: Callable[[Any], str | None]) -> None:
+        """Create a service; `act` changes the gate and returns why not, if it refuses."""
 
-    def _disable(self, request: Any, response: Any) -> Any:
-        with self.lock:
-            self.gate.enable(time.monotonic(), False)
-        response.success = True
-        self._publish_status()
-        return response
+        def answer(request: Any, response: Any) -> Any:
+            with self.lock:
+                response.message = act(request) or ""
+            response.success = not response.message
+            self._publish_status()
+            return response
 
-    def _estop(self, request: Any, response: Any) -> Any:
-        with self.lock:
-            self.gate.estop("requested by service")
-        response.success = True
-        self._publish_status()
-        return response
-
-    def _reset(self, request: Any, response: Any) -> Any:
-        with self.lock:
-            response.message = self.gate.reset()
-        response.success = not response.message
-        self._publish_status()
-        return response
+        self.create_service(kind, f"~/{name}", answer)
 
     # --- publishers ---------------------------------------------------------------------------
 

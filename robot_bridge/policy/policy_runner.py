@@ -117,12 +117,7 @@ class PolicyRunner:
         noise = episode_noise(
             self.seed, np.array([self.episode]), np.array([self.decision]), self.policy.noise_shape
         )
-        images = observation.images[None]
-        obs = Observation(
-            images=images, image_ok=np.ones(images.shape[:2], np.bool_),
-            proprio=observation.proprio[None], task=(self.instruction,),
-            time_s=np.array([step / self.hz]),
-        )  # fmt: skip
+        obs = observation.row(self.instruction, step / self.hz)
         self.decision += 1
         return DecisionRequest(
             asked.number, self.episode, step, obs, self.state, noise, asked.prefix,

@@ -25,7 +25,9 @@ from robot_bridge.recording.mcap_writer import McapWriter
 MAGIC = b"\x89MCAP0\r\n"
 _HEAD = struct.Struct("<BQ")
 _READERS: dict[int, Callable[[ReadDataStream], Any]] = {
-    Opcode.SCHEMA: Schema.read, Opcode.CHANNEL: Channel.read, Opcode.METADATA: Metadata.read
+    Opcode.SCHEMA: Schema.read,
+    Opcode.CHANNEL: Channel.read,
+    Opcode.METADATA: Metadata.read,
 }
 _WRONG = (
     McapError, ValueError, KeyError, struct.error, RuntimeError, UnicodeDecodeError, MemoryError,
