@@ -42,12 +42,7 @@ def of(settings: Any, prefix: str = "") -> Iterator[LaunchArgument]:
 
 
 def read(settings: T, arguments: Mapping[str, str], prefix: str = "") -> T:
-    """Return settings with the values of launch arguments.
-
-    Args:
-        settings: Defaults.
-        arguments: Values by name; others are ignored.
-        prefix: Prefix of the names.
+    """Return settings with the values of launch arguments by name; others are ignored.
 
     Raises:
         ValueError: a value is malformed, or an argument has its name of an earlier release.

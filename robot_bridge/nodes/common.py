@@ -5,9 +5,10 @@ import signal
 import sys
 import threading
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+import numpy as np
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
@@ -25,6 +26,8 @@ from rclpy.qos import (
     qos_profile_system_default,
 )
 from rclpy.signals import SignalHandlerOptions
+from rclpy.time import Time
+from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from robot_bridge.launching import node_settings as described
 from vla.contracts import migrate
@@ -87,11 +90,20 @@ def parameters(node: Any, kind: type[Any]) -> Any:
             descriptor.integer_range = [IntegerRange(from_value=int(low), to_value=int(high))]
         if "names" in field.metadata:
             descriptor.additional_constraints = f"one of {', '.join(field.metadata['names'])}"
-        try:
-            values[field.name] = node.declare_parameter(field.name, default, descriptor).value
-        except Exception as error:  # rclpy has a class for each way to be wrong, with no base
-            raise ValueError(f"parameter {field.name}: {' '.join(str(error).split())}") from error
+        values[field.name] = declare(node, field.name, default, descriptor)
     return described.read(kind, values)
+
+
+def declare(node: Any, name: str, default: Any, descriptor: ParameterDescriptor) -> Any:
+    """Declare a parameter and return what it is set to.
+
+    Raises:
+        ValueError: the value is out of range or of another type.
+    """
+    try:
+        return node.declare_parameter(name, default, descriptor).value
+    except Exception as error:  # rclpy has a class for each way to be wrong, with no base
+        raise ValueError(f"parameter {name}: {' '.join(str(error).split())}") from error
 
 
 def _refuse_old_names(node: Any) -> None:
@@ -130,6 +142,34 @@ def publish_diagnostics(node: Any, line: Callable[[], DiagnosticStatus]) -> None
     """Publish a status on /diagnostics every second."""
     publisher = node.create_publisher(DiagnosticArray, "/diagnostics", 10)
     create_timer(node, DIAGNOSTICS_S, lambda: publisher.publish(array(node, line())))
+
+
+def status_publisher(node: Any, line: Callable[[], DiagnosticStatus]) -> Callable[[], None]:
+    """Publish a status on /diagnostics; return a function that publishes it on ~/status."""
+    publisher = node.create_publisher(DiagnosticArray, "~/status", LATCHED)
+    publish_diagnostics(node, line)
+    return lambda: publisher.publish(array(node, line()))
+
+
+def percentiles(name: str, spans_s: Collection[float]) -> dict[str, float]:
+    """Return median and 99th percentile in ms as key-values; none of no spans."""
+    if not spans_s:
+        return {}
+    p50, p99 = np.percentile(list(spans_s), (50, 99))
+    return {f"{name} p50 ms": 1e3 * float(p50), f"{name} p99 ms": 1e3 * float(p99)}
+
+
+def chunk(names: tuple[str, ...], stamp: Time, targets: np.ndarray, hz: float) -> JointTrajectory:
+    """Return targets f64 [k, u], one per control step from a stamp on."""
+    message = JointTrajectory(joint_names=list(names))
+    message.header.stamp = stamp.to_msg()
+    message.points = [
+        JointTrajectoryPoint(
+            positions=target.tolist(), time_from_start=Duration(seconds=i / hz).to_msg()
+        )
+        for i, target in enumerate(targets)
+    ]
+    return message
 
 
 def create_timer(node: Any, period_s: float, act: Callable[[], None]) -> Any:

@@ -99,11 +99,10 @@ class Monitor(Node):
         subscribe(DiagnosticArray, "safety_node/status", self._on_safety, common.LATCHED)
         self.scaling = self.create_publisher(Float64, "speed_scaling", common.COMMANDS)
         self.request = self.create_publisher(Header, "intervention_request", common.LATCHED)
-        self.status = self.create_publisher(DiagnosticArray, "~/status", common.LATCHED)
+        self.publish_status = common.status_publisher(self, self._line)
         period_s = 1 / s.hz if s.hz else self.reward_model.config.stride_s
         common.create_timer(self, period_s, self._score)
         common.create_timer(self, STATUS_S, self._publish)
-        common.publish_diagnostics(self, self._line)
 
     # --- subscriptions ------------------------------------------------------------------------
 
@@ -199,7 +198,7 @@ class Monitor(Node):
             message = Header(frame_id=self.monitor.why if needed else "")
             message.stamp = self.get_clock().now().to_msg()
             self.request.publish(message)
-        self.status.publish(common.array(self, self._line()))
+        self.publish_status()
 
     def _line(self) -> DiagnosticStatus:
         state = self.monitor.state if self.instruction else "waits"
@@ -212,9 +211,7 @@ class Monitor(Node):
         if self.progress is not None:
             for name in ("done_prob", "confidence", "delta"):
                 values[name] = float(getattr(self.progress, name)[0])
-        if self.steps_s:
-            p50, p99 = np.percentile(self.steps_s, (50, 99))
-            values |= {"step p50 ms": 1e3 * float(p50), "step p99 ms": 1e3 * float(p99)}
+        values |= common.percentiles("step", self.steps_s)
         level = "error" if blind else "warn" if state in ALARMS else "ok"
         message = f"{values['state']}: {values['why']}" if level != "ok" else state
         return common.status("monitor", level, message, values, self.settings.robot)

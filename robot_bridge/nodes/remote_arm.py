@@ -6,11 +6,12 @@ Its targets pass the safety node like all others: as a person's on `teleop` or a
 
 import threading
 import time
+from functools import partial
 from typing import Literal
 
 import numpy as np
 from rclpy.duration import Duration
-from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
+from trajectory_msgs.msg import JointTrajectory
 
 from robot_bridge.nodes import common
 from robot_bridge.nodes.observation_subscriber import ObservationSubscriber
@@ -61,7 +62,7 @@ class RemoteArm(Operator):
         size_px = (self.robot.cameras[0].height_px, self.robot.cameras[0].width_px)
         self.observations = ObservationSubscriber(
             self.node, self.sync, self.cameras, self.robot.names, size_px,
-            compressed=self.compressed, on_error=self._note_error,
+            compressed=self.compressed, on_error=partial(setattr, self, "trouble"),
         )  # fmt: skip
         qos = (
             common.liveliness_qos(LEASE_S / 2) if self.topic == "action_chunk" else common.COMMANDS
@@ -130,31 +131,15 @@ class RemoteArm(Operator):
         stamp = self.node.get_clock().now()
         if begin_s is not None:
             stamp -= Duration(seconds=time.monotonic() - begin_s)
-        message = JointTrajectory(joint_names=list(self.robot.names))
-        message.header.stamp = stamp.to_msg()
-        message.points = [
-            JointTrajectoryPoint(
-                positions=target.tolist(),
-                time_from_start=Duration(seconds=i / self.robot.control_hz).to_msg(),
-            )
-            for i, target in enumerate(targets)
-        ]
-        self.targets.publish(message)
+        robot = self.robot
+        self.targets.publish(common.chunk(robot.names, stamp, targets, robot.control_hz))
 
     def _repeat(self) -> None:
-        while not self.over.wait(1 / self.robot.control_hz):
-            self._repeat_late_target()
-
-    def _repeat_late_target(self) -> None:
         """Send the last target again if the next one is late, for at most `hold_s`."""
-        with self.lock:
-            if self.last is None:
-                return
-            waited_s = time.monotonic() - self.last_s
-            if self.state not in ("holding", "tracking") or waited_s > self.hold_s:
-                self.last = None
-            elif waited_s > GAP / self.robot.control_hz:
-                self._publish(self.last)
-
-    def _note_error(self, why: str) -> None:
-        self.trouble = why
+        while not self.over.wait(1 / self.robot.control_hz):
+            with self.lock:
+                waited_s = time.monotonic() - self.last_s
+                if self.state not in ("holding", "tracking") or waited_s > self.hold_s:
+                    self.last = None
+                elif self.last is not None and waited_s > GAP / self.robot.control_hz:
+                    self._publish(self.last)

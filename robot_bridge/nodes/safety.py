@@ -11,11 +11,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.node import Node
 from sensor_msgs.msg import JointState
@@ -122,15 +123,14 @@ class SafetyNode(Node):
 
     def _connect(self) -> None:
         s = self.settings
-        gone = SubscriptionEventCallbacks(liveliness=self._liveliness)
         self.create_subscription(JointState, "joint_states", self._on_joints, common.SENSORS)
-        for source in ("policy", "teleop"):
-            topic = "action_chunk" if source == "policy" else "teleop"
-            self.create_subscription(
-                JointTrajectory, topic, lambda m, s=source: self._on_chunk(s, m),
-                common.liveliness_qos(LEASE_S) if source == "policy" else common.COMMANDS,
-                event_callbacks=gone if source == "policy" else None,
-            )  # fmt: skip
+        self.create_subscription(
+            JointTrajectory, "action_chunk", partial(self._on_chunk, "policy"),
+            common.liveliness_qos(LEASE_S),
+            event_callbacks=SubscriptionEventCallbacks(liveliness=self._liveliness),
+        )  # fmt: skip
+        on_teleop = partial(self._on_chunk, "teleop")
+        self.create_subscription(JointTrajectory, "teleop", on_teleop, common.COMMANDS)
         self.create_subscription(Bool, "deadman", self._on_deadman, common.COMMANDS)
         self.create_subscription(Float64, "speed_scaling", self._on_scaling, common.COMMANDS)
         gate = self.gate
@@ -142,9 +142,8 @@ class SafetyNode(Node):
         topic = graph.COMMANDS[s.controller_type]
         kind: Any = Float64MultiArray if forward else JointTrajectory
         self.commands = self.create_publisher(kind, topic, common.COMMANDS)
-        self.status = self.create_publisher(DiagnosticArray, "~/status", common.LATCHED)
-        common.create_timer(self, STATUS_S, self._publish_status)
-        common.publish_diagnostics(self, self._line)
+        self.publish_status = common.status_publisher(self, self._line)
+        common.create_timer(self, STATUS_S, self.publish_status)
 
     # --- subscriptions and services -----------------------------------------------------------
 
@@ -198,7 +197,7 @@ class SafetyNode(Node):
             with self.lock:
                 response.message = act(request) or ""
             response.success = not response.message
-            self._publish_status()
+            self.publish_status()
             return response
 
         self.create_service(kind, f"~/{name}", answer)
@@ -231,9 +230,6 @@ class SafetyNode(Node):
         )
         point.time_from_start.nanosec = round(1e9 * self.gate.dt_s)
         return JointTrajectory(joint_names=list(self.gate.limits.names), points=[point])
-
-    def _publish_status(self) -> None:
-        self.status.publish(common.array(self, self._line()))
 
     def _line(self) -> DiagnosticStatus:
         gate = self.gate

@@ -19,7 +19,9 @@ from robot_bridge.recording.mcap_reader import Bag, open_bag
 from robot_bridge.sensing import convert
 
 STATE = "sensor_msgs/msg/JointState"
-COMMANDS = ("trajectory_msgs/msg/JointTrajectory", "std_msgs/msg/Float64MultiArray")
+FORWARD = "std_msgs/msg/Float64MultiArray"
+"""The only type without a stamp."""
+COMMANDS = ("trajectory_msgs/msg/JointTrajectory", FORWARD)
 IMAGES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
 INSTRUCTION = "std_msgs/msg/Header"
 STATUS = "diagnostic_msgs/msg/DiagnosticArray"
@@ -123,18 +125,18 @@ def scan(path: Path, names: Names, joints: tuple[str, ...]) -> Scan:
                 f"{path}: messages on both {series.topic} and {channel.topic}; name one of them "
                 "with --command-topic or --camera-topic"
             )
+        try:
+            stamp = 0 if schema.name == FORWARD else convert.stamp_ns(message.data)
+        except ValueError as error:
+            raise ValueError(f"{what}: {error}; leave it out") from error
+        stamp = stamp or message.log_time
         if kinds == IMAGES:
-            try:
-                stamp = convert.stamp_ns(message.data)
-            except ValueError as error:
-                raise ValueError(f"{what}: {error}; leave it out") from error
-            value = counts[channel.topic]
+            value: Any = counts[channel.topic]
             counts[channel.topic] += 1
         else:
             decoded = _decode(decoders, channel, schema, message, what)
-            stamp = _stamp(decoded)
-            value = read(decoded, f"{what} at {(stamp or message.log_time) / 1e9:.3f} s")
-        series.add(channel.topic, stamp or message.log_time, value)
+            value = read(decoded, f"{what} at {stamp / 1e9:.3f} s")
+        series.add(channel.topic, stamp, value)
     return content
 
 
@@ -162,7 +164,11 @@ def _readers(
     def checked(read: Callable[[Any, str], np.ndarray]) -> Callable[[Any, str], np.ndarray]:
         def read_checked(message: Any, what: str) -> np.ndarray:
             try:
-                return _finite(read(message, what), joints, what)
+                values = read(message, what)
+                wrong = np.flatnonzero(~np.isfinite(values))
+                if len(wrong):
+                    raise ValueError(f"{what}: joint {joints[wrong[0]]!r} is {values[wrong[0]]}")
+                return values
             except ValueError as error:
                 hint = "name the arm that was recorded with --robot, or leave the bag out"
                 raise ValueError(f"{error}; expected {', '.join(joints)}: {hint}") from error
@@ -195,19 +201,6 @@ def _decode(
         return decode(message.data)
     except Exception as error:  # the library has no class for a message that is too short
         raise ValueError(f"{what}: damaged message ({error}); leave the bag out") from error
-
-
-def _stamp(message: Any) -> int:
-    """Return a message's stamp; 0 if it has none."""
-    stamp = getattr(getattr(message, "header", message), "stamp", None)
-    return 0 if stamp is None else stamp.sec * 1_000_000_000 + stamp.nanosec
-
-
-def _finite(values: np.ndarray, joints: tuple[str, ...], what: str) -> np.ndarray:
-    wrong = np.flatnonzero(~np.isfinite(values))
-    if len(wrong):
-        raise ValueError(f"{what}: joint {joints[wrong[0]]!r} is {values[wrong[0]]}")
-    return values
 
 
 def _by_person(message: Any) -> bool:
@@ -253,10 +246,8 @@ class ImageReader:
                 if self._at == wanted:
                     stamp_s = self._series.stamps[row] / 1e9
                     what = f"{self._bag.path}: {self._series.topic} at {stamp_s:.3f} s"
-                    schema = self._bag.schemas[self._bag.channels[message.channel_id].schema_id]
-                    self._pixels = convert.center_crop_resize(
-                        _image(schema, message, what), *self._size
-                    )
+                    pixels = _image(self._bag, message, what)
+                    self._pixels = convert.center_crop_resize(pixels, *self._size)
             yield self._pixels
 
     def _of_topic(self) -> Iterator[Message]:
@@ -265,26 +256,19 @@ class ImageReader:
                 yield message
 
 
-def _image(schema: Any, message: Message, what: str) -> np.ndarray:
-    decode = DecoderFactory().decoder_for("cdr", schema)
-    try:
-        assert decode is not None
-        image = decode(message.data)
-    except Exception as error:  # see _decode
-        raise ValueError(f"{what}: damaged image ({error}); leave the bag out") from error
+def _image(bag: Bag, message: Message, what: str) -> np.ndarray:
+    channel = bag.channels[message.channel_id]
+    schema = bag.schemas[channel.schema_id]
+    image = _decode(DecoderFactory(), channel, schema, message, what)
     if schema.name == IMAGES[0]:
         return convert.raw_image(
             image.data, image.height, image.width, image.step, image.encoding, what
         )
-    return decode_compressed(bytes(image.data), what)
+    return _decode_compressed(bytes(image.data), what)
 
 
-def decode_compressed(data: bytes, what: str) -> np.ndarray:
-    """Return RGB u8 [h, w, 3] of a JPEG or PNG.
-
-    Raises:
-        ValueError: the data are neither, damaged or too large.
-    """
+def _decode_compressed(data: bytes, what: str) -> np.ndarray:
+    """Return RGB u8 [h, w, 3] of a JPEG or PNG that is whole and not too large."""
     if not data.startswith((b"\xff\xd8", b"\x89PNG\r\n\x1a\n")):
         raise ValueError(f"{what}: begins with {data[:4]!r}, expected jpeg or png; leave it out")
     try:

@@ -1,8 +1,7 @@
 """Writes MCAP files that rosbag2 and Foxglove open, and that a kill at any moment leaves readable.
 
-Messages are gathered in chunks; a chunk is handed to the system whole, at the latest a second after
-its first message. Reading back, also of a file that was cut off, is in
-`robot_bridge.recording.mcap_reader`.
+Messages are gathered in chunks; a chunk is written whole, at the latest a second after its first
+message. `robot_bridge.recording.mcap_reader` reads files, cut off ones included.
 """
 
 import os
@@ -46,7 +45,7 @@ class McapWriter:
 
     @property
     def bytes_written(self) -> int:
-        """Bytes that the system has."""
+        """Bytes handed to the system."""
         return self._file.tell()
 
     def add_topic(self, topic: str, type_name: str, qos: str = "", text: str | None = None) -> None:
@@ -55,8 +54,8 @@ class McapWriter:
         Args:
             topic: Full name, "/joint_states".
             type_name: "sensor_msgs/msg/JointState".
-            qos: What its publishers offer, as rosbag2's YAML (`offered`).
-            text: The type's definition, if it is not to be that of the installed package.
+            qos: QoS of its publishers as rosbag2's YAML (`offered`).
+            text: Definition of the type; that of the installed package if None.
 
         Raises:
             ValueError: the type is not installed.
@@ -70,13 +69,7 @@ class McapWriter:
         self._sequence[topic] = 0
 
     def write(self, topic: str, data: bytes, log_time_ns: int, publish_time_ns: int) -> None:
-        """Add a message of a topic that was declared.
-
-        Args:
-            topic: Its full name.
-            data: The message in CDR.
-            log_time_ns: When it was received.
-            publish_time_ns: Its own stamp.
+        """Add a message (CDR) of a declared topic, with its arrival and its stamp.
 
         Raises:
             OSError: the disk is full.
@@ -93,22 +86,18 @@ class McapWriter:
             self._hand_over()
 
     def settle(self) -> None:
-        """Write out the gathered messages if the first of them is old enough; call it often."""
+        """Write the gathered messages if the first of them is old enough; call it often."""
         if self._gathered and time.monotonic() - self._since_s >= CHUNK_S:
             self._hand_over()
 
     def add_metadata(self, name: str, values: Mapping[str, str]) -> None:
-        """Add named words about the file."""
-        self._writer.flush()
-        self._gathered = 0
+        """Add a metadata record."""
+        self._hand_over()
         self._writer.add_metadata(name, dict(values))
         self._writer.flush()
 
     def close(self, last: Mapping[str, Mapping[str, str]] | None = None) -> None:
-        """Write what is gathered and the index, and bring the file to the disk.
-
-        Args:
-            last: Words about the file by name, to be added before.
+        """Write metadata by name, gathered messages and the index, and flush to the disk.
 
         Raises:
             OSError: the disk is full; what is on it can be repaired.
@@ -123,7 +112,7 @@ class McapWriter:
             self._file.close()
 
     def abandon(self) -> None:
-        """Leave the file as a kill would: without what is gathered, and without an index."""
+        """Close the file as a kill would: without gathered messages, and without an index."""
         self._file.close()
 
     def _hand_over(self) -> None:

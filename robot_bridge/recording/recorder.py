@@ -49,9 +49,8 @@ class Entry:
     task: str
     """Instruction."""
     begin_s: float
-    """ROS time."""
+    """ROS time, as all times."""
     end_s: float
-    """ROS time."""
     success: bool | None
     """Outcome by the simulated arm or an operator; None if unknown."""
     messages: int
@@ -63,7 +62,10 @@ class Entry:
 
 
 class Recording:
-    """A folder of episodes; at most one is being written."""
+    """A folder of episodes; at most one is being written.
+
+    Topics have full names, and times are ROS time.
+    """
 
     def __init__(self, folder: Path, topics: Iterable[Topic], least_free_bytes: int) -> None:
         """Open a folder, create it if missing, and close a file that a kill left open.
@@ -108,11 +110,7 @@ class Recording:
         return self._writer.bytes_written if self._writer else 0
 
     def begin(self, task: str, now_ns: int) -> None:
-        """Begin an episode; a running one is ended first.
-
-        Args:
-            task: Instruction.
-            now_ns: ROS time.
+        """Begin an episode with an instruction; a running one is ended first.
 
         Raises:
             ValueError: there is no task, or too little room on the disk.
@@ -141,12 +139,7 @@ class Recording:
             self._write(topic_name, data, now_ns)
 
     def hear(self, topic: str, data: bytes, now_ns: int) -> None:
-        """Receive a serialized message, which is written if an episode runs.
-
-        Args:
-            topic: Full name of one of the topics.
-            data: CDR.
-            now_ns: Time of arrival, ROS time.
+        """Receive a serialized message (CDR), which is written if an episode runs.
 
         Raises:
             OSError: the disk is full.

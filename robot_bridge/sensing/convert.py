@@ -15,13 +15,9 @@ ENCODINGS = ("rgb8", "bgr8")
 def by_name(
     names: Sequence[str], values: Sequence[float], wanted: Sequence[str], what: str
 ) -> np.ndarray:
-    """Return the values f64 [u] of wanted joints, in that order.
+    """Return the values f64 [u] of wanted joints, in that order; a message may have more joints.
 
-    Args:
-        names: Joint names of the message.
-        values: One value per name.
-        wanted: Names in the order of the result; the message may have more.
-        what: Source of the message, for errors.
+    `what` names the source of the message in errors.
 
     Raises:
         ValueError: a joint is missing or named twice, or there are more or fewer values than names.
@@ -46,12 +42,8 @@ def trajectory(
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Return times f64 [k] and positions f64 [k, u] of a trajectory, joints in the wanted order.
 
-    Args:
-        names: Joint names of the message.
-        points: Positions of each point, in the order of the names.
-        times_s: Seconds of each point since the trajectory's stamp.
-        wanted: Names in the order of the result; the message may not have others.
-        what: Source of the message, for errors.
+    Times are seconds since the trajectory's stamp. A message may not have other joints than the
+    wanted ones; `what` names its source in errors.
 
     Raises:
         ValueError: it is empty, has other joints, or times that do not increase. Positions may be

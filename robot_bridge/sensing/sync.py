@@ -116,7 +116,8 @@ class Sync:
         time_s, pose = min(self.joints, key=lambda state: abs(state[0] - max(times_s)))
         oldest_s, newest_s = min(*times_s, time_s), max(*times_s, time_s)
         if now_s - oldest_s > config.max_observation_age_s:
-            part = "joint states" if oldest_s == time_s else self._oldest()
+            oldest = min(self.cameras, key=lambda name: self.views[name].time_s)
+            part = "joint states" if oldest_s == time_s else f"image of camera {oldest}"
             return f"{part} {now_s - oldest_s:.2f} s old, at most {config.max_observation_age_s}"
         if not np.isfinite(pose).all():
             return "joint states are not finite"
@@ -132,10 +133,6 @@ class Sync:
             images=np.stack(images), proprio=pose.astype(np.float32), time_s=oldest_s,
             underway_s=first.received_s - first.time_s,
         )  # fmt: skip
-
-    def _oldest(self) -> str:
-        name = min(self.cameras, key=lambda name: self.views[name].time_s)
-        return f"image of camera {name}"
 
     def _is_frozen(self, name: str, image: np.ndarray, now_s: float, pose: np.ndarray) -> bool:
         last, pixels = self.changes.get(name), image.tobytes()
