@@ -168,10 +168,10 @@ def _end_group(group: list[Child], stopped: Sequence[int]) -> list[str]:
     """End children with each signal in turn; a further Ctrl-C skips to the next signal."""
     left = group
     for number, patience_s in PATIENCE_S.items():
-        heard, until = len(stopped), time.monotonic() + patience_s
+        received, until = len(stopped), time.monotonic() + patience_s
         for child in left:
             _signal(child.process, number)
-        while left and time.monotonic() < until and len(stopped) == heard:
+        while left and time.monotonic() < until and len(stopped) == received:
             left = [child for child in left if child.process.poll() is None]
             if left:
                 time.sleep(POLL_S / 5)

@@ -74,13 +74,13 @@ def parameters(node: Any, kind: type[Any]) -> Any:
         ValueError: a value is out of range or of another type, or a name is of an earlier release.
     """
     _refuse_old_names(node)
-    words, hints = described.descriptions(kind), typing.get_type_hints(kind)
+    texts, hints = described.descriptions(kind), typing.get_type_hints(kind)
     values = {}
     for field in dataclasses.fields(kind):
         default: Any = field.default
         if typing.get_origin(hints[field.name]) is tuple:
             default = list(default) or [""]
-        descriptor = ParameterDescriptor(description=words.get(field.name, ""), read_only=True)
+        descriptor = ParameterDescriptor(description=texts.get(field.name, ""), read_only=True)
         low, high = field.metadata.get("range", (None, None))
         if low is not None and isinstance(default, float):
             descriptor.floating_point_range = [
@@ -186,7 +186,7 @@ def run(make: Callable[[], Node], argv: list[str] | None = None) -> int:
     """Spin a node until Ctrl-C or SIGTERM; return the exit code.
 
     Args:
-        make: Makes the node; a ValueError says why it does not start.
+        make: Makes the node; a ValueError has the reason why it does not start.
         argv: Command line with ROS arguments.
     """
     # A handler only sets a flag: a shutdown inside one destroys the node in the middle of the

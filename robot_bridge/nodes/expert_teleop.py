@@ -19,8 +19,8 @@ GAP = 1.5
 
 
 class ExpertTeleop:
-    """Acts for as many control steps as topic `~/guide` says, then holds until the next request; a
-    request of 0 ends it.
+    """Acts for the number of control steps on topic `~/guide`, then holds until the next request;
+    0 ends it.
 
     Args:
         node: Node with the topics.

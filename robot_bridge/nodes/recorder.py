@@ -1,6 +1,6 @@
 """Node `recorder`: writes the topics of docs/topics.md into one MCAP file per episode.
 
-It decodes only messages that start episodes or say who leads the arm.
+It decodes only messages that start episodes or name the source that leads the arm.
 `robot_bridge.recording.recorder` opens and closes the files.
 """
 
@@ -124,7 +124,7 @@ class Recorder(Node):
     def _take(self, topic: str, data: bytes) -> None:
         """Record a message; a full disk ends the episode, not the node."""
         try:
-            self._recording.hear(topic, data, self._now_ns())
+            self._recording.receive(topic, data, self._now_ns())
         except OSError as error:
             self._give_up(str(error))
 

@@ -82,7 +82,7 @@ class RemoteArm(Operator):
         """Return the latest observation: RGB u8 [v, h, w, 3], pose f32 [u].
 
         Raises:
-            ValueError: there was no observation in time; says what is missing.
+            ValueError: there was no observation in time.
         """
         end_s = time.monotonic() + limit_s
         while True:

@@ -1,4 +1,4 @@
-"""`safety_node`: the only publisher on the controller's topic, in a process of its own.
+"""`safety_node`: the only publisher on the controller's topic, in a separate process.
 
 `robot_bridge.safety.gate` has its logic. A thread with absolute deadlines makes the ticks. A late
 tick is not made up for, because two commands at once would be twice the velocity.

@@ -63,7 +63,7 @@ class ConvertConfig:
     instruction_topic: str = "instruction"
     """Topic of the instructions; in recordings of an earlier release it is `task`."""
     status_topic: str = "safety_node/status"
-    """Topic that says who leads the arm."""
+    """Topic with the source that leads the arm."""
 
     def __post_init__(self) -> None:
         if self.fps is not None and self.fps < 1:
@@ -262,20 +262,20 @@ def _frames(
         for name, row in rows.items()
     }
     wrong = {name: int(np.argmax(bad)) for name, bad in stale.items() if bad.any()}
-    note, kept = "", int(length)
+    note, count = "", int(length)
     if wrong:
         name = min(wrong, key=lambda key: wrong[key])
-        kept = wrong[name]
+        count = wrong[name]
         note = (
-            f"{what}: cut at frame {kept} of {length}, {kept / fps:.1f} s: the {name} on "
+            f"{what}: cut at frame {count} of {length}, {count / fps:.1f} s: the {name} on "
             f"{named[name].topic} is older than {config.max_age_s:g} s there"
         )
     elif not length:
         note = f"{what}: left out, the bag has no image, state or command in it"
     return Frames(
-        task=task, stamps=stamps[:kept], state=rows["state"][:kept], note=note,
-        command=rows["command"][:kept],
-        cameras={name: rows[f"camera {name}"][:kept] for name in content.cameras},
+        task=task, stamps=stamps[:count], state=rows["state"][:count], note=note,
+        command=rows["command"][:count],
+        cameras={name: rows[f"camera {name}"][:count] for name in content.cameras},
     )  # fmt: skip
 
 

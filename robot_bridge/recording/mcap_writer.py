@@ -14,25 +14,25 @@ from mcap.writer import CompressionType, Writer
 from robot_bridge.recording.message_definitions import definition
 
 CHUNK_BYTES = 1 << 20
-"""A chunk is written out when its messages have so many bytes."""
+"""Bytes of messages from which a chunk is written."""
 CHUNK_S = 1.0
-"""A chunk is written out when its first message is so old: what a kill may cost."""
+"""Age in s of its first message from which a chunk is written; the most that a kill may lose."""
 LIBRARY = "mneme_vla"
-_NEVER = 1 << 62  # the library's own limit, after which it would write a chunk but not hand it on
+_NEVER = 1 << 62  # limit after which the library would write a chunk without flushing it
 
 
 class McapWriter:
-    """One open file with messages as they came from the wire (CDR)."""
+    """One open file of serialized messages (CDR)."""
 
     def __init__(self, path: Path) -> None:
         """Create the file.
 
         Raises:
-            OSError: it is there already, or cannot be written.
+            OSError: it exists, or cannot be written.
         """
         self.path = path
         self.messages = 0
-        """Messages written, of all topics."""
+        """Number of written messages of all topics."""
         self._file = path.open("xb")
         self._writer = Writer(self._file, chunk_size=_NEVER, compression=CompressionType.LZ4)
         self._writer.start(profile="ros2", library=LIBRARY)
@@ -83,16 +83,16 @@ class McapWriter:
         self.messages += 1
         self._gathered += len(data)
         if self._gathered >= CHUNK_BYTES:
-            self._hand_over()
+            self._flush()
 
     def settle(self) -> None:
         """Write the gathered messages if the first of them is old enough; call it often."""
         if self._gathered and time.monotonic() - self._since_s >= CHUNK_S:
-            self._hand_over()
+            self._flush()
 
     def add_metadata(self, name: str, values: Mapping[str, str]) -> None:
         """Add a metadata record."""
-        self._hand_over()
+        self._flush()
         self._writer.add_metadata(name, dict(values))
         self._writer.flush()
 
@@ -115,7 +115,7 @@ class McapWriter:
         """Close the file as a kill would: without gathered messages, and without an index."""
         self._file.close()
 
-    def _hand_over(self) -> None:
+    def _flush(self) -> None:
         self._gathered = 0
         self._writer.flush()
 

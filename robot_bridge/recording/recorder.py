@@ -138,7 +138,7 @@ class Recording:
         for topic_name, data in self._last.items():
             self._write(topic_name, data, now_ns)
 
-    def hear(self, topic: str, data: bytes, now_ns: int) -> None:
+    def receive(self, topic: str, data: bytes, now_ns: int) -> None:
         """Receive a serialized message (CDR), which is written if an episode runs.
 
         Raises:

@@ -1,6 +1,6 @@
 """Matches joint states and images by stamp to one observation, and refuses old ones.
 
-All times are seconds of the monotonic clock; the age of a stamp is what the stamping clock says.
+All times are seconds of the monotonic clock; ages of stamps are by the clock that stamps.
 This module does not import ROS.
 """
 

@@ -116,7 +116,7 @@ def test_what_a_kill_leaves_is_mended_wherever_it_was_cut(tmp_path):
         for _ in range(i + 1):
             at = bags.BEGIN_NS + len(whole.sent) * bags.MS
             whole.add("/task", at, bags.header(at, f"task {len(whole.sent)}"))
-        whole.writer._hand_over()
+        whole.writer._flush()
     whole.writer.abandon()
     data = whole.writer.path.read_bytes()
     counts = []
