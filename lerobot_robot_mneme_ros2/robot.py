@@ -8,6 +8,7 @@ import numpy as np
 from lerobot.robots import Robot, RobotConfig
 
 from lerobot_robot_mneme_ros2 import joints
+from robot_bridge.sensing.sync import SyncConfig
 from vla.contracts import registry
 from vla.contracts.specs import RobotSpec
 
@@ -106,12 +107,14 @@ class MnemeRos2(Robot):
             ValueError: a part of the observation is missing, or the safety node refuses.
         """
         c = self.config
-        arm = joints.ros("remote_arm").RemoteArm(
-            self.spec, namespace=c.namespace, cameras=tuple(self.cameras), compressed=c.compressed,
+        sync = SyncConfig(
             max_observation_age_s=c.max_observation_age_s,
             max_sync_interval_s=c.max_sync_interval_s,
             frozen_image_timeout_s=c.frozen_image_timeout_s,
-            topic="action_chunk" if c.topic == "action_chunk" else "teleop",
+        )
+        arm = joints.ros("remote_arm").RemoteArm(
+            self.spec, namespace=c.namespace, cameras=tuple(self.cameras), compressed=c.compressed,
+            sync=sync, topic="action_chunk" if c.topic == "action_chunk" else "teleop",
         )  # fmt: skip
         try:
             arm.hold_s = c.hold_s

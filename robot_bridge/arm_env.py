@@ -311,7 +311,8 @@ class ArmEnv:
                 f"the safety node stopped the arm: {cause}; see to it, then run the same command "
                 "again: episodes that have ended are kept"
             )
-        _say(f"the safety node stopped the arm: {cause}; the episode is cut")
+        line = f"the safety node stopped the arm: {cause}; the episode is cut"
+        print(line, file=sys.stderr, flush=True)
         self._arm.rearm()
         self._rest()
         return True
@@ -336,14 +337,12 @@ class ArmEnv:
         return ""
 
     def _check_alone(self) -> None:
-        end_s = time.monotonic() + ALONE_S
-        while time.monotonic() < end_s:
-            if self._arm.state:
+        with self._arm.changed:
+            if self._arm.changed.wait_for(lambda: bool(self._arm.state), ALONE_S):
                 raise ValueError(
                     "got a safety_node that runs already, expected none on this ROS domain; end "
                     "it, or set ROS_DOMAIN_ID to another number"
                 )
-            time.sleep(POLL_S)
 
     def _await(self) -> None:
         """Wait for the first messages of all nodes."""
@@ -368,12 +367,7 @@ class ArmEnv:
         return self._observation(observation)
 
     def _observation(self, synced: SyncedObservation) -> Observation:
-        images = synced.images[None]
-        return Observation(
-            images=images, image_ok=np.ones(images.shape[:2], np.bool_),
-            proprio=synced.proprio[None], task=(self._task,),
-            time_s=np.array([self._steps / self._hz]),
-        )  # fmt: skip
+        return synced.row(self._task, self._steps / self._hz)
 
     def _step(
         self, targets: np.ndarray, done: int, terminated: bool = False, truncated: bool = False
@@ -419,7 +413,3 @@ def _nodes(spec: EnvSpec, task: dict[str, Any], config: Any) -> tuple[graph.Node
 def _lines(log: str) -> Any:
     """Return a file for the nodes' output."""
     return open(log, "w") if log else tempfile.NamedTemporaryFile("w", suffix=".log")
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

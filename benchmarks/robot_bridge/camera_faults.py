@@ -24,7 +24,7 @@ from robot_bridge.motion.limits import Limits
 STALE_S, FROZEN_S = 0.2, 1.0
 """Settings of the policy node: oldest image, and longest time of the same image."""
 MOVED = 0.05
-"""Motion after which a camera must show another image: `SyncConfig.moved`."""
+"""Motion after which a camera must show another image: `robot_bridge.sensing.sync.MOVED`."""
 STILL = 1e-3
 """Distance from a target within which an arm counts as at rest."""
 SETTLE_S = 1.0

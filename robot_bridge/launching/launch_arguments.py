@@ -29,9 +29,7 @@ class LaunchArgument:
 def of(settings: Any, prefix: str = "") -> Iterator[LaunchArgument]:
     """Yield the launch arguments of a settings instance, its values as the defaults."""
     hints = typing.get_type_hints(type(settings))
-    described: dict[str, str] = {}
-    for kind in reversed(type(settings).__mro__[:-1]):
-        described |= node_settings.descriptions(kind)
+    described = node_settings.descriptions(type(settings))
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         if dataclasses.is_dataclass(value):
@@ -44,12 +42,7 @@ def of(settings: Any, prefix: str = "") -> Iterator[LaunchArgument]:
 
 
 def read(settings: T, arguments: Mapping[str, str], prefix: str = "") -> T:
-    """Return settings with the values of launch arguments.
-
-    Args:
-        settings: Defaults.
-        arguments: Values by name; others are ignored.
-        prefix: Prefix of the names.
+    """Return settings with the values of launch arguments by name; others are ignored.
 
     Raises:
         ValueError: a value is malformed, or an argument has its name of an earlier release.

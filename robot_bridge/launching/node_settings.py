@@ -19,14 +19,15 @@ def chosen(default: str, *names: str) -> Any:
 
 
 def descriptions(kind: type[Any]) -> dict[str, str]:
-    """Return the docstring under each field of a dataclass."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
-    assert isinstance(body, ast.ClassDef)
+    """Return the docstring under each field of a dataclass, inherited ones included."""
     texts = {}
-    for field, doc in zip(body.body, body.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(doc, ast.Expr):
-            text = ast.literal_eval(doc.value)
-            texts[ast.unparse(field.target)] = " ".join(text.split())
+    for base in reversed(kind.__mro__[:-1]):
+        body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for field, doc in zip(body.body, body.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(doc, ast.Expr):
+                text = ast.literal_eval(doc.value)
+                texts[ast.unparse(field.target)] = " ".join(text.split())
     return texts
 
 

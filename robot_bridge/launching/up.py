@@ -11,9 +11,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from robot_bridge.launching import graph
@@ -75,14 +75,6 @@ class Child:
     """Its end was reported."""
 
 
-@dataclass
-class StopRequest:
-    """Signals received so far."""
-
-    signals: list[int] = field(default_factory=list)
-    """Signals, in order."""
-
-
 def run(nodes: tuple[NodeSpec, ...]) -> int:
     """Run nodes until Ctrl-C or SIGTERM, or until a vital one ends or one cannot be brought up.
 
@@ -110,13 +102,13 @@ def run(nodes: tuple[NodeSpec, ...]) -> int:
 
 @contextmanager
 def started(
-    nodes: tuple[NodeSpec, ...], stopped: StopRequest | None = None, out: Any = None
+    nodes: tuple[NodeSpec, ...], stopped: Sequence[int] = (), out: Any = None
 ) -> Iterator[tuple[list[Child], list[str]]]:
     """Start nodes, and end all of them at the end.
 
     Args:
         nodes: Nodes to start; the caller brings lifecycle nodes up.
-        stopped: Signals that request the end, if the caller collects them.
+        stopped: Signals that request the end, in order, if the caller collects them.
         out: File for their lines; standard output if None.
 
     Yields:
@@ -131,16 +123,16 @@ def started(
             children.append(_start(node.path, words, _width(nodes), node, out))
         yield children, forced
     finally:
-        forced += _end(children, stopped or StopRequest())
+        forced += _end(children, stopped)
 
 
 def _width(nodes: tuple[NodeSpec, ...]) -> int:
     return max(len(node.path) for node in nodes)
 
 
-def _watch(children: list[Child], stopped: StopRequest, width: int) -> str:
+def _watch(children: list[Child], stopped: Sequence[int], width: int) -> str:
     """Wait for the end; return its cause, "" if a person requested it."""
-    while not stopped.signals:
+    while not stopped:
         for child in children:
             code = child.process.poll()
             if code is None or child.ended:
@@ -159,7 +151,7 @@ def _watch(children: list[Child], stopped: StopRequest, width: int) -> str:
     return ""
 
 
-def _end(children: list[Child], stopped: StopRequest) -> list[str]:
+def _end(children: list[Child], stopped: Sequence[int]) -> list[str]:
     """End all nodes, the vital ones last; return the names of killed ones."""
     forced: list[str] = []
     for vital in (False, True):  # the safety node brings the arm to rest while the others end
@@ -172,14 +164,14 @@ def _end(children: list[Child], stopped: StopRequest) -> list[str]:
     return forced
 
 
-def _end_group(group: list[Child], stopped: StopRequest) -> list[str]:
+def _end_group(group: list[Child], stopped: Sequence[int]) -> list[str]:
     """End children with each signal in turn; a further Ctrl-C skips to the next signal."""
     left = group
     for number, patience_s in PATIENCE_S.items():
-        heard, until = len(stopped.signals), time.monotonic() + patience_s
+        received, until = len(stopped), time.monotonic() + patience_s
         for child in left:
             _signal(child.process, number)
-        while left and time.monotonic() < until and len(stopped.signals) == heard:
+        while left and time.monotonic() < until and len(stopped) == received:
             left = [child for child in left if child.process.poll() is None]
             if left:
                 time.sleep(POLL_S / 5)
@@ -223,12 +215,11 @@ def _say(width: int, text: str, file: Any = None) -> None:
 
 
 @contextmanager
-def _signals() -> Iterator[StopRequest]:
+def _signals() -> Iterator[list[int]]:
     """Collect the signals that end all nodes, and restore their handlers at the end."""
-    stopped = StopRequest()
+    stopped: list[int] = []
     before = {
-        number: signal.signal(number, lambda number, _: stopped.signals.append(number))
-        for number in ENDS
+        number: signal.signal(number, lambda number, _: stopped.append(number)) for number in ENDS
     }
     try:
         yield stopped

@@ -30,7 +30,6 @@ class Motion(NamedTuple):
     """Commanded motion of joints: f64 [..., u] each."""
 
     p: np.ndarray
-    """Position."""
     v: np.ndarray
     """Velocity: difference to the position before, per tick."""
     a: np.ndarray
@@ -116,12 +115,7 @@ def follow(
 ) -> tuple[np.ndarray, list[str]]:
     """Return the acceleration f64 [u] that follows a moving target, and which limits are active.
 
-    Args:
-        motion: Present motion.
-        target: Target position f64 [u].
-        speed: Target velocity f64 [u].
-        limits: Limits of the joints.
-        dt_s: Length of a tick.
+    The target has position and velocity (`speed`) f64 [u].
     """
     step = limits.jerk * dt_s
     apart = target - motion.p
@@ -153,14 +147,9 @@ def move(
 ) -> tuple[Motion, np.ndarray]:
     """Return the motion a tick later, and its way to a standstill, f64 [t, u] as of `can_stop`.
 
-    Each joint takes the largest share of the wanted acceleration that leaves it a way to stop; at
-    share 0 it brakes, on the way that was proven a tick ago.
-
-    Args:
-        motion: A motion from which the joints can stop.
-        wanted: Acceleration f64 [u] within jerk of the last one.
-        limits: Limits of the joints.
-        dt_s: Length of a tick.
+    Each joint takes the largest share of the wanted acceleration f64 [u], which is within jerk of
+    the last one, that leaves it a way to stop; at share 0 it brakes, on the way that was proven a
+    tick ago. The joints have to be able to stop from the present motion.
     """
     brake = braking(motion, limits, dt_s)
     moved = advance(motion, wanted, dt_s)

@@ -25,20 +25,17 @@ SECTIONS = ("joints", "workspace")
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Limits of every joint, f64 [u] each, in the unit of the joint and seconds."""
+    """Limits of every joint, f64 [u] each, in the unit of the joint and seconds.
+
+    `velocity`, `acceleration` and `jerk` are largest absolute values.
+    """
 
     names: tuple[str, ...]
-    """Joints."""
     low: np.ndarray
-    """Lower position."""
     high: np.ndarray
-    """Upper position."""
     velocity: np.ndarray
-    """Largest absolute velocity."""
     acceleration: np.ndarray
-    """Largest absolute acceleration."""
     jerk: np.ndarray
-    """Largest absolute jerk."""
     workspace: Workspace | None = None
     """Bounds of the arm; none if None."""
 
@@ -124,8 +121,8 @@ def _joint(path: Path, name: str, entry: Any) -> dict[str, float]:
     for key, value in entry.items():
         if key not in (*MUST, *MAY):
             raise ValueError(f"{path}: joint {name!r}: unknown limit {key!r}")
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not number or not np.isfinite(value) or (key not in ("low", "high") and value <= 0):
+        number = workspace.is_finite_number(value)
+        if not number or (key not in ("low", "high") and value <= 0):
             raise ValueError(
                 f"{path}: joint {name!r}: {key} is {value!r}, expected a number above 0"
             )

@@ -62,10 +62,7 @@ class SpeedScaling:
     def join(self, now_s: float, old: Plan | None, new: Plan) -> tuple[Plan, float]:
         """Return the plan to follow after `new` has come, and its lag in s.
 
-        Args:
-            now_s: Now.
-            old: The plan so far.
-            new: The new plan; like `old` inside the joints' ranges.
+        Both plans are inside the joints' ranges.
         """
         if not 0 < self.behind_s <= LONGEST_S or old is None or not _continues(old, new):
             return new, 0.0

@@ -26,11 +26,7 @@ class Workspace:
 
 
 def read(path: Path, section: Any) -> Workspace:
-    """Return the workspace of a file's section.
-
-    Args:
-        path: The file, for errors.
-        section: The parsed section.
+    """Return the workspace of a file's parsed section; errors name the file.
 
     Raises:
         ValueError: a key is unknown, one of `low` and `high` is missing, or a value is no number.
@@ -58,7 +54,7 @@ def read(path: Path, section: Any) -> Workspace:
                     "be below high"
                 )
     if "table" in section:
-        if not _finite(section["table"]):
+        if not is_finite_number(section["table"]):
             raise ValueError(
                 f"{path}: workspace: table is {section['table']!r}, expected its height z in metres"
             )
@@ -67,7 +63,7 @@ def read(path: Path, section: Any) -> Workspace:
 
 
 def _corner(path: Path, key: str, value: Any) -> tuple[float, float, float]:
-    if not isinstance(value, list) or len(value) != 3 or not all(map(_finite, value)):
+    if not isinstance(value, list) or len(value) != 3 or not all(map(is_finite_number, value)):
         raise ValueError(
             f"{path}: workspace: {key} is {value!r}, expected three numbers [x, y, z] in metres"
         )
@@ -75,6 +71,7 @@ def _corner(path: Path, key: str, value: Any) -> tuple[float, float, float]:
     return x, y, z
 
 
-def _finite(value: Any) -> bool:
+def is_finite_number(value: Any) -> bool:
+    """Return whether a parsed value is a finite number; true and false are none."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return number and bool(np.isfinite(value))

@@ -5,19 +5,16 @@ import signal
 import sys
 import threading
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+import numpy as np
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
 from rclpy.clock import Clock, ClockType
 from rclpy.duration import Duration
-from rclpy.executors import (
-    ExternalShutdownException,
-    MultiThreadedExecutor,
-    SingleThreadedExecutor,
-)
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import (
     DurabilityPolicy,
@@ -29,6 +26,8 @@ from rclpy.qos import (
     qos_profile_system_default,
 )
 from rclpy.signals import SignalHandlerOptions
+from rclpy.time import Time
+from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from robot_bridge.launching import node_settings as described
 from vla.contracts import migrate
@@ -75,13 +74,13 @@ def parameters(node: Any, kind: type[Any]) -> Any:
         ValueError: a value is out of range or of another type, or a name is of an earlier release.
     """
     _refuse_old_names(node)
-    words, hints = described.descriptions(kind), typing.get_type_hints(kind)
+    texts, hints = described.descriptions(kind), typing.get_type_hints(kind)
     values = {}
     for field in dataclasses.fields(kind):
         default: Any = field.default
         if typing.get_origin(hints[field.name]) is tuple:
             default = list(default) or [""]
-        descriptor = ParameterDescriptor(description=words.get(field.name, ""), read_only=True)
+        descriptor = ParameterDescriptor(description=texts.get(field.name, ""), read_only=True)
         low, high = field.metadata.get("range", (None, None))
         if low is not None and isinstance(default, float):
             descriptor.floating_point_range = [
@@ -91,11 +90,20 @@ def parameters(node: Any, kind: type[Any]) -> Any:
             descriptor.integer_range = [IntegerRange(from_value=int(low), to_value=int(high))]
         if "names" in field.metadata:
             descriptor.additional_constraints = f"one of {', '.join(field.metadata['names'])}"
-        try:
-            values[field.name] = node.declare_parameter(field.name, default, descriptor).value
-        except Exception as error:  # rclpy has a class for each way to be wrong, with no base
-            raise ValueError(f"parameter {field.name}: {' '.join(str(error).split())}") from error
+        values[field.name] = declare(node, field.name, default, descriptor)
     return described.read(kind, values)
+
+
+def declare(node: Any, name: str, default: Any, descriptor: ParameterDescriptor) -> Any:
+    """Declare a parameter and return what it is set to.
+
+    Raises:
+        ValueError: the value is out of range or of another type.
+    """
+    try:
+        return node.declare_parameter(name, default, descriptor).value
+    except Exception as error:  # rclpy has a class for each way to be wrong, with no base
+        raise ValueError(f"parameter {name}: {' '.join(str(error).split())}") from error
 
 
 def _refuse_old_names(node: Any) -> None:
@@ -136,6 +144,34 @@ def publish_diagnostics(node: Any, line: Callable[[], DiagnosticStatus]) -> None
     create_timer(node, DIAGNOSTICS_S, lambda: publisher.publish(array(node, line())))
 
 
+def status_publisher(node: Any, line: Callable[[], DiagnosticStatus]) -> Callable[[], None]:
+    """Publish a status on /diagnostics; return a function that publishes it on ~/status."""
+    publisher = node.create_publisher(DiagnosticArray, "~/status", LATCHED)
+    publish_diagnostics(node, line)
+    return lambda: publisher.publish(array(node, line()))
+
+
+def percentiles(name: str, spans_s: Collection[float]) -> dict[str, float]:
+    """Return median and 99th percentile in ms as key-values; none of no spans."""
+    if not spans_s:
+        return {}
+    p50, p99 = np.percentile(list(spans_s), (50, 99))
+    return {f"{name} p50 ms": 1e3 * float(p50), f"{name} p99 ms": 1e3 * float(p99)}
+
+
+def chunk(names: tuple[str, ...], stamp: Time, targets: np.ndarray, hz: float) -> JointTrajectory:
+    """Return targets f64 [k, u], one per control step from a stamp on."""
+    message = JointTrajectory(joint_names=list(names))
+    message.header.stamp = stamp.to_msg()
+    message.points = [
+        JointTrajectoryPoint(
+            positions=target.tolist(), time_from_start=Duration(seconds=i / hz).to_msg()
+        )
+        for i, target in enumerate(targets)
+    ]
+    return message
+
+
 def create_timer(node: Any, period_s: float, act: Callable[[], None]) -> Any:
     """Return a timer of the monotonic clock: ROS time may stand still."""
     return node.create_timer(period_s, act, clock=STEADY)
@@ -146,13 +182,12 @@ def seconds(stamp: Any) -> float:
     return float(stamp.sec) + 1e-9 * stamp.nanosec
 
 
-def run(make: Callable[[], Node], argv: list[str] | None = None, threads: int = 1) -> int:
+def run(make: Callable[[], Node], argv: list[str] | None = None) -> int:
     """Spin a node until Ctrl-C or SIGTERM; return the exit code.
 
     Args:
-        make: Makes the node; a ValueError says why it does not start.
+        make: Makes the node; a ValueError has the reason why it does not start.
         argv: Command line with ROS arguments.
-        threads: Number of callbacks that may run in parallel, if their groups allow it.
     """
     # A handler only sets a flag: a shutdown inside one destroys the node in the middle of the
     # interrupted callback, and rclpy waits for ever if that callback holds its lock.
@@ -162,7 +197,7 @@ def run(make: Callable[[], Node], argv: list[str] | None = None, threads: int = 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     node = None
-    executor = MultiThreadedExecutor(threads) if threads > 1 else SingleThreadedExecutor()
+    executor = SingleThreadedExecutor()
     try:
         node = make()
         executor.add_node(node)

@@ -19,8 +19,8 @@ GAP = 1.5
 
 
 class ExpertTeleop:
-    """Acts for as many control steps as topic `~/guide` says, then holds until the next request; a
-    request of 0 ends it.
+    """Acts for the number of control steps on topic `~/guide`, then holds until the next request;
+    0 ends it.
 
     Args:
         node: Node with the topics.
@@ -48,12 +48,7 @@ class ExpertTeleop:
                 self._live.release_expert()
 
     def next_message(self, tick: int, now_s: float) -> Callable[[], None] | None:
-        """Return the publication of the present control step's target, None if none is due.
-
-        Args:
-            tick: Tick of the physics.
-            now_s: Its simulated time.
-        """
+        """Return the publication of the target at a tick and its time, None if none is due."""
         with self._lock:
             leads = self._left > 0
             if not (leads or self._target) or tick < (self._due if leads else self._late):

@@ -7,7 +7,6 @@ scaling as long as it can score; its silence stops an arm that is `monitored`.
 and never makes an arm faster.
 """
 
-import dataclasses
 import time
 from collections import Counter, deque
 from dataclasses import dataclass
@@ -38,7 +37,7 @@ ALARMS = ("stalled", "intervention_requested", "regressed")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(ProgressMonitorConfig, SyncConfig):
     """Parameters of `monitor`."""
 
     robot: str = "so101"
@@ -59,28 +58,6 @@ class Settings:
     """Speed scaling of an arm that makes no progress."""
     score_timeout_s: float = ranged(2.0, 0.1, 60.0)
     """Time in s without a score after which no speed scaling is published."""
-    max_observation_age_s: float = ranged(0.3, 0.01, 10.0)
-    """Largest age in s of any part of an observation."""
-    max_sync_interval_s: float = ranged(0.1, 0.001, 10.0)
-    """Largest time in s between the parts of an observation."""
-    frozen_image_timeout_s: float = ranged(1.0, 0.05, 60.0)
-    """Longest time in s a camera may show the same image to the bit while the arm moves."""
-    window_s: float = ranged(ProgressMonitorConfig.window_s, 0.0, 10.0)
-    """Window in s of the median of progress."""
-    gain: float = ranged(ProgressMonitorConfig.gain, 0.0, 1.0)
-    """Progress beyond the best so far that counts as a gain."""
-    stall_s: float = ranged(ProgressMonitorConfig.stall_s, 0.1, 600.0)
-    """Time in s without a gain after which the arm is slowed."""
-    help_s: float = ranged(ProgressMonitorConfig.help_s, 0.1, 600.0)
-    """Time in s without a gain after which an intervention is requested."""
-    drop: float = ranged(ProgressMonitorConfig.drop, 0.01, 1.0)
-    """Fall from the episode's best progress after which the arm is held."""
-    sustain_s: float = ranged(ProgressMonitorConfig.sustain_s, 0.0, 60.0)
-    """Time in s the fall has to last."""
-    confident: float = ranged(ProgressMonitorConfig.confident, 0.0, 1.0)
-    """Smallest confidence of a score that counts."""
-    done: float = ranged(ProgressMonitorConfig.done, 0.01, 1.0)
-    """Probability of completion from which nothing is checked any more."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -88,6 +65,7 @@ class Settings:
             raise ValueError(
                 "reward model: not given; name a folder of `vla export` of a reward model"
             )
+        super().__post_init__()
 
 
 class Monitor(Node):
@@ -97,9 +75,6 @@ class Monitor(Node):
         super().__init__("monitor")
         s: Settings = common.parameters(self, Settings)
         self.settings, self.robot = s, registry.load("vla.robots", s.robot).SPEC
-        names = {f.name for f in dataclasses.fields(ProgressMonitorConfig)}
-        values = {k: v for k, v in dataclasses.asdict(s).items() if k in names}
-        self.thresholds = ProgressMonitorConfig(**values)
         self.reward_model = open_reward_model(Path(s.reward_model), s.threads)
         cameras = s.cameras or self.reward_model.cameras
         missing = [name for name in self.reward_model.cameras if name not in cameras]
@@ -117,24 +92,17 @@ class Monitor(Node):
     def _connect(self) -> None:
         s, subscribe = self.settings, self.create_subscription
         self.observations = ObservationSubscriber(
-            self,
-            SyncConfig(
-                cameras=self.reward_model.cameras, max_observation_age_s=s.max_observation_age_s,
-                max_sync_interval_s=s.max_sync_interval_s,
-                frozen_image_timeout_s=s.frozen_image_timeout_s,
-            ),
-            self.robot.names, self.reward_model.image_hw, compressed=s.compressed,
-            on_error=lambda why: self._skip("joint_states", why),
+            self, s, self.reward_model.cameras, self.robot.names, self.reward_model.image_hw,
+            compressed=s.compressed, on_error=lambda why: self._skip("joint_states", why),
         )  # fmt: skip
         subscribe(Header, "instruction", self._on_instruction, common.LATCHED)
         subscribe(DiagnosticArray, "safety_node/status", self._on_safety, common.LATCHED)
         self.scaling = self.create_publisher(Float64, "speed_scaling", common.COMMANDS)
         self.request = self.create_publisher(Header, "intervention_request", common.LATCHED)
-        self.status = self.create_publisher(DiagnosticArray, "~/status", common.LATCHED)
+        self.publish_status = common.status_publisher(self, self._line)
         period_s = 1 / s.hz if s.hz else self.reward_model.config.stride_s
         common.create_timer(self, period_s, self._score)
         common.create_timer(self, STATUS_S, self._publish)
-        common.publish_diagnostics(self, self._line)
 
     # --- subscriptions ------------------------------------------------------------------------
 
@@ -153,7 +121,7 @@ class Monitor(Node):
     def _start_episode(self, instruction: str) -> None:
         """Start an episode with empty state."""
         self.instruction, self.episode = instruction, self.episode + bool(instruction)
-        self.monitor = ProgressMonitor(self.thresholds)
+        self.monitor = ProgressMonitor(self.settings)
         self.stream: Stream = self.reward_model.start(1)
         self.began_s, self.last_s, self.scored_s = np.nan, -np.inf, time.monotonic()
         self.progress: Progress | None = None
@@ -230,7 +198,7 @@ class Monitor(Node):
             message = Header(frame_id=self.monitor.why if needed else "")
             message.stamp = self.get_clock().now().to_msg()
             self.request.publish(message)
-        self.status.publish(common.array(self, self._line()))
+        self.publish_status()
 
     def _line(self) -> DiagnosticStatus:
         state = self.monitor.state if self.instruction else "waits"
@@ -243,9 +211,7 @@ class Monitor(Node):
         if self.progress is not None:
             for name in ("done_prob", "confidence", "delta"):
                 values[name] = float(getattr(self.progress, name)[0])
-        if self.steps_s:
-            p50, p99 = np.percentile(self.steps_s, (50, 99))
-            values |= {"step p50 ms": 1e3 * float(p50), "step p99 ms": 1e3 * float(p99)}
+        values |= common.percentiles("step", self.steps_s)
         level = "error" if blind else "warn" if state in ALARMS else "ok"
         message = f"{values['state']}: {values['why']}" if level != "ok" else state
         return common.status("monitor", level, message, values, self.settings.robot)

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from builtin_interfaces.msg import Time as Stamp
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.serialization import deserialize_message
 from rclpy.time import Time
@@ -27,14 +26,15 @@ class ObservationSubscriber:
     """Subscriptions of a node until it is closed; any thread may call `look`."""
 
     def __init__(
-        self, node: Any, config: SyncConfig, names: tuple[str, ...], size_px: tuple[int, int], *,
-        compressed: bool = False, on_error: Callable[[str], None] = lambda why: None,
+        self, node: Any, config: SyncConfig, cameras: tuple[str, ...], names: tuple[str, ...],
+        size_px: tuple[int, int], *, compressed: bool, on_error: Callable[[str], None],
     ) -> None:  # fmt: skip
         """Subscribe.
 
         Args:
             node: Node with the subscriptions.
             config: Limits of age and distance in time.
+            cameras: Cameras in view order.
             names: Joints in the order of poses.
             size_px: Height and width of returned images.
             compressed: Whether images come as cameras/NAME/image_raw/compressed.
@@ -42,13 +42,13 @@ class ObservationSubscriber:
         """
         self.node, self.names, self.size_px = node, names, size_px
         self.compressed, self.on_error = compressed, on_error
-        self.sync, self.lock = Sync(config), threading.Lock()
+        self.sync, self.lock = Sync(config, cameras), threading.Lock()
         subscribe = node.create_subscription
         self.subscriptions = [
             subscribe(JointState, "joint_states", self._on_joints, common.SENSORS)
         ]
         kind: Any = CompressedImage if compressed else Image
-        for camera in config.cameras:
+        for camera in cameras:
             topic = f"cameras/{camera}/image_raw" + "/compressed" * compressed
             receive = lambda m, name=camera: self._on_image(name, m)  # noqa: E731
             self.subscriptions.append(subscribe(kind, topic, receive, common.SENSORS, raw=True))
@@ -72,11 +72,10 @@ class ObservationSubscriber:
             self.node.destroy_subscription(subscription)
         self.subscriptions = []
 
-    def _monotonic_s(self, stamp: Any) -> float:
+    def _monotonic_s(self, stamp_ns: int) -> float:
         """Return a stamp on the monotonic clock."""
-        clock = self.node.get_clock()
-        age = clock.now() - Time.from_msg(stamp, clock.clock_type)
-        return time.monotonic() - 1e-9 * age.nanoseconds
+        age_ns = self.node.get_clock().now().nanoseconds - stamp_ns
+        return time.monotonic() - 1e-9 * age_ns
 
     def _on_joints(self, message: JointState) -> None:
         try:
@@ -85,16 +84,16 @@ class ObservationSubscriber:
             self.on_error(str(error))
             return
         with self.lock:
-            self.sync.add_joints(self._monotonic_s(message.header.stamp), pose)
+            stamp_ns = Time.from_msg(message.header.stamp).nanoseconds
+            self.sync.add_joints(self._monotonic_s(stamp_ns), pose)
 
     def _on_image(self, camera: str, packed: bytes) -> None:
         received_s = time.monotonic()
         try:
-            sec, nanosec = convert.stamp(packed)
+            time_s = self._monotonic_s(convert.stamp_ns(packed))
         except ValueError as error:
             self.on_error(f"camera {camera}: {error}")
             return
-        time_s = self._monotonic_s(Stamp(sec=sec, nanosec=nanosec))
         with self.lock:
             self.sync.add_image(camera, time_s, lambda: self._decode(camera, packed), received_s)
 

@@ -30,9 +30,13 @@ class Operator(Threaded):
 
     def _hear_status(self, name: str) -> None:
         """Store a node's status messages in `heard`."""
-        self.node.create_subscription(
-            DiagnosticArray, f"{name}/status", lambda m: self._status(name, m), common.LATCHED
-        )
+        store = lambda message: self._store(name, common.key_values(message))  # noqa: E731
+        self.node.create_subscription(DiagnosticArray, f"{name}/status", store, common.LATCHED)
+
+    def _store(self, name: str, values: dict[str, Any]) -> None:
+        with self.changed:
+            self.heard[name] = values
+            self.changed.notify_all()
 
     @property
     def state(self) -> str:
@@ -102,8 +106,3 @@ class Operator(Threaded):
         with self.changed:
             if not self.changed.wait_for(true, limit_s):
                 raise ValueError(f"waited {limit_s:g} s for {what}; last heard: {self.heard}")
-
-    def _status(self, name: str, message: DiagnosticArray) -> None:
-        with self.changed:
-            self.heard[name] = dict(common.key_values(message))
-            self.changed.notify_all()

@@ -22,14 +22,14 @@ from rclpy.duration import Duration
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from std_msgs.msg import Header
 from std_srvs.srv import Trigger
-from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
+from trajectory_msgs.msg import JointTrajectory
 
 from deploy.server.client import RemotePolicy
 from robot_bridge.launching.node_settings import check, chosen, ranged
 from robot_bridge.nodes import common
 from robot_bridge.nodes.observation_subscriber import ObservationSubscriber
 from robot_bridge.policy.decision_log import DecisionLog
-from robot_bridge.policy.policy_runner import Decision, DecisionRequest, PolicyRunner
+from robot_bridge.policy.policy_runner import DecisionRequest, PolicyRunner
 from robot_bridge.safety.gate import LEASE_S
 from robot_bridge.sensing import convert
 from robot_bridge.sensing.sync import SyncConfig, SyncedObservation
@@ -50,7 +50,7 @@ LATENCIES = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(SyncConfig):
     """Parameters of `policy_node`."""
 
     robot: str = ""
@@ -84,10 +84,6 @@ class Settings:
     """Whether images come as cameras/NAME/image_raw/compressed."""
     max_observation_age_s: float = ranged(0.2, 0.01, 10.0)
     """Largest age in s of any part of an observation."""
-    max_sync_interval_s: float = ranged(0.1, 0.001, 10.0)
-    """Largest time in s between the parts of an observation."""
-    frozen_image_timeout_s: float = ranged(1.0, 0.05, 60.0)
-    """Longest time in s a camera may show the same image to the bit while the arm moves."""
     log: str = ""
     """Folder for observations and decisions, one file per episode; none if empty."""
 
@@ -118,12 +114,8 @@ class PolicyNode(LifecycleNode):
         self.log = DecisionLog(Path(self.settings.log)) if self.settings.log else None
         self.pool = ThreadPoolExecutor(1, "policy")
         self.cleanups: list[tuple[Callable[..., Any], Any]] = []
-        self.status = self.create_publisher(DiagnosticArray, "~/status", common.LATCHED)
         self.disable = self.create_client(Trigger, "safety_node/disable")
-        common.create_timer(
-            self, STATUS_S, lambda: self.status.publish(common.array(self, self._line()))
-        )
-        common.publish_diagnostics(self, self._line)
+        common.create_timer(self, STATUS_S, common.status_publisher(self, self._line))
 
     # --- lifecycle ----------------------------------------------------------------------------
 
@@ -132,7 +124,9 @@ class PolicyNode(LifecycleNode):
         try:
             self._load()
         except (ValueError, OSError) as error:
-            return self._refused(error)
+            self.why = " ".join(str(error).split())
+            self.get_logger().error(self.why)
+            return TransitionCallbackReturn.FAILURE
         # Lives until clean-up: its end latches the arm, which should come to rest before.
         self.chunks = self.create_publisher(
             JointTrajectory, "action_chunk", common.liveliness_qos(LEASE_S / 2)
@@ -146,13 +140,8 @@ class PolicyNode(LifecycleNode):
         robot = self.runner.policy.robot
         camera = robot.cameras[0]
         self.observations = ObservationSubscriber(
-            self,
-            SyncConfig(
-                cameras=self._cameras(), max_observation_age_s=s.max_observation_age_s,
-                max_sync_interval_s=s.max_sync_interval_s,
-                frozen_image_timeout_s=s.frozen_image_timeout_s,
-            ),
-            robot.names, (camera.height_px, camera.width_px), compressed=s.compressed,
+            self, s, s.cameras or tuple(c.name for c in robot.cameras), robot.names,
+            (camera.height_px, camera.width_px), compressed=s.compressed,
             on_error=lambda why: self._skip("joint_states", why),
         )  # fmt: skip
         subs = [
@@ -166,8 +155,6 @@ class PolicyNode(LifecycleNode):
             (self.destroy_timer, common.create_timer(self, POLL_S, self._poll)),
             (ObservationSubscriber.close, self.observations),
         ]
-        hz = self.runner.hz
-        self.times_from_start = [Duration(seconds=i / hz).to_msg() for i in range(AHEAD)]
         self.waiting = bool(self.instruction)
         return TransitionCallbackReturn.SUCCESS
 
@@ -198,11 +185,6 @@ class PolicyNode(LifecycleNode):
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Return to the unconfigured state; silence stops the arm."""
         return self.on_shutdown(state)
-
-    def _refused(self, error: Exception) -> TransitionCallbackReturn:
-        self.why = " ".join(str(error).split())
-        self.get_logger().error(self.why)
-        return TransitionCallbackReturn.FAILURE
 
     def _load(self) -> None:
         s = self.settings
@@ -237,18 +219,12 @@ class PolicyNode(LifecycleNode):
             self.runner = runner
         self.get_logger().info(f"policy runs on {self.target}")
 
-    def _cameras(self) -> tuple[str, ...]:
-        assert self.runner is not None
-        return self.settings.cameras or tuple(c.name for c in self.runner.policy.robot.cameras)
-
     # --- subscriptions ------------------------------------------------------------------------
 
     def _on_instruction(self, message: Header) -> None:
         """Start a new episode, with an empty memory."""
         with self.lock:
-            if self.runner is not None:
-                self.runner.stop()
-            self._write_log()
+            self._stop_runner()
             self.instruction, self.waiting = message.frame_id, bool(message.frame_id)
 
     def _on_safety(self, message: DiagnosticArray) -> None:
@@ -257,8 +233,7 @@ class PolicyNode(LifecycleNode):
         enabled = state in ("holding", "tracking") or not self.settings.require_safety_enabled
         with self.lock:
             if self.enabled and not enabled and self.runner is not None:
-                self.runner.stop()
-                self._write_log()
+                self._stop_runner()
                 self.waiting = bool(self.instruction)
             self.enabled = enabled
 
@@ -297,7 +272,11 @@ class PolicyNode(LifecycleNode):
                 now_s = time.monotonic()
                 decision = runner.complete(now_s, request, chunk, state, now_s - begin_s)
                 if decision is not None:
-                    self._log_decision(replace(decision, stamp=self._send(runner, now_s)))
+                    stamp = self._send(runner, now_s)
+                    self.latencies_s.append(decision.latency_s)
+                    self.counts["decisions"] += 1
+                    if self.log is not None:
+                        self.log.add(replace(decision, stamp=stamp))
         except Exception as error:  # noqa: BLE001  whatever it is, the arm has to stand still
             with self.lock:
                 runner.fail(request)
@@ -307,25 +286,16 @@ class PolicyNode(LifecycleNode):
         """Publish the targets from the current control step on; return the stamp."""
         begin_s, targets = runner.ahead(now_s, AHEAD)
         stamp = self.get_clock().now() - Duration(seconds=now_s - begin_s)
-        message = JointTrajectory(joint_names=list(runner.policy.robot.names))
-        message.header.stamp = stamp.to_msg()
-        message.points = [
-            JointTrajectoryPoint(positions=target.tolist(), time_from_start=after)
-            for target, after in zip(targets, self.times_from_start, strict=True)
-        ]
-        self.chunks.publish(message)
+        names = runner.policy.robot.names
+        self.chunks.publish(common.chunk(names, stamp, targets, runner.hz))
         self.sent_step = runner.scheduler.step(now_s)
         return stamp.nanoseconds
 
     # --- log and status -----------------------------------------------------------------------
 
-    def _log_decision(self, decision: Decision) -> None:
-        self.latencies_s.append(decision.latency_s)
-        self.counts["decisions"] += 1
-        if self.log is not None:
-            self.log.add(decision)
-
-    def _write_log(self) -> None:
+    def _stop_runner(self) -> None:
+        if self.runner is not None:
+            self.runner.stop()
         if self.log is not None:
             self.log.write()
 
@@ -347,9 +317,7 @@ class PolicyNode(LifecycleNode):
                     "active": runner.active, "late": runner.scheduler.late,
                     "starved": runner.scheduler.starved,
                 }  # fmt: skip
-        if latencies:
-            p50, p99 = np.percentile(latencies, (50, 99))
-            values |= {"latency p50 ms": 1e3 * float(p50), "latency p99 ms": 1e3 * float(p99)}
+        values |= common.percentiles("latency", latencies)
         active = runner is not None and runner.active
         return common.status(
             "policy_node", "ok", "active" if active else "waits", values, self.target
@@ -359,9 +327,7 @@ class PolicyNode(LifecycleNode):
 
     def _end_episode(self) -> None:
         with self.lock:
-            if self.runner is not None:
-                self.runner.stop()
-            self._write_log()
+            self._stop_runner()
             self.waiting = False
             cleanups, self.cleanups = self.cleanups, []
         for destroy, resource in cleanups:

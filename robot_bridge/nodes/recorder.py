@@ -1,13 +1,13 @@
 """Node `recorder`: writes the topics of docs/topics.md into one MCAP file per episode.
 
-It decodes only messages that start episodes or say who leads the arm.
+It decodes only messages that start episodes or name the source that leads the arm.
 `robot_bridge.recording.recorder` opens and closes the files.
 """
 
 import importlib
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from std_srvs.srv import Trigger
 
 from robot_bridge.launching.node_settings import check, chosen, ranged
 from robot_bridge.nodes import common
-from robot_bridge.recording.recorder import Entry, Recording, Topic
+from robot_bridge.recording.recorder import Entry, Kind, Recording, Topic
 
 SETTLE_S = 0.25
 """Period in s of flushes and of checks of the room on the disk."""
@@ -53,34 +53,27 @@ class Settings:
 
 def topics(settings: Settings) -> list[Topic]:
     """Return the recorded topics by relative names; some may have no publisher."""
-    found = [Topic(name="joint_states", type_name="sensor_msgs/msg/JointState", kind="sensor")]
+    rows: list[tuple[str, str, Kind]] = [("joint_states", "sensor_msgs/msg/JointState", "sensor")]
     for camera in settings.cameras:
-        raw = f"cameras/{camera}/image_raw"
-        if settings.images == "raw":
-            found.append(Topic(name=raw, type_name="sensor_msgs/msg/Image", kind="sensor"))
-        else:
-            kind = "sensor_msgs/msg/CompressedImage"
-            found.append(Topic(name=f"{raw}/compressed", type_name=kind, kind="sensor"))
-        info = f"cameras/{camera}/camera_info"
-        found.append(Topic(name=info, type_name="sensor_msgs/msg/CameraInfo", kind="sensor"))
-    for name, type_name in (
-        ("action_chunk", TRAJECTORY),
-        ("teleop", TRAJECTORY),
-        ("joint_trajectory_controller/joint_trajectory", TRAJECTORY),
-        ("forward_command_controller/commands", "std_msgs/msg/Float64MultiArray"),
-        ("speed_scaling", "std_msgs/msg/Float64"),
-    ):
-        found.append(Topic(name=name, type_name=type_name, kind="command"))
-    for name, type_name in (
-        ("instruction", "std_msgs/msg/Header"),
-        ("safety_node/status", STATUS),
-        ("policy_node/status", STATUS),
-        ("monitor/status", STATUS),
-        ("intervention_request", "std_msgs/msg/Header"),
-        ("sim_arm/episode", "std_msgs/msg/String"),
-    ):
-        found.append(Topic(name=name, type_name=type_name, kind="latched"))
-    return found
+        image = ("image_raw", "sensor_msgs/msg/Image")
+        if settings.images == "compressed":
+            image = ("image_raw/compressed", "sensor_msgs/msg/CompressedImage")
+        for name, type_name in (image, ("camera_info", "sensor_msgs/msg/CameraInfo")):
+            rows.append((f"cameras/{camera}/{name}", type_name, "sensor"))
+    rows += [
+        ("action_chunk", TRAJECTORY, "command"),
+        ("teleop", TRAJECTORY, "command"),
+        ("joint_trajectory_controller/joint_trajectory", TRAJECTORY, "command"),
+        ("forward_command_controller/commands", "std_msgs/msg/Float64MultiArray", "command"),
+        ("speed_scaling", "std_msgs/msg/Float64", "command"),
+        ("instruction", "std_msgs/msg/Header", "latched"),
+        ("safety_node/status", STATUS, "latched"),
+        ("policy_node/status", STATUS, "latched"),
+        ("monitor/status", STATUS, "latched"),
+        ("intervention_request", "std_msgs/msg/Header", "latched"),
+        ("sim_arm/episode", "std_msgs/msg/String", "latched"),
+    ]
+    return [Topic(name=name, type_name=type_name, kind=kind) for name, type_name, kind in rows]
 
 
 class Recorder(Node):
@@ -90,10 +83,10 @@ class Recorder(Node):
         super().__init__("recorder")
         self._settings: Settings = common.parameters(self, Settings)
         wanted = topics(self._settings)
-        full = {one.name: self.resolve_topic_name(one.name) for one in wanted}
+        full = {topic.name: self.resolve_topic_name(topic.name) for topic in wanted}
         self._recording = Recording(
             Path(self._settings.folder).expanduser(),
-            [Topic(name=full[t.name], type_name=t.type_name, kind=t.kind) for t in wanted],
+            [replace(topic, name=full[topic.name]) for topic in wanted],
             int(self._settings.least_free_gb * 1e9),
         )
         cut = [entry.file for entry in self._recording.entries if entry.cut]
@@ -131,7 +124,7 @@ class Recorder(Node):
     def _take(self, topic: str, data: bytes) -> None:
         """Record a message; a full disk ends the episode, not the node."""
         try:
-            self._recording.hear(topic, data, self._now_ns())
+            self._recording.receive(topic, data, self._now_ns())
         except OSError as error:
             self._give_up(str(error))
 
@@ -145,8 +138,8 @@ class Recorder(Node):
 
     def _on_status(self, topic: str, data: bytes) -> None:
         self._take(topic, data)
-        for one in deserialize_message(data, DiagnosticArray).status:
-            for pair in one.values:
+        for status in deserialize_message(data, DiagnosticArray).status:
+            for pair in status.values:
                 if pair.key == "source":
                     self._recording.set_source(pair.value, self._now_ns())
 

@@ -6,11 +6,12 @@ Its targets pass the safety node like all others: as a person's on `teleop` or a
 
 import threading
 import time
+from functools import partial
 from typing import Literal
 
 import numpy as np
 from rclpy.duration import Duration
-from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
+from trajectory_msgs.msg import JointTrajectory
 
 from robot_bridge.nodes import common
 from robot_bridge.nodes.observation_subscriber import ObservationSubscriber
@@ -32,8 +33,7 @@ class RemoteArm(Operator):
 
     def __init__(
         self, robot: RobotSpec, *, namespace: str = "", cameras: tuple[str, ...] = (),
-        compressed: bool = False, max_observation_age_s: float = 0.3,
-        max_sync_interval_s: float = 0.1, frozen_image_timeout_s: float = 1.0,
+        compressed: bool = False, sync: SyncConfig | None = None,
         topic: Literal["teleop", "action_chunk"] = "teleop",
     ) -> None:  # fmt: skip
         """Connect to topics and services; `look` and `enable` fail if nothing answers.
@@ -43,9 +43,7 @@ class RemoteArm(Operator):
             namespace: Namespace of the arm's nodes.
             cameras: Cameras in view order; those of the robot if empty.
             compressed: Whether images come as cameras/NAME/image_raw/compressed.
-            max_observation_age_s: Largest age of any part of an observation.
-            max_sync_interval_s: Largest time between the parts of an observation.
-            frozen_image_timeout_s: Longest time a camera may repeat an image while the arm moves.
+            sync: Limits of age and distance in time.
             topic: Topic of the targets: a person's, which has priority, or the policy's.
         """
         self.robot, self.topic = robot, topic
@@ -53,12 +51,7 @@ class RemoteArm(Operator):
         """Time in s for which the last target is repeated before the arm latches on silence."""
         self.cameras = cameras or tuple(camera.name for camera in robot.cameras)
         self.compressed, self.trouble = compressed, ""
-        self.sync = SyncConfig(
-            cameras=self.cameras,
-            max_observation_age_s=max_observation_age_s,
-            max_sync_interval_s=max_sync_interval_s,
-            frozen_image_timeout_s=frozen_image_timeout_s,
-        )
+        self.sync = sync or SyncConfig()
         self.lock, self.over = threading.Lock(), threading.Event()
         self.last: np.ndarray | None = None
         self.last_s = 0.0
@@ -68,8 +61,8 @@ class RemoteArm(Operator):
         super()._connect()
         size_px = (self.robot.cameras[0].height_px, self.robot.cameras[0].width_px)
         self.observations = ObservationSubscriber(
-            self.node, self.sync, self.robot.names, size_px, compressed=self.compressed,
-            on_error=self._note_error,
+            self.node, self.sync, self.cameras, self.robot.names, size_px,
+            compressed=self.compressed, on_error=partial(setattr, self, "trouble"),
         )  # fmt: skip
         qos = (
             common.liveliness_qos(LEASE_S / 2) if self.topic == "action_chunk" else common.COMMANDS
@@ -89,7 +82,7 @@ class RemoteArm(Operator):
         """Return the latest observation: RGB u8 [v, h, w, 3], pose f32 [u].
 
         Raises:
-            ValueError: there was no observation in time; says what is missing.
+            ValueError: there was no observation in time.
         """
         end_s = time.monotonic() + limit_s
         while True:
@@ -138,31 +131,15 @@ class RemoteArm(Operator):
         stamp = self.node.get_clock().now()
         if begin_s is not None:
             stamp -= Duration(seconds=time.monotonic() - begin_s)
-        message = JointTrajectory(joint_names=list(self.robot.names))
-        message.header.stamp = stamp.to_msg()
-        message.points = [
-            JointTrajectoryPoint(
-                positions=target.tolist(),
-                time_from_start=Duration(seconds=i / self.robot.control_hz).to_msg(),
-            )
-            for i, target in enumerate(targets)
-        ]
-        self.targets.publish(message)
+        robot = self.robot
+        self.targets.publish(common.chunk(robot.names, stamp, targets, robot.control_hz))
 
     def _repeat(self) -> None:
-        while not self.over.wait(1 / self.robot.control_hz):
-            self._repeat_late_target()
-
-    def _repeat_late_target(self) -> None:
         """Send the last target again if the next one is late, for at most `hold_s`."""
-        with self.lock:
-            if self.last is None:
-                return
-            waited_s = time.monotonic() - self.last_s
-            if self.state not in ("holding", "tracking") or waited_s > self.hold_s:
-                self.last = None
-            elif waited_s > GAP / self.robot.control_hz:
-                self._publish(self.last)
-
-    def _note_error(self, why: str) -> None:
-        self.trouble = why
+        while not self.over.wait(1 / self.robot.control_hz):
+            with self.lock:
+                waited_s = time.monotonic() - self.last_s
+                if self.state not in ("holding", "tracking") or waited_s > self.hold_s:
+                    self.last = None
+                elif self.last is not None and waited_s > GAP / self.robot.control_hz:
+                    self._publish(self.last)

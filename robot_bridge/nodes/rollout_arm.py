@@ -14,20 +14,18 @@ from robot_bridge.nodes.expert_teleop import LEAD
 from robot_bridge.nodes.remote_arm import RemoteArm
 from robot_bridge.nodes.sim_operator import SimOperator
 from robot_bridge.sensing import convert
+from robot_bridge.sensing.sync import SyncConfig
 from vla.contracts.specs import RobotSpec
 
-STALE_S, APART_S, FROZEN_S = 1.0, 0.5, 10.0
-"""Limits in s of observations, looser than on a real arm: a busy machine delays images."""
+SYNC = SyncConfig(max_observation_age_s=1.0, max_sync_interval_s=0.5, frozen_image_timeout_s=10.0)
+"""Limits of observations, looser than on a real arm: a busy machine delays images."""
 
 
 class RolloutArm(RemoteArm, SimOperator):
     """A simulated arm that is driven and reset from this process."""
 
     def __init__(self, robot: RobotSpec) -> None:
-        super().__init__(
-            robot, topic="action_chunk", max_observation_age_s=STALE_S,
-            max_sync_interval_s=APART_S, frozen_image_timeout_s=FROZEN_S,
-        )  # fmt: skip
+        super().__init__(robot, topic="action_chunk", sync=SYNC)
 
     def _connect(self) -> None:
         super()._connect()

@@ -1,22 +1,22 @@
-"""`safety_node`: the only publisher on the controller's topic, in a process of its own.
+"""`safety_node`: the only publisher on the controller's topic, in a separate process.
 
 `robot_bridge.safety.gate` has its logic. A thread with absolute deadlines makes the ticks. A late
 tick is not made up for, because two commands at once would be twice the velocity.
 """
 
 import contextlib
-import dataclasses
 import gc
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.node import Node
 from sensor_msgs.msg import JointState
@@ -40,7 +40,7 @@ JITTER = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(GateConfig):
     """Parameters of `safety_node`."""
 
     robot: str = "so101"
@@ -53,33 +53,11 @@ class Settings:
     """Type of the controller: joint_trajectory_controller or forward_command_controller."""
     joints: tuple[str, ...] = ()
     """Order of joints of a forward command; the robot's order if empty."""
-    rate_hz: float = ranged(100.0, 20.0, 1000.0)
-    """Commands per second."""
-    max_chunk_age_s: float = ranged(0.5, 0.01, 10.0)
-    """Largest age in s of the observation behind an accepted chunk."""
-    command_timeout_s: float = ranged(0.3, 0.02, 10.0)
-    """Silence in s of the policy or device after which the arm stops and latches."""
-    joint_state_timeout_s: float = ranged(0.2, 0.01, 10.0)
-    """Silence in s of the joint states after which the arm stops and latches."""
-    max_start_deviation: float = ranged(0.6, 0.001, 10.0)
-    """Largest distance of a chunk from the measured pose, rad or m."""
-    max_tracking_error: float = ranged(0.6, 0.001, 10.0)
-    """Largest distance of the command from the measured pose, rad or m."""
-    rest_position_tolerance: float = ranged(0.05, 0.0, 0.2)
-    """Largest distance of an arm at rest from its command, rad or m."""
     collision: bool = False
     """Whether the arm stops before it collides with itself, its table or the sides of its workspace
     by its model; needs MuJoCo."""
     margin: float = ranged(0.005, 0.001, 0.05)
     """Distance in m that is kept; links that are closer at home are not checked."""
-    deadman: bool = False
-    """Whether the arm moves only while topic `deadman` is true."""
-    deadman_timeout_s: float = ranged(0.25, 0.02, 5.0)
-    """Silence in s of that topic that counts as letting go."""
-    monitored: bool = False
-    """Whether a policy is followed only while `speed_scaling` is published; a person always is."""
-    speed_scaling_timeout_s: float = ranged(1.0, 0.05, 10.0)
-    """Silence in s of that topic after which a monitored arm stands still; another continues."""
     log: str = ""
     """File (.npz), written at the end, with arrivals of chunks and commands; none if empty."""
 
@@ -101,10 +79,8 @@ class SafetyNode(Node):
         s = self.settings
         robot = registry.load("vla.robots", s.robot).SPEC
         allowed = limits.read(Path(s.limits), robot).scaled(s.max_velocity_scaling_factor)
-        names = {f.name for f in dataclasses.fields(GateConfig)}
-        config = GateConfig(**{k: v for k, v in dataclasses.asdict(s).items() if k in names})
-        obstacles = self._obstacles(robot, allowed)
-        self.gate, self.lock = Gate(config, allowed, obstacles), threading.Lock()
+        self.gate = Gate(s, allowed, self._obstacles(robot, allowed))
+        self.lock = threading.Lock()
         self.order = [allowed.names.index(name) for name in self._order(allowed.names)]
         self.over = threading.Event()
         self.jitter_s: deque[float] = deque(maxlen=JITTER)
@@ -147,28 +123,27 @@ class SafetyNode(Node):
 
     def _connect(self) -> None:
         s = self.settings
-        gone = SubscriptionEventCallbacks(liveliness=self._liveliness)
         self.create_subscription(JointState, "joint_states", self._on_joints, common.SENSORS)
-        for source in ("policy", "teleop"):
-            topic = "action_chunk" if source == "policy" else "teleop"
-            self.create_subscription(
-                JointTrajectory, topic, lambda m, s=source: self._on_chunk(s, m),
-                common.liveliness_qos(LEASE_S) if source == "policy" else common.COMMANDS,
-                event_callbacks=gone if source == "policy" else None,
-            )  # fmt: skip
+        self.create_subscription(
+            JointTrajectory, "action_chunk", partial(self._on_chunk, "policy"),
+            common.liveliness_qos(LEASE_S),
+            event_callbacks=SubscriptionEventCallbacks(liveliness=self._liveliness),
+        )  # fmt: skip
+        on_teleop = partial(self._on_chunk, "teleop")
+        self.create_subscription(JointTrajectory, "teleop", on_teleop, common.COMMANDS)
         self.create_subscription(Bool, "deadman", self._on_deadman, common.COMMANDS)
         self.create_subscription(Float64, "speed_scaling", self._on_scaling, common.COMMANDS)
-        self.create_service(SetBool, "~/enable", self._enable)
-        self.create_service(Trigger, "~/disable", self._disable)
-        self.create_service(Trigger, "~/estop", self._estop)
-        self.create_service(Trigger, "~/reset_estop", self._reset)
+        gate = self.gate
+        self._serve(SetBool, "enable", lambda r: gate.enable(time.monotonic(), bool(r.data)))
+        self._serve(Trigger, "disable", lambda _: gate.enable(time.monotonic(), False))
+        self._serve(Trigger, "estop", lambda _: gate.estop("requested by service"))
+        self._serve(Trigger, "reset_estop", lambda _: gate.reset())
         forward = s.controller_type == "forward"
         topic = graph.COMMANDS[s.controller_type]
         kind: Any = Float64MultiArray if forward else JointTrajectory
         self.commands = self.create_publisher(kind, topic, common.COMMANDS)
-        self.status = self.create_publisher(DiagnosticArray, "~/status", common.LATCHED)
-        common.create_timer(self, STATUS_S, self._publish_status)
-        common.publish_diagnostics(self, self._line)
+        self.publish_status = common.status_publisher(self, self._line)
+        common.create_timer(self, STATUS_S, self.publish_status)
 
     # --- subscriptions and services -----------------------------------------------------------
 
@@ -215,33 +190,17 @@ class SafetyNode(Node):
             with self.lock:
                 self.gate.gone("the policy's process is gone")
 
-    def _enable(self, request: Any, response: Any) -> Any:
-        with self.lock:
-            response.message = self.gate.enable(time.monotonic(), bool(request.data))
-        response.success = not response.message
-        self._publish_status()
-        return response
+    def _serve(self, kind: Any, name: str, act: Callable[[Any], str | None]) -> None:
+        """Create a service; `act` changes the gate and returns why not, if it refuses."""
 
-    def _disable(self, request: Any, response: Any) -> Any:
-        with self.lock:
-            self.gate.enable(time.monotonic(), False)
-        response.success = True
-        self._publish_status()
-        return response
+        def answer(request: Any, response: Any) -> Any:
+            with self.lock:
+                response.message = act(request) or ""
+            response.success = not response.message
+            self.publish_status()
+            return response
 
-    def _estop(self, request: Any, response: Any) -> Any:
-        with self.lock:
-            self.gate.estop("requested by service")
-        response.success = True
-        self._publish_status()
-        return response
-
-    def _reset(self, request: Any, response: Any) -> Any:
-        with self.lock:
-            response.message = self.gate.reset()
-        response.success = not response.message
-        self._publish_status()
-        return response
+        self.create_service(kind, f"~/{name}", answer)
 
     # --- publishers ---------------------------------------------------------------------------
 
@@ -271,9 +230,6 @@ class SafetyNode(Node):
         )
         point.time_from_start.nanosec = round(1e9 * self.gate.dt_s)
         return JointTrajectory(joint_names=list(self.gate.limits.names), points=[point])
-
-    def _publish_status(self) -> None:
-        self.status.publish(common.array(self, self._line()))
 
     def _line(self) -> DiagnosticStatus:
         gate = self.gate

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,7 @@ class SimArm(Node):
             ("episode", "Index of the next episode"),
         ):
             span = [IntegerRange(from_value=0, to_value=MOST)]
-            self._declare(name, 0, ParameterDescriptor(description=text, integer_range=span))
+            common.declare(self, name, 0, ParameterDescriptor(description=text, integer_range=span))
 
     def _faults(self) -> None:
         """Declare the parameters of faulty sensors."""
@@ -128,13 +129,7 @@ class SimArm(Node):
         sensors = ", ".join(self._streams)
         for name, text in (("frozen", "repeat their last value"), ("silent", "send nothing")):
             descriptor = ParameterDescriptor(description=f"Sensors that {text}, among {sensors}")
-            self._declare(name, [""], descriptor)
-
-    def _declare(self, name: str, default: Any, descriptor: ParameterDescriptor) -> None:
-        try:
-            self.declare_parameter(name, default, descriptor)
-        except Exception as error:  # rclpy has a class for each way to be wrong, with no base
-            raise ValueError(f"parameter {name}: {' '.join(str(error).split())}") from error
+            common.declare(self, name, [""], descriptor)
 
     def _set_faults(self, changes: list[Any]) -> SetParametersResult:
         """Freeze or silence the sensors of a parameter, if it names existing ones."""
@@ -178,7 +173,8 @@ class SimArm(Node):
             (Float64MultiArray, "forward_command_controller/commands", self._forward, "forward"),
         ):  # fmt: skip
             if self._set.interface in ("both", interface):
-                self.create_subscription(kind, name, receive, common.COMMANDS)
+                take = partial(self._take, receive)
+                self.create_subscription(kind, name, take, common.COMMANDS)
         for name, begin in (("reset", self._begin), ("next", self._continue)):
             self.create_service(
                 Trigger, f"~/{name}", lambda _, answer, begin=begin: self._answer(begin, answer)
@@ -261,18 +257,21 @@ class SimArm(Node):
             return sim_sensors.stamp_of(CLOCK_BEGIN_S + now_s)
         return self.get_clock().now().to_msg()
 
-    def _trajectory(self, message: JointTrajectory) -> None:
-        """Take a trajectory, joints by name."""
-        moment_s = time.monotonic()
+    def _take(self, receive: Callable[[float, Any], None], message: Any) -> None:
+        """Take a command that came now; a malformed one is counted and dropped."""
         try:
-            times_s, points = convert.trajectory(
-                message.joint_names, [point.positions for point in message.points],
-                [common.seconds(point.time_from_start) for point in message.points],
-                self._robot.names, "joint_trajectory",
-            )  # fmt: skip
+            receive(time.monotonic(), message)
         except ValueError as error:
-            self._refuse(error)
-            return
+            self._counts["refused"] += 1
+            self.get_logger().warning(str(error), throttle_duration_sec=1.0)
+
+    def _trajectory(self, moment_s: float, message: JointTrajectory) -> None:
+        """Take a trajectory, joints by name."""
+        times_s, points = convert.trajectory(
+            message.joint_names, [point.positions for point in message.points],
+            [common.seconds(point.time_from_start) for point in message.points],
+            self._robot.names, "joint_trajectory",
+        )  # fmt: skip
         start_s = None
         if stamp_s := common.seconds(message.header.stamp):
             now_s = common.seconds(self.stamp(self._now_s(moment_s)))
@@ -280,20 +279,11 @@ class SimArm(Node):
         self._inputs.append(moment_s, TRAJECTORY, times_s, points)
         self._controller.receive(self._now_s(moment_s), points, times_s, start_s)
 
-    def _forward(self, message: Float64MultiArray) -> None:
+    def _forward(self, moment_s: float, message: Float64MultiArray) -> None:
         """Take positions in the order of parameter `joints`."""
-        moment_s = time.monotonic()
-        try:
-            points = convert.by_name(self._joints, message.data, self._robot.names, "commands")
-        except ValueError as error:
-            self._refuse(error)
-            return
+        points = convert.by_name(self._joints, message.data, self._robot.names, "commands")
         self._inputs.append(moment_s, FORWARD, np.zeros(1), points[None])
         self._controller.receive(self._now_s(moment_s), points[None])
-
-    def _refuse(self, error: ValueError) -> None:
-        self._counts["refused"] += 1
-        self.get_logger().warning(str(error), throttle_duration_sec=1.0)
 
     def _now_s(self, moment_s: float) -> float:
         """Return the simulated time of a monotonic one."""

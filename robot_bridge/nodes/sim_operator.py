@@ -22,7 +22,8 @@ class SimOperator(Operator):
     def _connect(self) -> None:
         super()._connect()
         self.measured_s = 0.0
-        self.node.create_subscription(String, "sim_arm/episode", self._episode, common.LATCHED)
+        store = lambda message: self._store("episode", json.loads(message.data))  # noqa: E731
+        self.node.create_subscription(String, "sim_arm/episode", store, common.LATCHED)
         self.node.create_subscription(JointState, "joint_states", self._joints, common.SENSORS)
 
     def set(self, node: str, **values: Any) -> None:
@@ -62,9 +63,4 @@ class SimOperator(Operator):
     def _joints(self, message: JointState) -> None:
         with self.changed:
             self.measured_s = common.seconds(message.header.stamp)
-            self.changed.notify_all()
-
-    def _episode(self, message: String) -> None:
-        with self.changed:
-            self.heard["episode"] = json.loads(message.data)
             self.changed.notify_all()

@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 from builtin_interfaces.msg import Time
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image, JointState
+from std_msgs.msg import Header
 
 from robot_bridge.sim_arm.realtime_clock import LinkModel, Outbox
 from vla.contracts.specs import CameraSpec
@@ -57,27 +58,24 @@ def joint_state(
     names: list[str], stamp: Time, positions: np.ndarray, velocities: np.ndarray
 ) -> JointState:
     """Return positions and velocities of joints."""
-    message = JointState(name=names, position=positions.tolist(), velocity=velocities.tolist())
-    message.header.stamp = stamp
-    return message
+    position, velocity = positions.tolist(), velocities.tolist()
+    return JointState(header=Header(stamp=stamp), name=names, position=position, velocity=velocity)
 
 
 def image(camera: CameraSpec, stamp: Time, pixels: np.ndarray) -> Image:
     """Return an image u8 [h, w, 3] as a raw message."""
-    message = Image(
-        height=camera.height_px, width=camera.width_px, encoding="rgb8", step=3 * camera.width_px,
+    return Image(
+        header=Header(stamp=stamp, frame_id=camera.name), height=camera.height_px,
+        width=camera.width_px, encoding="rgb8", step=3 * camera.width_px,
         data=array.array("B", pixels.tobytes()),  # bytes would be checked one by one
     )  # fmt: skip
-    message.header.stamp, message.header.frame_id = stamp, camera.name
-    return message
 
 
 def compressed(camera: CameraSpec, stamp: Time, pixels: np.ndarray) -> CompressedImage:
     """Return an image u8 [h, w, 3] as JPEG."""
     data = cv2.imencode(".jpg", pixels[..., ::-1], (cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY))[1]
-    message = CompressedImage(format="jpeg", data=array.array("B", data.tobytes()))
-    message.header.stamp, message.header.frame_id = stamp, camera.name
-    return message
+    header = Header(stamp=stamp, frame_id=camera.name)
+    return CompressedImage(header=header, format="jpeg", data=array.array("B", data.tobytes()))
 
 
 def camera_info(camera: CameraSpec, stamp: Time) -> CameraInfo:
@@ -87,11 +85,10 @@ def camera_info(camera: CameraSpec, stamp: Time) -> CameraInfo:
     """
     focal_px = camera.height_px / 2 / math.tan(math.radians(camera.fovy_deg) / 2)
     cx, cy = (camera.width_px - 1) / 2, (camera.height_px - 1) / 2
-    message = CameraInfo(
+    return CameraInfo(
+        header=Header(stamp=stamp, frame_id=camera.name),
         height=camera.height_px, width=camera.width_px, distortion_model="plumb_bob", d=[0.0] * 5,
         k=[focal_px, 0.0, cx, 0.0, focal_px, cy, 0.0, 0.0, 1.0],
         r=[1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0],
         p=[focal_px, 0.0, cx, 0.0, 0.0, focal_px, cy, 0.0, 0.0, 0.0, 1.0, 0.0],
     )  # fmt: skip
-    message.header.stamp, message.header.frame_id = stamp, camera.name
-    return message

@@ -1,4 +1,4 @@
-"""A node in a thread of its own, for programs that are no node."""
+"""A node in a thread, for programs that are no node."""
 
 import contextlib
 import threading

@@ -25,7 +25,6 @@ class DecisionRequest(NamedTuple):
     number: int
     """The scheduler's number of it."""
     episode: int
-    """Episode."""
     step: int
     """Control step of the episode at which it began."""
     obs: Observation
@@ -49,7 +48,6 @@ class Decision:
     """A completed decision."""
 
     request: DecisionRequest
-    """Its inputs."""
     state: PolicyState
     """Policy state after it, one row."""
     latency_s: float
@@ -87,11 +85,7 @@ class PolicyRunner:
     def start(self, now_s: float, measured: np.ndarray, instruction: str, episode: int) -> None:
         """Start an episode with an empty memory; the arm holds its measured pose f64 [u].
 
-        Args:
-            now_s: Now.
-            measured: Measured pose f64 [u].
-            instruction: Instruction.
-            episode: Index of the episode, for the noise.
+        The index of the episode is for the noise.
 
         Raises:
             ValueError: the pose is not finite.
@@ -117,12 +111,7 @@ class PolicyRunner:
         noise = episode_noise(
             self.seed, np.array([self.episode]), np.array([self.decision]), self.policy.noise_shape
         )
-        images = observation.images[None]
-        obs = Observation(
-            images=images, image_ok=np.ones(images.shape[:2], np.bool_),
-            proprio=observation.proprio[None], task=(self.instruction,),
-            time_s=np.array([step / self.hz]),
-        )  # fmt: skip
+        obs = observation.row(self.instruction, step / self.hz)
         self.decision += 1
         return DecisionRequest(
             asked.number, self.episode, step, obs, self.state, noise, asked.prefix,
@@ -130,7 +119,7 @@ class PolicyRunner:
         )  # fmt: skip
 
     def decide(self, request: DecisionRequest) -> tuple[ActionChunk, PolicyState]:
-        """Run the policy; called in a thread of its own.
+        """Run the policy; called in another thread.
 
         Raises:
             ValueError: the policy refuses its inputs.

@@ -4,6 +4,7 @@ Bags are those of the node `recorder`, or of rosbag2 with the same topics.
 `robot_bridge.recording.convert_bag` makes a data set of them.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,16 +16,15 @@ from mcap.records import Message
 from mcap_ros2.decoder import DecoderFactory
 
 from robot_bridge.recording.mcap_reader import Bag, open_bag
-from robot_bridge.recording.recorder import stamp_ns
 from robot_bridge.sensing import convert
 
 STATE = "sensor_msgs/msg/JointState"
-COMMANDS = ("trajectory_msgs/msg/JointTrajectory", "std_msgs/msg/Float64MultiArray")
+FORWARD = "std_msgs/msg/Float64MultiArray"
+"""The only type without a stamp."""
+COMMANDS = ("trajectory_msgs/msg/JointTrajectory", FORWARD)
 IMAGES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
 INSTRUCTION = "std_msgs/msg/Header"
 STATUS = "diagnostic_msgs/msg/DiagnosticArray"
-HEADER_BYTES = 12
-"""Bytes up to the end of the stamp of a message in CDR."""
 MOST_PX = 1 << 25
 """Pixels of the largest decoded image."""
 
@@ -79,9 +79,11 @@ class Scan:
     """Whether a person leads the arm."""
     cameras: dict[str, Series]
 
-    def all_series(self) -> list[Series]:
-        """Return all series."""
-        return [self.state, self.command, self.instruction, self.status, *self.cameras.values()]
+    @property
+    def required(self) -> dict[str, Series]:
+        """What every frame needs, by name."""
+        cameras = {f"camera {name}": series for name, series in self.cameras.items()}
+        return {"state": self.state, "command": self.command, **cameras}
 
 
 def scan(path: Path, names: Names, joints: tuple[str, ...]) -> Scan:
@@ -107,7 +109,7 @@ def scan(path: Path, names: Names, joints: tuple[str, ...]) -> Scan:
         twice = next(topic for topic in named if named.count(topic) > 1)
         raise ValueError(f"topic {twice} is named for two things; give each a topic of its own")
     decoders = DecoderFactory()
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for message in content.bag.messages():
         channel = content.bag.channels[message.channel_id]
         if channel.topic not in readers:
@@ -123,16 +125,18 @@ def scan(path: Path, names: Names, joints: tuple[str, ...]) -> Scan:
                 f"{path}: messages on both {series.topic} and {channel.topic}; name one of them "
                 "with --command-topic or --camera-topic"
             )
+        try:
+            stamp = 0 if schema.name == FORWARD else convert.stamp_ns(message.data)
+        except ValueError as error:
+            raise ValueError(f"{what}: {error}; leave it out") from error
+        stamp = stamp or message.log_time
         if kinds == IMAGES:
-            if len(message.data) < HEADER_BYTES:
-                raise ValueError(f"{what}: a message of {len(message.data)} bytes; leave it out")
-            value, stamp = counts.get(channel.topic, 0), stamp_ns(message.data)
-            counts[channel.topic] = value + 1
+            value: Any = counts[channel.topic]
+            counts[channel.topic] += 1
         else:
             decoded = _decode(decoders, channel, schema, message, what)
-            stamp = _stamp(decoded)
-            value = read(decoded, f"{what} at {(stamp or message.log_time) / 1e9:.3f} s")
-        series.add(channel.topic, stamp or message.log_time, value)
+            value = read(decoded, f"{what} at {stamp / 1e9:.3f} s")
+        series.add(channel.topic, stamp, value)
     return content
 
 
@@ -160,7 +164,11 @@ def _readers(
     def checked(read: Callable[[Any, str], np.ndarray]) -> Callable[[Any, str], np.ndarray]:
         def read_checked(message: Any, what: str) -> np.ndarray:
             try:
-                return _finite(read(message, what), joints, what)
+                values = read(message, what)
+                wrong = np.flatnonzero(~np.isfinite(values))
+                if len(wrong):
+                    raise ValueError(f"{what}: joint {joints[wrong[0]]!r} is {values[wrong[0]]}")
+                return values
             except ValueError as error:
                 hint = "name the arm that was recorded with --robot, or leave the bag out"
                 raise ValueError(f"{error}; expected {', '.join(joints)}: {hint}") from error
@@ -172,10 +180,11 @@ def _readers(
         names.status: ((STATUS,), content.status, lambda message, _: _by_person(message)),
     }
     frame_id = lambda message, _: message.frame_id  # noqa: E731
+    unread = lambda message, _: None  # noqa: E731  images are decoded later
     readers |= dict.fromkeys(names.instruction, ((INSTRUCTION,), content.instruction, frame_id))
     readers |= dict.fromkeys(names.command, (COMMANDS, content.command, checked(command)))
     for camera, topics in names.cameras.items():
-        readers |= dict.fromkeys(topics, (IMAGES, content.cameras[camera], _unread))
+        readers |= dict.fromkeys(topics, (IMAGES, content.cameras[camera], unread))
     return readers
 
 
@@ -194,36 +203,16 @@ def _decode(
         raise ValueError(f"{what}: damaged message ({error}); leave the bag out") from error
 
 
-def _stamp(message: Any) -> int:
-    """Return a message's stamp; 0 if it has none."""
-    stamp = getattr(getattr(message, "header", message), "stamp", None)
-    return 0 if stamp is None else stamp.sec * 1_000_000_000 + stamp.nanosec
-
-
-def _finite(values: np.ndarray, joints: tuple[str, ...], what: str) -> np.ndarray:
-    wrong = np.flatnonzero(~np.isfinite(values))
-    if len(wrong):
-        raise ValueError(f"{what}: joint {joints[wrong[0]]!r} is {values[wrong[0]]}")
-    return values
-
-
 def _by_person(message: Any) -> bool:
     pairs = {pair.key: pair.value for status in message.status for pair in status.values}
     return pairs.get("source") == "teleop"
 
 
-def _unread(message: Any, what: str) -> None:
-    """Read nothing: images are decoded later."""
-
-
 def missing_topics(content: Scan, names: Names) -> str:
     """Return a sentence about a missing state, command or camera; empty if none is missing."""
-    wanted = {"state": (names.state,), "command": names.command}
-    wanted |= {f"camera {name}": topics for name, topics in names.cameras.items()}
-    series = {"state": content.state, "command": content.command}
-    series |= {f"camera {name}": images for name, images in content.cameras.items()}
-    for what, topics in wanted.items():
-        if not series[what].stamps:
+    wanted = [(names.state,), names.command, *names.cameras.values()]
+    for (what, series), topics in zip(content.required.items(), wanted, strict=True):
+        if not series.stamps:
             channels = {channel.topic for channel in content.bag.channels.values()}
             present = ", ".join(sorted(channels)) or "none"
             if not content.bag.closed:
@@ -257,10 +246,8 @@ class ImageReader:
                 if self._at == wanted:
                     stamp_s = self._series.stamps[row] / 1e9
                     what = f"{self._bag.path}: {self._series.topic} at {stamp_s:.3f} s"
-                    schema = self._bag.schemas[self._bag.channels[message.channel_id].schema_id]
-                    self._pixels = convert.center_crop_resize(
-                        _image(schema, message, what), *self._size
-                    )
+                    pixels = _image(self._bag, message, what)
+                    self._pixels = convert.center_crop_resize(pixels, *self._size)
             yield self._pixels
 
     def _of_topic(self) -> Iterator[Message]:
@@ -269,26 +256,19 @@ class ImageReader:
                 yield message
 
 
-def _image(schema: Any, message: Message, what: str) -> np.ndarray:
-    decode = DecoderFactory().decoder_for("cdr", schema)
-    try:
-        assert decode is not None
-        image = decode(message.data)
-    except Exception as error:  # see _decode
-        raise ValueError(f"{what}: damaged image ({error}); leave the bag out") from error
+def _image(bag: Bag, message: Message, what: str) -> np.ndarray:
+    channel = bag.channels[message.channel_id]
+    schema = bag.schemas[channel.schema_id]
+    image = _decode(DecoderFactory(), channel, schema, message, what)
     if schema.name == IMAGES[0]:
         return convert.raw_image(
             image.data, image.height, image.width, image.step, image.encoding, what
         )
-    return decode_compressed(bytes(image.data), what)
+    return _decode_compressed(bytes(image.data), what)
 
 
-def decode_compressed(data: bytes, what: str) -> np.ndarray:
-    """Return RGB u8 [h, w, 3] of a JPEG or PNG.
-
-    Raises:
-        ValueError: the data are neither, damaged or too large.
-    """
+def _decode_compressed(data: bytes, what: str) -> np.ndarray:
+    """Return RGB u8 [h, w, 3] of a JPEG or PNG that is whole and not too large."""
     if not data.startswith((b"\xff\xd8", b"\x89PNG\r\n\x1a\n")):
         raise ValueError(f"{what}: begins with {data[:4]!r}, expected jpeg or png; leave it out")
     try:

@@ -63,7 +63,7 @@ class ConvertConfig:
     instruction_topic: str = "instruction"
     """Topic of the instructions; in recordings of an earlier release it is `task`."""
     status_topic: str = "safety_node/status"
-    """Topic that says who leads the arm."""
+    """Topic with the source that leads the arm."""
 
     def __post_init__(self) -> None:
         if self.fps is not None and self.fps < 1:
@@ -212,7 +212,7 @@ def bag_notes(content: Scan) -> list[str]:
     notes += [
         f"{bag.path}: left out {series.skipped} messages of {series.topic} whose stamp was not "
         "later than the one before"
-        for series in content.all_series()
+        for series in (*content.required.values(), content.instruction, content.status)
         if series.skipped
     ]
     if not content.status.stamps:
@@ -226,7 +226,7 @@ def cut_episodes(content: Scan, fps: int, config: ConvertConfig) -> Iterator[Fra
     Raises:
         ValueError: neither the bag nor the user gives an instruction.
     """
-    needed = [content.state, content.command, *content.cameras.values()]
+    needed = content.required.values()
     last = max(series.stamps[-1] for series in needed) + 1
     starts = list(zip(content.instruction.stamps, content.instruction.values, strict=True))
     if config.task or not starts:
@@ -247,8 +247,7 @@ def _frames(
 ) -> Frames:
     """Return the frames of an episode, up to the first that lacks something."""
     age = round(config.max_age_s * SECOND_NS)
-    named = {"state": content.state, "command": content.command}
-    named |= {f"camera {name}": series for name, series in content.cameras.items()}
+    named = content.required
     begin = _begin(content, span[0], span[0] - age, SECOND_NS // fps)
     what = f"{content.bag.path}: episode {number} ({task!r})"
     length = max(0, -(-(span[1] - begin) * fps // SECOND_NS))
@@ -263,20 +262,20 @@ def _frames(
         for name, row in rows.items()
     }
     wrong = {name: int(np.argmax(bad)) for name, bad in stale.items() if bad.any()}
-    note, kept = "", int(length)
+    note, count = "", int(length)
     if wrong:
         name = min(wrong, key=lambda key: wrong[key])
-        kept = wrong[name]
+        count = wrong[name]
         note = (
-            f"{what}: cut at frame {kept} of {length}, {kept / fps:.1f} s: the {name} on "
+            f"{what}: cut at frame {count} of {length}, {count / fps:.1f} s: the {name} on "
             f"{named[name].topic} is older than {config.max_age_s:g} s there"
         )
     elif not length:
         note = f"{what}: left out, the bag has no image, state or command in it"
     return Frames(
-        task=task, stamps=stamps[:kept], state=rows["state"][:kept], note=note,
-        command=rows["command"][:kept],
-        cameras={name: rows[f"camera {name}"][:kept] for name in content.cameras},
+        task=task, stamps=stamps[:count], state=rows["state"][:count], note=note,
+        command=rows["command"][:count],
+        cameras={name: rows[f"camera {name}"][:count] for name in content.cameras},
     )  # fmt: skip
 
 

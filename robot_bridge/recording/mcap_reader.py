@@ -1,14 +1,14 @@
-"""Reads MCAP files record by record, as far as they are whole, and closes one that was cut off.
+"""Reads MCAP files record by record, and repairs a file that was cut off.
 
-A file that a kill cut off has no index and may end within a chunk: all before it is whole. A file
-that was closed and is wrong inside is damaged, and refused.
+A file that a kill cut off has no index and may end within a chunk: all records before it are
+complete. A closed file with a malformed record is damaged, and refused.
 """
 
 import io
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,33 +24,38 @@ from robot_bridge.recording.mcap_writer import McapWriter
 
 MAGIC = b"\x89MCAP0\r\n"
 _HEAD = struct.Struct("<BQ")
+_READERS: dict[int, Callable[[ReadDataStream], Any]] = {
+    Opcode.SCHEMA: Schema.read,
+    Opcode.CHANNEL: Channel.read,
+    Opcode.METADATA: Metadata.read,
+}
 _WRONG = (
     McapError, ValueError, KeyError, struct.error, RuntimeError, UnicodeDecodeError, MemoryError,
     zlib.error, zstandard.ZstdError,
 )  # fmt: skip
-"""What reading a damaged record may raise; lz4 has RuntimeError."""
+"""Errors of reading a damaged record; that of lz4 is RuntimeError."""
 
 
 @dataclass(kw_only=True)
 class Bag:
-    """A file while it is read: what its topics are, and how much of it was whole."""
+    """A file while it is read: its topics, and how much of it was complete."""
 
     path: Path
     closed: bool
-    """Its writer closed it: it ends with an index."""
+    """Whether its writer closed it, so that it ends with an index."""
     size: int
     """Bytes."""
     whole: int = 0
-    """Bytes up to the end of the last whole record that was read."""
+    """Bytes up to the end of the last complete record that was read."""
     channels: dict[int, Channel] = field(default_factory=dict)
-    """Topics met so far, by number."""
+    """Topics that were read so far, by number."""
     schemas: dict[int, Schema] = field(default_factory=dict)
-    """Types met so far, by number."""
+    """Types that were read so far, by number."""
     metadata: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Words about the file met so far, by name."""
+    """Metadata records that were read so far, by name."""
 
     def messages(self) -> Iterator[Message]:
-        """Yield the messages in the order of the file, up to where it is whole.
+        """Yield the messages in the order of the file, up to its last complete record.
 
         Raises:
             ValueError: the file was closed and is damaged inside.
@@ -58,7 +63,7 @@ class Bag:
         with self.path.open("rb") as file:
             for opcode, data, end in self._records(file):
                 try:
-                    found = list(_inner(opcode, data))
+                    records = list(_inner(opcode, data))
                 except _WRONG as error:
                     if not self.closed:
                         return
@@ -66,7 +71,7 @@ class Bag:
                         f"{self.path}: damaged at byte {self.whole} of {self.size} ({error}); copy "
                         "it again, or leave it out"
                     ) from error
-                for record in found:
+                for record in records:
                     if isinstance(record, Message):
                         yield record
                     else:
@@ -74,13 +79,13 @@ class Bag:
                 self.whole = end
 
     def _records(self, file: io.BufferedReader) -> Iterator[tuple[int, bytes, int]]:
-        """Yield opcode, content and end of every record that is all there."""
+        """Yield opcode, content and end of every complete record."""
         at = self.whole = len(MAGIC)
         file.seek(at)
         while len(head := file.read(_HEAD.size)) == _HEAD.size:
             opcode, length = _HEAD.unpack(head)
             end = at + _HEAD.size + length
-            # A power cut may leave zeros where the last chunk was to be: no record is of kind 0.
+            # A power cut may leave zeros in place of the last chunk: no record has opcode 0.
             if opcode == 0 or end > self.size:
                 break
             if opcode == Opcode.DATA_END:
@@ -125,24 +130,10 @@ def open_bag(path: Path) -> Bag:
     return Bag(path=path, closed=closed, size=size)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Repaired:
-    """What was found of a file that was cut off."""
+def repair(path: Path) -> int:
+    """Close a file that was cut off after its last complete message; return their number.
 
-    messages: int
-    """Whole ones, which are all in the repaired file."""
-    lost_bytes: int
-    """Of the chunk that was being written."""
-    metadata: dict[str, dict[str, str]]
-    """Words about the file."""
-    log_time_ns: tuple[int, int]
-    """Receive times of the first and the last message, 0 if there is none."""
-
-
-def repair(path: Path) -> Repaired:
-    """Close a file that was cut off: what is whole of it stays, and gets its index.
-
-    The file is replaced at once, so a kill leaves it as it was or repaired.
+    The file is replaced atomically, so a kill leaves it as it was or repaired.
 
     Raises:
         ValueError: it is no MCAP file.
@@ -152,32 +143,27 @@ def repair(path: Path) -> Repaired:
     new = path.with_name(f".{path.name}.repair")
     new.unlink(missing_ok=True)
     writer = McapWriter(new)
-    first = last = 0
-    known: set[int] = set()
+    declared: set[int] = set()
     try:
         for message in bag.messages():
             channel = bag.channels[message.channel_id]
-            if channel.id not in known:
-                known.add(channel.id)
+            if channel.id not in declared:
+                declared.add(channel.id)
                 schema = bag.schemas[channel.schema_id]
                 qos = channel.metadata.get("offered_qos_profiles", "")
                 writer.add_topic(channel.topic, schema.name, qos, schema.data.decode())
             writer.write(channel.topic, message.data, message.log_time, message.publish_time)
-            first, last = first or message.log_time, max(last, message.log_time)
         writer.close(bag.metadata)
         new.replace(path)
     finally:
         writer.abandon()
         new.unlink(missing_ok=True)
     flush_folder(path.parent)
-    return Repaired(
-        messages=writer.messages, lost_bytes=bag.size - bag.whole, metadata=bag.metadata,
-        log_time_ns=(first, last),
-    )  # fmt: skip
+    return writer.messages
 
 
 def flush_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk."""
+    """Flush the names in a folder to the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -186,15 +172,11 @@ def flush_folder(folder: Path) -> None:
 
 
 def _inner(opcode: int, data: bytes) -> Iterator[Any]:
-    """Yield what a record holds: those within a chunk, or itself if it matters here."""
+    """Yield the records of a chunk, or the record itself if it is of a read kind."""
     stream = ReadDataStream(io.BytesIO(data))
     if opcode == Opcode.CHUNK:
         yield from breakup_chunk(Chunk.read(stream), validate_crc=True)
     elif opcode == Opcode.MESSAGE:
         yield Message.read(stream, len(data))
-    elif opcode == Opcode.SCHEMA:
-        yield Schema.read(stream)
-    elif opcode == Opcode.CHANNEL:
-        yield Channel.read(stream)
-    elif opcode == Opcode.METADATA:
-        yield Metadata.read(stream)
+    elif opcode in _READERS:
+        yield _READERS[opcode](stream)

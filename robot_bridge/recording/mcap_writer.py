@@ -1,8 +1,7 @@
 """Writes MCAP files that rosbag2 and Foxglove open, and that a kill at any moment leaves readable.
 
-Messages are gathered in chunks; a chunk is handed to the system whole, at the latest a second after
-its first message. Reading back, also of a file that was cut off, is in
-`robot_bridge.recording.mcap_reader`.
+Messages are gathered in chunks; a chunk is written whole, at the latest a second after its first
+message. `robot_bridge.recording.mcap_reader` reads files, cut off ones included.
 """
 
 import os
@@ -15,25 +14,25 @@ from mcap.writer import CompressionType, Writer
 from robot_bridge.recording.message_definitions import definition
 
 CHUNK_BYTES = 1 << 20
-"""A chunk is written out when its messages have so many bytes."""
+"""Bytes of messages from which a chunk is written."""
 CHUNK_S = 1.0
-"""A chunk is written out when its first message is so old: what a kill may cost."""
+"""Age in s of its first message from which a chunk is written; the most that a kill may lose."""
 LIBRARY = "mneme_vla"
-_NEVER = 1 << 62  # the library's own limit, after which it would write a chunk but not hand it on
+_NEVER = 1 << 62  # limit after which the library would write a chunk without flushing it
 
 
 class McapWriter:
-    """One open file with messages as they came from the wire (CDR)."""
+    """One open file of serialized messages (CDR)."""
 
     def __init__(self, path: Path) -> None:
         """Create the file.
 
         Raises:
-            OSError: it is there already, or cannot be written.
+            OSError: it exists, or cannot be written.
         """
         self.path = path
         self.messages = 0
-        """Messages written, of all topics."""
+        """Number of written messages of all topics."""
         self._file = path.open("xb")
         self._writer = Writer(self._file, chunk_size=_NEVER, compression=CompressionType.LZ4)
         self._writer.start(profile="ros2", library=LIBRARY)
@@ -46,7 +45,7 @@ class McapWriter:
 
     @property
     def bytes_written(self) -> int:
-        """Bytes that the system has."""
+        """Bytes handed to the system."""
         return self._file.tell()
 
     def add_topic(self, topic: str, type_name: str, qos: str = "", text: str | None = None) -> None:
@@ -55,8 +54,8 @@ class McapWriter:
         Args:
             topic: Full name, "/joint_states".
             type_name: "sensor_msgs/msg/JointState".
-            qos: What its publishers offer, as rosbag2's YAML (`offered`).
-            text: The type's definition, if it is not to be that of the installed package.
+            qos: QoS of its publishers as rosbag2's YAML (`offered`).
+            text: Definition of the type; that of the installed package if None.
 
         Raises:
             ValueError: the type is not installed.
@@ -70,13 +69,7 @@ class McapWriter:
         self._sequence[topic] = 0
 
     def write(self, topic: str, data: bytes, log_time_ns: int, publish_time_ns: int) -> None:
-        """Add a message of a topic that was declared.
-
-        Args:
-            topic: Its full name.
-            data: The message in CDR.
-            log_time_ns: When it was received.
-            publish_time_ns: Its own stamp.
+        """Add a message (CDR) of a declared topic, with its arrival and its stamp.
 
         Raises:
             OSError: the disk is full.
@@ -90,25 +83,21 @@ class McapWriter:
         self.messages += 1
         self._gathered += len(data)
         if self._gathered >= CHUNK_BYTES:
-            self._hand_over()
+            self._flush()
 
     def settle(self) -> None:
-        """Write out the gathered messages if the first of them is old enough; call it often."""
+        """Write the gathered messages if the first of them is old enough; call it often."""
         if self._gathered and time.monotonic() - self._since_s >= CHUNK_S:
-            self._hand_over()
+            self._flush()
 
     def add_metadata(self, name: str, values: Mapping[str, str]) -> None:
-        """Add named words about the file."""
-        self._writer.flush()
-        self._gathered = 0
+        """Add a metadata record."""
+        self._flush()
         self._writer.add_metadata(name, dict(values))
         self._writer.flush()
 
     def close(self, last: Mapping[str, Mapping[str, str]] | None = None) -> None:
-        """Write what is gathered and the index, and bring the file to the disk.
-
-        Args:
-            last: Words about the file by name, to be added before.
+        """Write metadata by name, gathered messages and the index, and flush to the disk.
 
         Raises:
             OSError: the disk is full; what is on it can be repaired.
@@ -123,27 +112,27 @@ class McapWriter:
             self._file.close()
 
     def abandon(self) -> None:
-        """Leave the file as a kill would: without what is gathered, and without an index."""
+        """Close the file as a kill would: without gathered messages, and without an index."""
         self._file.close()
 
-    def _hand_over(self) -> None:
+    def _flush(self) -> None:
         self._gathered = 0
         self._writer.flush()
 
 
-def offered(*, reliable: bool, latched: bool = False, depth: int = 10) -> str:
-    """Return a QoS profile as rosbag2's metadata has it, so that a replay offers the same."""
+def offered(*, latched: bool, depth: int) -> str:
+    """Return a reliable QoS profile in the form of rosbag2's metadata, for a replay."""
     forever = "sec: 9223372036\n    nsec: 854775807"
-    return "\n".join(
-        [
-            "- history: keep_last",
-            f"  depth: {depth}",
-            f"  reliability: {'reliable' if reliable else 'best_effort'}",
-            f"  durability: {'transient_local' if latched else 'volatile'}",
-            f"  deadline:\n    {forever}",
-            f"  lifespan:\n    {forever}",
-            "  liveliness: automatic",
-            f"  liveliness_lease_duration:\n    {forever}",
-            "  avoid_ros_namespace_conventions: false",
-        ]
-    )
+    return f"""\
+- history: keep_last
+  depth: {depth}
+  reliability: reliable
+  durability: {"transient_local" if latched else "volatile"}
+  deadline:
+    {forever}
+  lifespan:
+    {forever}
+  liveliness: automatic
+  liveliness_lease_duration:
+    {forever}
+  avoid_ros_namespace_conventions: false"""

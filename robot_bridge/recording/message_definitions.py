@@ -1,7 +1,7 @@
-"""What a ROS 2 message type consists of, as the text that bags carry; no ROS client here.
+"""Definitions of ROS 2 message types as bags contain them. This module does not import ROS.
 
-The texts are those of the installed interface packages (`share/PACKAGE/msg/TYPE.msg`), wherever ROS
-or its wheels were installed.
+The texts are those of the installed interface packages (`share/PACKAGE/msg/TYPE.msg`) of ROS or its
+wheels.
 """
 
 import functools
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 RULE = "=" * 80
-"""Stands before every further type in a definition."""
+"""Separator before every further type in a definition."""
 PRIMITIVES = frozenset(
     ["bool", "byte", "char", "float32", "float64", "string", "wstring"]
     + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
@@ -30,15 +30,15 @@ def definition(type_name: str) -> str:
     Raises:
         ValueError: the interface package is not installed, or it is no message type.
     """
-    known: list[str] = []
+    names: list[str] = []
     waiting = [type_name]
     while waiting:
         name = waiting.pop(0)
-        if name not in known:
-            known.append(name)
+        if name not in names:
+            names.append(name)
             waiting += [inner for inner, _ in fields(name) if inner not in PRIMITIVES]
-    parts = [text(known[0])]
-    parts += [f"{RULE}\nMSG: {name.replace('/msg/', '/')}\n{text(name)}" for name in known[1:]]
+    parts = [text(names[0])]
+    parts += [f"{RULE}\nMSG: {name.replace('/msg/', '/')}\n{text(name)}" for name in names[1:]]
     return "\n".join(part.rstrip("\n") for part in parts) + "\n"
 
 
@@ -52,18 +52,18 @@ def has_stamp(type_name: str) -> bool:
 def fields(type_name: str) -> tuple[tuple[str, str], ...]:
     """Return (type, name) of every field of a message, constants left out, arrays as their item."""
     package = type_name.split("/")[0]
-    found = []
+    pairs = []
     for line in text(type_name).splitlines():
         bare = line.split("#")[0].strip()
         match = _FIELD.match(bare)
         if match and not re.match(r"\S+\s+\w+\s*=", bare):
-            found.append((_full(match["type"], package), match["name"]))
-    return tuple(found)
+            pairs.append((_full(match["type"], package), match["name"]))
+    return tuple(pairs)
 
 
 @functools.cache
 def text(type_name: str) -> str:
-    """Return what the interface package says of one type, comments included."""
+    """Return the definition of one type in its interface package, comments included."""
     parts = type_name.split("/")
     if len(parts) != 3 or parts[1] != "msg":
         raise ValueError(f"{type_name!r} is no message type, expected such as std_msgs/msg/Header")
@@ -78,9 +78,9 @@ def text(type_name: str) -> str:
 
 
 def _roots() -> list[Path]:
-    """Return where interface packages may be: ROS's own list, then the environment's."""
-    listed = os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep)
-    return [*(Path(one) for one in listed if one), Path(sys.prefix)]
+    """Return the prefixes of interface packages: those of ROS, then the Python environment."""
+    prefixes = os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep)
+    return [*(Path(prefix) for prefix in prefixes if prefix), Path(sys.prefix)]
 
 
 def _full(name: str, package: str) -> str:

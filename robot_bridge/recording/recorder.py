@@ -10,7 +10,6 @@ import fcntl
 import json
 import os
 import shutil
-import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any, Literal
 from robot_bridge.recording.mcap_reader import flush_folder, open_bag, repair
 from robot_bridge.recording.mcap_writer import McapWriter, offered
 from robot_bridge.recording.message_definitions import has_stamp
+from robot_bridge.sensing.convert import stamp_ns
 
 INDEX = "episodes.json"
 CLOSED, OPEN = ".mcap", ".mcap.part"
@@ -49,9 +49,8 @@ class Entry:
     task: str
     """Instruction."""
     begin_s: float
-    """ROS time."""
+    """ROS time, as all times."""
     end_s: float
-    """ROS time."""
     success: bool | None
     """Outcome by the simulated arm or an operator; None if unknown."""
     messages: int
@@ -63,7 +62,10 @@ class Entry:
 
 
 class Recording:
-    """A folder of episodes; at most one is being written."""
+    """A folder of episodes; at most one is being written.
+
+    Topics have full names, and times are ROS time.
+    """
 
     def __init__(self, folder: Path, topics: Iterable[Topic], least_free_bytes: int) -> None:
         """Open a folder, create it if missing, and close a file that a kill left open.
@@ -108,11 +110,7 @@ class Recording:
         return self._writer.bytes_written if self._writer else 0
 
     def begin(self, task: str, now_ns: int) -> None:
-        """Begin an episode; a running one is ended first.
-
-        Args:
-            task: Instruction.
-            now_ns: ROS time.
+        """Begin an episode with an instruction; a running one is ended first.
 
         Raises:
             ValueError: there is no task, or too little room on the disk.
@@ -128,7 +126,7 @@ class Recording:
         writer = McapWriter(self.folder / f"{name}{OPEN}")
         for topic in self.topics.values():
             latched, command = topic.kind == "latched", topic.kind == "command"
-            qos = offered(reliable=True, latched=latched, depth=1 if latched or command else 10)
+            qos = offered(latched=latched, depth=1 if latched or command else 10)
             writer.add_topic(topic.name, topic.type_name, qos)
         writer.add_metadata(BEGIN, {"task": task, "begin_ns": str(now_ns)})
         self._writer, self.counts = writer, dict.fromkeys(self.topics, 0)
@@ -140,13 +138,8 @@ class Recording:
         for topic_name, data in self._last.items():
             self._write(topic_name, data, now_ns)
 
-    def hear(self, topic: str, data: bytes, now_ns: int) -> None:
-        """Receive a serialized message, which is written if an episode runs.
-
-        Args:
-            topic: Full name of one of the topics.
-            data: CDR.
-            now_ns: Time of arrival, ROS time.
+    def receive(self, topic: str, data: bytes, now_ns: int) -> None:
+        """Receive a serialized message (CDR), which is written if an episode runs.
 
         Raises:
             OSError: the disk is full.
@@ -221,15 +214,6 @@ class Recording:
             )
 
 
-def stamp_ns(data: bytes) -> int:
-    """Return the stamp at the front of a message in CDR; 0 if the sender left it empty.
-
-    The second of four header bytes says whether the encoding is little-endian.
-    """
-    sec, nanosec = struct.unpack_from("<iI" if data[1] & 1 else ">iI", data, 4)
-    return sec * 1_000_000_000 + nanosec
-
-
 def heal(folder: Path) -> list[Entry]:
     """Close a file that a kill left open, and return the entries of all closed episodes.
 
@@ -268,10 +252,7 @@ def read_index(folder: Path) -> list[Entry]:
     file = folder / INDEX
     try:
         rows = json.loads(file.read_text())["episodes"]
-        return [
-            Entry(**{**row, "sources": [(float(s), str(who)) for s, who in row["sources"]]})
-            for row in rows
-        ]
+        return [_from_row(row) for row in rows]
     except FileNotFoundError:
         return []
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
@@ -292,13 +273,16 @@ def write_index(folder: Path, entries: Iterable[Entry]) -> None:
     flush_folder(folder)
 
 
+def _from_row(row: dict[str, Any]) -> Entry:
+    return Entry(**{**row, "sources": [(float(s), str(who)) for s, who in row["sources"]]})
+
+
 def _entry(path: Path) -> Entry:
     """Return a file's entry, from its metadata, or from its messages if it was cut off."""
     bag = open_bag(path)
     times = [message.log_time for message in bag.messages()]
     with contextlib.suppress(KeyError, TypeError, ValueError):  # an episode that was not ended
-        row = json.loads(bag.metadata[END]["entry"])
-        return Entry(**{**row, "sources": [(s, who) for s, who in row["sources"]]})
+        return _from_row(json.loads(bag.metadata[END]["entry"]))
     begin = bag.metadata.get(BEGIN, {})
     begin_ns = int(begin.get("begin_ns", min(times, default=0)))
     return Entry(

@@ -42,10 +42,7 @@ class Clearance:
     def __init__(self, robot: RobotSpec, workspace: Workspace | None, touch_m: float) -> None:
         """Read the model and choose the pairs that are checked.
 
-        Args:
-            robot: The arm.
-            workspace: Bounds of the arm; none if None.
-            touch_m: Distance below which a pair counts as touching at home.
+        A pair closer than `touch_m` at home counts as touching.
 
         Raises:
             ValueError: the model is missing or cannot be read, lacks a channel, has a joint whose

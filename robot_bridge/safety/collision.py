@@ -101,13 +101,10 @@ class Collision:
 
 
 def _between(way: np.ndarray, which: np.ndarray, rates: np.ndarray, step: float) -> np.ndarray:
-    """Return poses f64 [n, u] on lines of a way, so dense that no distance changes by a step.
+    """Return poses f64 [n, u] on chosen lines, bool [t - 1], of a way f64 [t, u].
 
-    Args:
-        way: Poses f64 [t, u].
-        which: Chosen lines between them, bool [t - 1]; their ends are among the poses.
-        rates: How fast distances change, f64 [p, u].
-        step: In metres.
+    They include the ends of the lines, and are so dense that no distance, which changes at its rate
+    f64 [p, u], changes by more than a step in metres.
     """
     (lines,) = np.nonzero(which)
     moved = way[lines + 1] - way[lines]

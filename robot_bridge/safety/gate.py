@@ -21,6 +21,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
+from robot_bridge.launching.node_settings import ranged
 from robot_bridge.motion import braking
 from robot_bridge.motion.braking import Motion
 from robot_bridge.motion.limits import Limits
@@ -62,30 +63,30 @@ class Obstacles(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class GateConfig:
-    """Thresholds and timeouts of the gate."""
+    """Thresholds and timeouts of the gate; parameters of `safety_node`."""
 
-    rate_hz: float
-    """Ticks per second."""
-    max_chunk_age_s: float
+    rate_hz: float = ranged(100.0, 20.0, 1000.0)
+    """Commands per second."""
+    max_chunk_age_s: float = ranged(0.5, 0.01, 10.0)
     """Largest age in s of the observation behind an accepted chunk."""
-    command_timeout_s: float
-    """Longest silence in s of the source that is followed."""
-    joint_state_timeout_s: float
-    """Longest silence in s of the joint states."""
-    max_start_deviation: float
-    """Largest distance of a chunk from the measured pose, in the unit of the joint."""
-    max_tracking_error: float
-    """Largest distance of the command from the measured pose, in the unit of the joint."""
-    rest_position_tolerance: float
-    """Largest distance of an arm at rest from the command it holds, in the unit of the joint."""
+    command_timeout_s: float = ranged(0.3, 0.02, 10.0)
+    """Silence in s of the policy or device after which the arm stops and latches."""
+    joint_state_timeout_s: float = ranged(0.2, 0.01, 10.0)
+    """Silence in s of the joint states after which the arm stops and latches."""
+    max_start_deviation: float = ranged(0.6, 0.001, 10.0)
+    """Largest distance of a chunk from the measured pose, rad or m."""
+    max_tracking_error: float = ranged(0.6, 0.001, 10.0)
+    """Largest distance of the command from the measured pose, rad or m."""
+    rest_position_tolerance: float = ranged(0.05, 0.0, 0.2)
+    """Largest distance of an arm at rest from its command, rad or m."""
     deadman: bool = False
-    """Whether a person has to hold a switch for the arm to move."""
-    deadman_timeout_s: float = 0.25
-    """Longest silence in s of that switch."""
+    """Whether the arm moves only while topic `deadman` is true."""
+    deadman_timeout_s: float = ranged(0.25, 0.02, 5.0)
+    """Silence in s of that topic that counts as letting go."""
     monitored: bool = False
-    """Whether the policy's chunks are followed only while a monitor sends a speed scaling."""
-    speed_scaling_timeout_s: float = 1.0
-    """Longest silence in s of that monitor."""
+    """Whether a policy is followed only while `speed_scaling` is published; a person always is."""
+    speed_scaling_timeout_s: float = ranged(1.0, 0.05, 10.0)
+    """Silence in s of that topic after which a monitored arm stands still; another continues."""
 
 
 @dataclass

@@ -15,13 +15,9 @@ ENCODINGS = ("rgb8", "bgr8")
 def by_name(
     names: Sequence[str], values: Sequence[float], wanted: Sequence[str], what: str
 ) -> np.ndarray:
-    """Return the values f64 [u] of wanted joints, in that order.
+    """Return the values f64 [u] of wanted joints, in that order; a message may have more joints.
 
-    Args:
-        names: Joint names of the message.
-        values: One value per name.
-        wanted: Names in the order of the result; the message may have more.
-        what: Source of the message, for errors.
+    `what` names the source of the message in errors.
 
     Raises:
         ValueError: a joint is missing or named twice, or there are more or fewer values than names.
@@ -46,12 +42,8 @@ def trajectory(
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Return times f64 [k] and positions f64 [k, u] of a trajectory, joints in the wanted order.
 
-    Args:
-        names: Joint names of the message.
-        points: Positions of each point, in the order of the names.
-        times_s: Seconds of each point since the trajectory's stamp.
-        wanted: Names in the order of the result; the message may not have others.
-        what: Source of the message, for errors.
+    Times are seconds since the trajectory's stamp. A message may not have other joints than the
+    wanted ones; `what` names its source in errors.
 
     Raises:
         ValueError: it is empty, has other joints, or times that do not increase. Positions may be
@@ -71,17 +63,18 @@ def trajectory(
     return times, np.array(points, np.float64)[:, order]
 
 
-def stamp(packed: bytes) -> tuple[int, int]:
-    """Return seconds and nanoseconds of the stamp at the front of a serialized message (CDR).
+def stamp_ns(packed: bytes) -> int:
+    """Return the stamp in ns at the front of a serialized message (CDR); 0 if it is empty.
+
+    The second of four header bytes says whether the encoding is little-endian.
 
     Raises:
         ValueError: it is too short to begin with a header.
     """
     if len(packed) < 12:
         raise ValueError(f"got {len(packed)} bytes, expected a message with a header")
-    order = "<" if packed[1] & 1 else ">"
-    sec, nanosec = struct.unpack_from(f"{order}iI", packed, 4)
-    return sec, nanosec
+    sec, nanosec = struct.unpack_from("<iI" if packed[1] & 1 else ">iI", packed, 4)
+    return sec * 1_000_000_000 + nanosec
 
 
 def raw_image(

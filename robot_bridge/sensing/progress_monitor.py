@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from robot_bridge.launching.node_settings import ranged
 from vla.contracts.config import validate_min
 
 State = Literal["nominal", "stalled", "intervention_requested", "regressed", "done"]
@@ -23,26 +24,28 @@ done: the task is complete; nothing is checked until the next episode."""
 
 @dataclass(frozen=True, kw_only=True)
 class ProgressMonitorConfig:
-    """Thresholds; `benchmarks.robot_bridge.monitor_study` chose the defaults for a reward model of
-    two simulated tasks.
+    """Thresholds; parameters of `monitor`.
+
+    `benchmarks.robot_bridge.monitor_study` chose the defaults for a reward model of two simulated
+    tasks.
     """
 
-    window_s: float = 0.6
+    window_s: float = ranged(0.6, 0.0, 10.0)
     """Window in s of the median of progress."""
-    gain: float = 0.03
+    gain: float = ranged(0.03, 0.0, 1.0)
     """Progress beyond the best so far that counts as a gain."""
-    stall_s: float = 3.0
-    """Time in s without a gain after which the state is stalled."""
-    help_s: float = 7.5
+    stall_s: float = ranged(3.0, 0.1, 600.0)
+    """Time in s without a gain after which the arm is slowed."""
+    help_s: float = ranged(7.5, 0.1, 600.0)
     """Time in s without a gain after which an intervention is requested."""
-    drop: float = 0.2
-    """Fall from the episode's best progress that counts as a regression."""
-    sustain_s: float = 0.2
+    drop: float = ranged(0.2, 0.01, 1.0)
+    """Fall from the episode's best progress after which the arm is held."""
+    sustain_s: float = ranged(0.2, 0.0, 60.0)
     """Time in s the fall has to last."""
-    confident: float = 0.2
+    confident: float = ranged(0.2, 0.0, 1.0)
     """Smallest confidence of a score that counts."""
-    done: float = 0.5
-    """Median probability of completion from which the state is done."""
+    done: float = ranged(0.5, 0.01, 1.0)
+    """Median probability of completion from which nothing is checked any more."""
 
     def __post_init__(self) -> None:
         validate_min(self, window_s=0, gain=0, stall_s=0, drop=0, sustain_s=0, confident=0, done=0)

@@ -152,11 +152,7 @@ class InputLog:
     def __init__(self, joints: tuple[str, ...]) -> None:
         """Start an empty log; `joints` is the order of its columns."""
         self.joints = joints
-        self._rows = 0
-        self._columns = self._room(256)
-
-    def __len__(self) -> int:
-        return self._rows
+        self._commands: list[tuple[float, int, np.ndarray, np.ndarray]] = []
 
     def append(
         self, received_s: float, source: int, from_start_s: np.ndarray, points: np.ndarray
@@ -169,32 +165,21 @@ class InputLog:
             from_start_s: Times of the points from the start, shape (k,).
             points: Positions, possibly NaN, shape (k, u).
         """
-        end = self._rows + len(points)
-        if end > len(self._columns["received_s"]):
-            larger = self._room(2 * end)
-            for name, column in self._columns.items():
-                larger[name][: self._rows] = column[: self._rows]
-            self._columns = larger
-        new = {
-            "received_s": received_s, "source": source, "from_start_s": from_start_s,
-            "positions": points,
-        }  # fmt: skip
-        for name, values in new.items():
-            self._columns[name][self._rows : end] = values
-        self._rows = end
-
-    def columns(self) -> dict[str, np.ndarray]:
-        """Return received_s f64 [n], source u8 [n], from_start_s f64 [n], positions f64 [n, u]."""
-        return {name: column[: self._rows].copy() for name, column in self._columns.items()}
+        self._commands.append((received_s, source, from_start_s, points))
 
     def write(self, path: Path) -> None:
-        """Write the columns and the joints' names as .npz."""
-        np.savez(path, joints=np.array(self.joints), **self.columns())  # type: ignore[arg-type]
+        """Write the joints' names and the columns as .npz.
 
-    def _room(self, rows: int) -> dict[str, np.ndarray]:
-        return {
-            "received_s": np.empty(rows),
-            "source": np.empty(rows, np.uint8),
-            "from_start_s": np.empty(rows),
-            "positions": np.empty((rows, len(self.joints))),
-        }
+        They are received_s f64 [n], source u8 [n], from_start_s f64 [n], positions f64 [n, u].
+        """
+        counts = np.array([len(points) for *_, points in self._commands], np.intp)
+        np.savez(
+            path,
+            joints=np.array(self.joints),
+            received_s=np.repeat([c[0] for c in self._commands], counts),
+            source=np.repeat(np.array([c[1] for c in self._commands], np.uint8), counts),
+            from_start_s=np.concatenate([np.empty(0), *(c[2] for c in self._commands)]),
+            positions=np.concatenate(
+                [np.empty((0, len(self.joints))), *(c[3] for c in self._commands)]
+            ),
+        )

@@ -13,24 +13,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
+MOST_BEHIND = 3
+"""Largest number of ticks caught up with in a burst."""
+
 
 class TickDeadlines:
     """Deadlines of ticks on the monotonic clock, at multiples of a period.
 
-    Late ticks follow one another at once, but at most a few; beyond that the deadlines move, and
+    At most `MOST_BEHIND` late ticks follow one another at once; beyond that the deadlines move, and
     simulated time falls behind wall-clock time.
     """
 
-    def __init__(self, period_s: float, begin_s: float, most_behind: int = 3) -> None:
-        """Set the first deadline.
-
-        Args:
-            period_s: Seconds between deadlines.
-            begin_s: Monotonic time of the first one.
-            most_behind: Largest number of ticks caught up with in a burst.
-        """
+    def __init__(self, period_s: float, begin_s: float) -> None:
+        """Set the period and the monotonic time of the first deadline."""
         self.period_s = period_s
-        self.most_behind = most_behind
         self.ticks = 0
         self.overruns = 0
         """Number of times the deadlines moved."""
@@ -44,7 +40,7 @@ class TickDeadlines:
     def tick(self, now_s: float) -> float:
         """Count a tick that begins now; return its lateness in s."""
         late_s = now_s - self.deadline_s
-        if late_s > self.most_behind * self.period_s:
+        if late_s > MOST_BEHIND * self.period_s:
             self._begin_s += late_s
             self.overruns += 1
         self.ticks += 1

@@ -126,6 +126,6 @@ def arm_bag(
     if close:
         bag.writer.close()
     else:
-        bag.writer._hand_over()
+        bag.writer._flush()
         bag.writer.abandon()
     return path

@@ -101,16 +101,26 @@ def test_the_log_holds_every_command_as_it_came(tmp_path):
     for i, row in enumerate(sent):
         log.append(float(i), FORWARD, np.zeros(1), row[None])
     log.append(700.0, TRAJECTORY, np.array([0.1, 0.2]), np.array([[1.0, 2.0], [3.0, 4.0]]))
-    assert len(log) == 702
     log.write(tmp_path / "log.npz")
     with np.load(tmp_path / "log.npz", allow_pickle=False) as found:
         assert found["joints"].tolist() == ["a", "b"]
+        assert {len(found[name]) for name in found.files if name != "joints"} == {702}
         np.testing.assert_array_equal(found["positions"][:700], sent)
         np.testing.assert_array_equal(found["positions"][700:], [[1.0, 2.0], [3.0, 4.0]])
         np.testing.assert_array_equal(found["received_s"], [*range(700), 700, 700])
         np.testing.assert_array_equal(found["from_start_s"][700:], [0.1, 0.2])
         assert found["source"].tolist() == [FORWARD] * 700 + [TRAJECTORY] * 2
         assert found["positions"].dtype == np.float64
+
+
+def test_a_log_without_commands_has_columns_without_rows(tmp_path):
+    InputLog(("a", "b")).write(tmp_path / "log.npz")
+    with np.load(tmp_path / "log.npz", allow_pickle=False) as found:
+        shapes = {name: (found[name].shape, found[name].dtype.char) for name in found.files}
+    assert shapes == {
+        "joints": ((2,), "U"), "received_s": ((0,), "d"), "source": ((0,), "B"),
+        "from_start_s": ((0,), "d"), "positions": ((0, 2), "d"),
+    }  # fmt: skip
 
 
 def test_an_episode_through_the_controller_ends_as_one_in_control_steps_to_the_bit():

@@ -160,10 +160,13 @@ def test_a_policy_may_be_at_an_address(where):
 
 
 SETTINGS = {
-    "safety_node": "robot_bridge/nodes/safety.py", "policy_node": "robot_bridge/nodes/policy.py",
-    "sim_arm": "robot_bridge/sim_arm/settings.py", "recorder": "robot_bridge/nodes/recorder.py",
-    "monitor": "robot_bridge/nodes/monitor.py",
-}  # fmt: skip
+    "safety_node": {"nodes/safety.py": "Settings", "safety/gate.py": "GateConfig"},
+    "policy_node": {"nodes/policy.py": "Settings"},
+    "sim_arm": {"sim_arm/settings.py": "Settings"},
+    "recorder": {"nodes/recorder.py": "Settings"},
+    "monitor": {"nodes/monitor.py": "Settings"},
+}
+"""Classes of the settings by file; the later ones are bases of the first."""
 ANYWAY = {"use_sim_time": "bool", "seed": "int", "episode": "int"}
 """What a node has beside its settings."""
 
@@ -171,13 +174,12 @@ ANYWAY = {"use_sim_time": "bool", "seed": "int", "episode": "int"}
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_node_knows_every_parameter_it_is_given(name, policy):
     """ROS leaves out what a node does not know, without a word."""
-    text = (ROOT / SETTINGS[name]).read_text()
-    classes = [n for n in ast.parse(text).body if isinstance(n, ast.ClassDef)]
-    (settings,) = (one for one in classes if one.name == "Settings")
-    kinds = {
-        ast.unparse(field.target): ast.unparse(field.annotation)
-        for field in settings.body if isinstance(field, ast.AnnAssign)
-    }  # fmt: skip
+    kinds = {}
+    for file, kind in SETTINGS[name].items():
+        body = ast.parse((ROOT / "robot_bridge" / file).read_text()).body
+        (settings,) = (n for n in body if isinstance(n, ast.ClassDef) and n.name == kind)
+        fields = [field for field in settings.body if isinstance(field, ast.AnnAssign)]
+        kinds |= {ast.unparse(field.target): ast.unparse(field.annotation) for field in fields}
     joints = registry.load("vla.robots", "so101").SPEC.names[::-1]
     full = {
         "policy": policy, "reward_model": policy, "instruction": "go", "targets": ("onnxruntime",),

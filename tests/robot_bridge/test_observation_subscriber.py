@@ -17,10 +17,7 @@ from robot_bridge.sensing.sync import SyncConfig, SyncedObservation
 
 pytestmark = pytest.mark.ros
 CONFIG = SyncConfig(
-    cameras=("front",),
-    max_observation_age_s=60.0,
-    max_sync_interval_s=60.0,
-    frozen_image_timeout_s=60.0,
+    max_observation_age_s=60.0, max_sync_interval_s=60.0, frozen_image_timeout_s=60.0
 )
 
 
@@ -37,6 +34,12 @@ class Listener:
         return self.clock
 
 
+def subscriber(node, on_error):
+    return ObservationSubscriber(
+        node, CONFIG, ("front",), ("hinge",), (2, 3), compressed=False, on_error=on_error
+    )
+
+
 def packed(clock):
     message = Image(height=2, width=3, step=9, encoding="rgb8", data=bytes(range(18)))
     message.header.stamp = clock.now().to_msg()
@@ -45,9 +48,9 @@ def packed(clock):
 
 def test_a_packed_picture_is_placed_by_its_stamp_and_unpacked_when_looked_at():
     node, wrong = Listener(), []
-    observations = ObservationSubscriber(node, CONFIG, ("hinge",), (2, 3), on_error=wrong.append)
+    observations = subscriber(node, wrong.append)
     stamp, message = packed(node.clock)
-    assert convert.stamp(message) == (stamp.sec, stamp.nanosec)
+    assert convert.stamp_ns(message) == stamp.sec * 10**9 + stamp.nanosec
     observations._on_image("front", message)
     observations.sync.add_joints(time.monotonic(), np.zeros(1))
     seen = observations.look(time.monotonic())
@@ -58,7 +61,7 @@ def test_a_packed_picture_is_placed_by_its_stamp_and_unpacked_when_looked_at():
 
 def test_damaged_pictures_are_named():
     node, wrong = Listener(), []
-    observations = ObservationSubscriber(node, CONFIG, ("hinge",), (2, 3), on_error=wrong.append)
+    observations = subscriber(node, wrong.append)
     _, message = packed(node.clock)
     observations._on_image("front", message[:7])
     assert wrong == ["camera front: got 7 bytes, expected a message with a header"]

@@ -7,7 +7,8 @@ import pytest
 from rclpy.serialization import serialize_message
 
 from robot_bridge.recording.mcap_reader import open_bag
-from robot_bridge.recording.recorder import INDEX, Recording, Topic, heal, read_index, stamp_ns
+from robot_bridge.recording.recorder import INDEX, Recording, Topic, heal, read_index
+from robot_bridge.sensing.convert import stamp_ns
 from tests.robot_bridge import bags
 
 TOPICS = (
@@ -41,17 +42,17 @@ def messages(path):
 
 
 def test_an_episode_holds_what_came_between_its_begin_and_its_end(recording, tmp_path):
-    recording.hear("/joint_states", state(0), NOW)  # before it began
-    recording.hear("/task", task("push", NOW - 5), NOW)
+    recording.receive("/joint_states", state(0), NOW)  # before it began
+    recording.receive("/task", task("push", NOW - 5), NOW)
     recording.begin("push", NOW + 1)
     assert recording.running.file == "episode-000001.mcap"
-    recording.hear("/joint_states", state(1, NOW + 2), NOW + 3)
+    recording.receive("/joint_states", state(1, NOW + 2), NOW + 3)
     recording.set_source("policy", NOW + 3)
     recording.set_source("policy", NOW + 4)
     recording.set_source("teleop", NOW + SECOND)
     recording.set_success(True)
     entry = recording.end(NOW + 2 * SECOND)
-    recording.hear("/joint_states", state(2), NOW + 3 * SECOND)  # after it ended
+    recording.receive("/joint_states", state(2), NOW + 3 * SECOND)  # after it ended
     assert messages(tmp_path / entry.file) == [
         ("/task", NOW + 1, NOW - 5),  # a latched message opens the episode, with its own stamp
         ("/joint_states", NOW + 3, NOW + 2),
@@ -70,7 +71,7 @@ def test_who_led_the_arm_before_is_known_when_the_next_episode_begins(recording)
 
 def test_an_empty_stamp_becomes_the_time_of_receipt(recording, tmp_path):
     recording.begin("push", NOW)
-    recording.hear("/joint_states", state(0, 0), NOW + 7)
+    recording.receive("/joint_states", state(0, 0), NOW + 7)
     recording.end(NOW + 8)
     assert messages(tmp_path / "episode-000001.mcap") == [("/joint_states", NOW + 7, NOW + 7)]
 
@@ -87,7 +88,7 @@ def test_numbers_go_on_and_closed_episodes_are_never_touched_again(tmp_path):
         recording = Recording(tmp_path, TOPICS, 0)
         for _ in range(2):
             recording.begin(f"task {round_}", NOW)
-            recording.hear("/joint_states", state(round_), NOW)
+            recording.receive("/joint_states", state(round_), NOW)
         recording.end(NOW)
         recording.close()
         files = {path.name: path.read_bytes() for path in tmp_path.glob("*.mcap")}
@@ -102,11 +103,11 @@ def killed(folder, count=3):
     """Leave a folder as a killed recorder does: one closed episode, one with `count` messages."""
     recording = Recording(folder, TOPICS, 0)
     recording.begin("push", NOW)
-    recording.hear("/joint_states", state(0), NOW)
+    recording.receive("/joint_states", state(0), NOW)
     recording.begin("pull", NOW + SECOND)
     for i in range(count):
-        recording.hear("/joint_states", state(i), NOW + SECOND + i)
-    recording._writer._hand_over()
+        recording.receive("/joint_states", state(i), NOW + SECOND + i)
+    recording._writer._flush()
     recording._writer.abandon()
     recording.close()
 
@@ -166,7 +167,7 @@ def test_a_disk_with_too_little_room_is_told_before_anything_is_written(tmp_path
 
 def test_a_disk_that_runs_full_keeps_what_it_has(recording, tmp_path, monkeypatch):
     recording.begin("push", NOW)
-    recording.hear("/joint_states", state(0), NOW)
+    recording.receive("/joint_states", state(0), NOW)
     monkeypatch.setattr(recording, "_least_free_bytes", 10**18)
     with pytest.raises(ValueError, match="GB free"):
         recording.settle()

@@ -13,6 +13,7 @@ from benchmarks.robot_bridge.ros_latency import running
 from robot_bridge.launching import graph
 from robot_bridge.nodes.remote_arm import RemoteArm
 from robot_bridge.nodes.sim_arm import robot_of
+from robot_bridge.sensing.sync import SyncConfig
 from robot_bridge.sim_arm.settings import Settings
 from tests.robot_bridge.ros_graph import wait_until
 from vla.contracts import registry
@@ -27,7 +28,7 @@ PATIENT = {"command_timeout_s": 5.0, "joint_state_timeout_s": 5.0}
 """For machines that do other things, too."""
 SEEN_S = 60.0
 """Until nodes that have just been started show something."""
-LOOK = {"max_observation_age_s": 5.0, "max_sync_interval_s": 2.0, "frozen_image_timeout_s": 60.0}
+SYNC = SyncConfig(max_observation_age_s=5.0, max_sync_interval_s=2.0, frozen_image_timeout_s=60.0)
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def drive(arm, target, limit_s=60.0):
 
 @pytest.mark.parametrize("topic", ["teleop", "action_chunk"])
 def test_an_arm_is_seen_enabled_driven_to_a_target_and_stopped(nodes, topic):
-    with RemoteArm(ROBOT, namespace=NAMESPACE, topic=topic, **LOOK) as arm:
+    with RemoteArm(ROBOT, namespace=NAMESPACE, topic=topic, sync=SYNC) as arm:
         seen = arm.look(SEEN_S)
         assert seen.images.shape == (2, 96, 96, 3)
         assert seen.images.dtype == np.uint8
@@ -86,7 +87,7 @@ def test_an_arm_is_seen_enabled_driven_to_a_target_and_stopped(nodes, topic):
 
 
 def test_a_target_is_said_again_for_a_while_so_that_a_pause_does_not_latch(nodes):
-    with RemoteArm(ROBOT, namespace=NAMESPACE, **LOOK) as arm:
+    with RemoteArm(ROBOT, namespace=NAMESPACE, sync=SYNC) as arm:
         arm.hold_s = 8.0
         pose = arm.look(SEEN_S).proprio[None].astype(np.float64)
         arm.enable(True)
@@ -99,7 +100,7 @@ def test_a_target_is_said_again_for_a_while_so_that_a_pause_does_not_latch(nodes
 
 def test_pictures_come_as_jpeg_and_in_the_size_that_is_asked_for(nodes):
     large = robot_of(Settings(camera_width_px=160, camera_height_px=120))
-    told = {"cameras": ("wrist",), "compressed": True, **LOOK}
+    told = {"cameras": ("wrist",), "compressed": True, "sync": SYNC}
     with RemoteArm(large, namespace=NAMESPACE, **told) as arm:
         assert arm.look(SEEN_S).images.shape == (1, 120, 160, 3)
 
@@ -117,7 +118,7 @@ def test_joints_of_another_arm_are_named(nodes):
     other = dataclasses.replace(
         ROBOT, channels=(dataclasses.replace(ROBOT.channels[0], name="hip"), *ROBOT.channels[1:])
     )
-    with RemoteArm(other, namespace=NAMESPACE, **LOOK) as arm:
+    with RemoteArm(other, namespace=NAMESPACE, sync=SYNC) as arm:
         wait_until(lambda: arm.trouble, "joint states", SEEN_S)
         with pytest.raises(ValueError, match="joint_states: joint 'hip' is missing; got shoulder_"):
             arm.look(0.1)

@@ -5,12 +5,8 @@ import pytest
 
 from robot_bridge.sensing.sync import Sync, SyncConfig, SyncedObservation
 
-CONFIG = SyncConfig(
-    cameras=("front", "wrist"),
-    max_observation_age_s=0.2,
-    max_sync_interval_s=0.05,
-    frozen_image_timeout_s=1.0,
-)
+CAMERAS = ("front", "wrist")
+CONFIG = SyncConfig(max_observation_age_s=0.2, max_sync_interval_s=0.05, frozen_image_timeout_s=1.0)
 
 
 def picture(shade: int):
@@ -18,7 +14,7 @@ def picture(shade: int):
 
 
 def filled(front_s: float, wrist_s: float, joints_s: list[float]) -> Sync:
-    sync = Sync(CONFIG)
+    sync = Sync(CONFIG, CAMERAS)
     sync.add_image("front", front_s, picture(10))
     sync.add_image("wrist", wrist_s, picture(20))
     for time_s in joints_s:
@@ -54,7 +50,7 @@ def test_what_is_old_or_does_not_belong_together_is_not_decided_on(
 
 
 def test_a_camera_that_never_came_is_named():
-    sync = Sync(CONFIG)
+    sync = Sync(CONFIG, CAMERAS)
     sync.add_joints(5.0, np.zeros(2))
     sync.add_image("front", 5.0, picture(1))
     assert sync.look(5.0) == "no image of camera wrist yet"
@@ -76,7 +72,7 @@ def test_measurements_that_are_not_finite_are_not_decided_on():
 
 
 def test_a_camera_that_shows_the_same_while_the_arm_moves_is_frozen():
-    sync = Sync(CONFIG)
+    sync = Sync(CONFIG, CAMERAS)
     for k in range(40):
         now_s = 5.0 + 0.1 * k
         sync.add_joints(now_s, np.array([0.1 * max(0, k - 20), 0.0]))

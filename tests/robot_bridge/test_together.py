@@ -14,7 +14,7 @@ from benchmarks.robot_bridge.sim_episode_client import SimEpisodeClient
 from robot_bridge.launching import graph
 from robot_bridge.nodes.remote_arm import RemoteArm
 from tests.deploy.conftest import reward_model_folders  # noqa: F401  a fixture
-from tests.robot_bridge.test_remote_arm import LOOK, PATIENT, PERIOD_S, ROBOT, SEEN_S, drive
+from tests.robot_bridge.test_remote_arm import PATIENT, PERIOD_S, ROBOT, SEEN_S, SYNC, drive
 
 pytestmark = pytest.mark.ros
 SAFETY = {
@@ -80,8 +80,8 @@ def test_two_arms_move_and_the_stop_of_one_is_not_the_others(controller_type, tm
     told = {"safety_node": PATIENT, "sim_arm": {"camera_hz": 10}}
     with (
         running(arms, told, tmp_path / "nodes.log"),
-        RemoteArm(ROBOT, namespace="left", **LOOK) as left,
-        RemoteArm(ROBOT, namespace="right", **LOOK) as right,
+        RemoteArm(ROBOT, namespace="left", sync=SYNC) as left,
+        RemoteArm(ROBOT, namespace="right", sync=SYNC) as right,
     ):
         both = (left, right)
         home = np.array(ROBOT.home)
