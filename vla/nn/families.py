@@ -42,12 +42,6 @@ class ImageSize(NamedTuple):
     """Vision tokens along a side."""
 
 
-def check(kind: str, where: object) -> None:
-    """Raise ValueError unless a family of models is supported."""
-    if kind not in FAMILIES:
-        raise ValueError(f"{where}: is a {kind}, expected one of {', '.join(FAMILIES)}")
-
-
 def image_size(config: Any, image_px: int) -> ImageSize:
     """Return the size of a model's images; about `image_px` if it takes any size."""
     vision, kind = config.vision_config, config.model_type

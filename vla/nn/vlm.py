@@ -150,7 +150,7 @@ def load(name: str, *, dtype: str = "float32", batch: int = 8, lora_rank: int = 
             folder, dtype=DTYPES[dtype], use_safetensors=True, **LOCAL
         )
     except (OSError, ValueError, KeyError) as error:
-        line = f"{folder}: no vision-language model ({_line(error)}); copy it whole"
+        line = f"{folder}: no vision-language model ({first_line(error)}); copy it whole"
         raise ValueError(line) from error
     if not getattr(processor, "chat_template", None):
         raise ValueError(f"{folder}: the processor has no chat template; use a model that chats")
@@ -183,7 +183,7 @@ def locate(name: str, *, download: bool = True) -> Path:
             "*.jinja", "README.md"],
         )  # fmt: skip
     except (OSError, ValueError) as error:
-        why = "" if offline else f" and could not be fetched ({_line(error)})"
+        why = "" if offline else f" and could not be fetched ({first_line(error)})"
         how = _how(plain, download)
         raise ValueError(f"model {plain!r} is not on this machine{why}; {how}") from error
     return Path(found)
@@ -241,5 +241,6 @@ def plain(text: str) -> str:
     return text.replace("<", "(").replace(">", ")")
 
 
-def _line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, without a full stop."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

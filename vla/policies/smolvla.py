@@ -195,7 +195,7 @@ def _small(side_px: int, vocabulary: int) -> dict[str, Any]:
         },
         scale_factor=SHUFFLE, image_token_id=0, pad_token_id=0, tie_word_embeddings=False,
     )  # fmt: skip
-    return _as_json(made)
+    return pretrained.as_json(made)
 
 
 def _read(config: Config, folder: Path) -> dict[str, Any]:
@@ -209,12 +209,7 @@ def _read(config: Config, folder: Path) -> dict[str, Any]:
             "families go with our own policy: --policy.type vla --policy.backbone.type vlm"
         )
     source = pretrained.model_source(config.model, folder)
-    return {"architecture": _as_json(made), "source": source}
-
-
-def _as_json(made: Any) -> dict[str, Any]:
-    """Return a configuration of transformers as JSON, as policy.json will hold it."""
-    return {**json.loads(made.to_json_string()), "model_type": made.model_type}
+    return {"architecture": pretrained.as_json(made), "source": source}
 
 
 @contextmanager
