@@ -25,7 +25,7 @@ from vla.contracts.types import (
     PolicyState,
     Prefix,
 )
-from vla.data.store import EpisodeStore
+from vla.data.store import EpisodeStore, statistics
 from vla.data.store import Statistics as Column
 from vla.nn.normalize import MIN_RANGE, NormalizationStatistics
 from vla.nn.text import TextEncoder, train_tokenizer
@@ -42,7 +42,9 @@ Norm = Literal["deviation", "range"]
 
 @dataclass(frozen=True, kw_only=True)
 class LeRobotConfig(PluginConfig):
-    """Settings shared by LeRobot's policies."""
+    """Settings shared by LeRobot's policies; they add `network(robot)`, which returns LeRobot's
+    policy.
+    """
 
     chunk_size: int = 16
     """Actions predicted per decision."""
@@ -118,10 +120,9 @@ class Scale(nn.Module):
 class LeRobotPolicy(nn.Module):
     """Base of the plug-ins: satisfies `ArmPolicy`; `training.algos.bc` trains it.
 
-    A subclass sets `net`, LeRobot's policy, and implements `decide` and `loss`.
+    A subclass implements `decide` and, where LeRobot's inputs differ, `loss`.
     """
 
-    net: nn.Module
     remembers = False
     """Decisions are independent."""
     state_norm: Norm = "deviation"
@@ -147,11 +148,12 @@ class LeRobotPolicy(nn.Module):
         low, high = torch.tensor(robot.low), torch.tensor(robot.high)
         self.register_buffer("low", low, persistent=False)
         self.register_buffer("high", high, persistent=False)
+        self.net = config.network(robot)
 
     def fit_statistics(self, store: EpisodeStore) -> None:
         """Set the statistics that LeRobot normalises with from a data set."""
-        self.state.fit_statistics(store.state_statistics())
-        self.action.fit_statistics(store.action_statistics())
+        self.state.fit_statistics(statistics(store.states))
+        self.action.fit_statistics(statistics(store.actions))
         if self.normalize_images:
             mean, std = image_statistics(store.frames)
             self.picture_mean.copy_(mean[..., None, None])
@@ -175,7 +177,8 @@ class LeRobotPolicy(nn.Module):
     @property
     def noise_shape(self) -> tuple[int, int, int]:
         """Shape of one row of `noise`: (denoising steps + 1, chunk, channels)."""
-        raise NotImplementedError
+        steps = getattr(self.config, "num_inference_steps", 0)
+        return steps + 1, self.config.chunk_size, len(self.robot.channels)
 
     def decide(self, inputs: dict[str, Any], noise: Tensor) -> Tensor:
         """Return a normalised chunk f32 [b, k, u]; a function of its arguments alone."""

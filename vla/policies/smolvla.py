@@ -97,6 +97,25 @@ class Config(LeRobotConfig):
             return super().tokenizer(instructions)
         return pretrained.bare_tokenizer(self.folder())
 
+    def network(self, robot: RobotSpec) -> Any:
+        """Return LeRobot's `SmolVLAPolicy` with random weights, of the described model."""
+        from lerobot.policies.smolvla.configuration_smolvla import SmolVLAConfig
+        from lerobot.policies.smolvla.modeling_smolvla import SmolVLAPolicy
+
+        architecture: dict[str, Any] = (self.description or {})["architecture"]
+        count, side = len(robot.channels), int(architecture["vision_config"]["image_size"])
+        config = SmolVLAConfig(
+            **self.shape(robot), chunk_size=self.chunk_size, n_action_steps=self.n_action_steps,
+            max_state_dim=count, max_action_dim=count, resize_imgs_with_padding=(side, side),
+            num_steps=self.num_inference_steps, freeze_vision_encoder=self.train_expert_only,
+            train_expert_only=self.train_expert_only, num_vlm_layers=self.layers,
+            vlm_model_name="policy.json",
+        )  # fmt: skip
+        with _described(architecture):
+            policy = SmolVLAPolicy(config)
+        policy.model.vlm_with_expert.vlm.lm_head = nn.Identity()  # no token is predicted
+        return policy
+
     def build(
         self, robot: RobotSpec, statistics: NormalizationStatistics, tokenizer: Tokenizer
     ) -> "SmolVLA":
@@ -126,40 +145,10 @@ class SmolVLA(LeRobotPolicy):
 
     normalize_images = False
 
-    def __init__(
-        self,
-        config: Config,
-        robot: RobotSpec,
-        statistics: NormalizationStatistics,
-        tokenizer: Tokenizer,
-    ) -> None:
-        super().__init__(config, robot, statistics, tokenizer)
-        from lerobot.policies.smolvla.configuration_smolvla import SmolVLAConfig
-        from lerobot.policies.smolvla.modeling_smolvla import SmolVLAPolicy
-
-        architecture: dict[str, Any] = (config.description or {})["architecture"]
-        count, side = len(robot.channels), int(architecture["vision_config"]["image_size"])
-        frozen = config.train_expert_only
-        theirs = SmolVLAConfig(
-            **config.shape(robot), chunk_size=config.chunk_size,
-            n_action_steps=config.n_action_steps, max_state_dim=count, max_action_dim=count,
-            resize_imgs_with_padding=(side, side), num_steps=config.num_inference_steps,
-            freeze_vision_encoder=frozen, train_expert_only=frozen, num_vlm_layers=config.layers,
-            vlm_model_name="policy.json",
-        )  # fmt: skip
-        with _described(architecture):
-            self.net = SmolVLAPolicy(theirs)
-        self.vlm.lm_head = nn.Identity()  # no token is predicted
-
     @property
     def vlm(self) -> nn.Module:
         """The vision-language model."""
         return self.net.model.vlm_with_expert.vlm
-
-    @property
-    def noise_shape(self) -> tuple[int, int, int]:
-        """Shape of one row of `noise`: (denoising steps + 1, chunk, channels); row 0 is used."""
-        return self.config.num_inference_steps + 1, self.config.chunk_size, len(self.robot.channels)
 
     def inputs(self, images: Tensor, proprio: Tensor, task: tuple[str, ...]) -> dict[str, Any]:
         """See `LeRobotPolicy.inputs`; instructions end with a new line, as in LeRobot."""

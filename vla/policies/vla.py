@@ -72,11 +72,7 @@ class Config(PluginConfig):
     def build(
         self, robot: RobotSpec, statistics: NormalizationStatistics, tokenizer: Tokenizer
     ) -> "VLAPolicy":
-        """Return a policy with random weights.
-
-        Raises:
-            ValueError: a camera the robot does not have, or more actions executed than predicted.
-        """
+        """Return a policy with random weights; ValueError as `_settings.views`."""
         _settings.views(self, robot)
         return VLAPolicy(self, robot, statistics, tokenizer)
 
