@@ -5,7 +5,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from vla.hub.facts import Facts, Result, named, settings
+from vla.contracts.config import title
+from vla.hub.facts import Facts, Result, settings
 
 VERBS = {"distill": "vla train distill", "bc": "vla train"}
 ONLINE_RL = "vla train rl"
@@ -50,7 +51,7 @@ def write(facts: Facts, *, name: str, license_name: str, datasets: tuple[str, ..
     results = [
         EvalResult(
             task_type="robotics", task_name="robot control in simulation",
-            dataset_type=named(r.task), dataset_name=named(r.task), dataset_split=f"seed {r.seed}",
+            dataset_type=title(r.task), dataset_name=title(r.task), dataset_split=f"seed {r.seed}",
             dataset_args={k: v for k, v in r.task.items() if k != "type"},
             metric_type="success_rate", metric_name="success rate", metric_value=round(r.rate, 6),
             metric_args={"episodes": r.episodes, "interval_95": [round(x, 6) for x in r.interval]},
@@ -72,9 +73,9 @@ def write(facts: Facts, *, name: str, license_name: str, datasets: tuple[str, ..
 
 def _tags(facts: Facts) -> list[str]:
     policy = facts.policy
-    parts = [f"{part}-{named(policy[part])}" for part in PARTS if part in policy]
+    parts = [f"{part}-{title(policy[part])}" for part in PARTS if part in policy]
     return ["robotics", "vision-language-action", "mneme-vla", facts.robot["name"],
-            *(parts or [f"policy-{named(policy)}"])]  # fmt: skip
+            *(parts or [f"policy-{title(policy)}"])]  # fmt: skip
 
 
 def _what(facts: Facts) -> str:
@@ -82,8 +83,8 @@ def _what(facts: Facts) -> str:
     rows = [
         ("robot", f"{facts.robot['name']}, {facts.robot['control_hz']:g} control steps per second"),
         ("parameters", f"{facts.parameters:,}"),
-        ("policy", f"`{named(policy)}`"),
-        *((part, f"`{named(policy[part])}`: {settings(policy[part])}")
+        ("policy", f"`{title(policy)}`"),
+        *((part, f"`{title(policy[part])}`: {settings(policy[part])}")
           for part in PARTS if part in policy),
         ("actions", f"{policy['chunk_size']} per chunk, {policy['n_action_steps']} executed"),
         ("cameras", ", ".join(policy["cameras"])),
@@ -99,7 +100,7 @@ def _tasks(facts: Facts) -> str:
     instructions = "\n".join(f"- {text}" for text in facts.origin["instructions"])
     task = facts.origin["task"]
     return (
-        f"## Task\n\n`{named(task)}` ({settings(task)}). Training instructions:\n\n{instructions}"
+        f"## Task\n\n`{title(task)}` ({settings(task)}). Training instructions:\n\n{instructions}"
     )
 
 
@@ -134,7 +135,7 @@ def _results(facts: Facts) -> str:
 def _row(r: Result) -> tuple[str, ...]:
     low, high = r.interval
     return (
-        f"`{named(r.task)}`", settings(r.task), str(r.episodes), str(r.seed), f"{r.rate:.1%}",
+        f"`{title(r.task)}`", settings(r.task), str(r.episodes), str(r.seed), f"{r.rate:.1%}",
         f"{low:.1%} to {high:.1%}",
     )  # fmt: skip
 
