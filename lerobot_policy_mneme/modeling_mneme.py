@@ -103,19 +103,11 @@ class MnemePolicy(PreTrainedPolicy):
     def _save_pretrained(self, save_directory: Path) -> None:
         """Write checkpoint and LeRobot's config.json, each file whole or not at all."""
         part = save_directory / f".mneme-{os.getpid()}"
-        checkpoint.save(
-            self.policy,
-            self.origin,
-            part,
-            self.policy.state_dict(),
-            self._write_settings,
-        )
+        weights, add_files = self.policy.state_dict(), self.config.save_pretrained
+        checkpoint.save(self.policy, self.origin, part, weights, add_files)
         for name in (*checkpoint.FILES, CONFIG):
             (part / name).replace(save_directory / name)
         shutil.rmtree(part)
-
-    def _write_settings(self, folder: Path) -> None:
-        self.config.save_pretrained(folder)
 
     def get_optim_params(self) -> Any:
         """Return parameters in two groups: weight decay is for matrices alone."""

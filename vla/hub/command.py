@@ -126,7 +126,7 @@ def pull(argv: list[str]) -> int:
         commit = remote.pull(name, checkpoint.FILES, download, revision=revision)
         policy, _ = checkpoint.load(download)
         _check_free(out)  # never delete what appeared in the meantime
-        checkpoint.flush(download)
+        files.flush(download)
         download.rename(out)
     finally:
         shutil.rmtree(download, ignore_errors=True)

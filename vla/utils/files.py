@@ -49,11 +49,16 @@ def leftovers(path: Path) -> list[Path]:
 
 def publish(temporary: Path, path: Path) -> None:
     """Flush a finished folder to disk and give it its name: it now survives a power cut."""
-    for place, _, names in os.walk(temporary):
-        for name in [*(os.path.join(place, n) for n in names), place]:
-            _flush(name)
+    flush(temporary)
     temporary.rename(path)
     _flush(path.parent)
+
+
+def flush(folder: Path) -> None:
+    """Flush a folder and all files in it to disk."""
+    for place, _, names in os.walk(folder):
+        for name in [*(os.path.join(place, n) for n in names), place]:
+            _flush(name)
 
 
 def _flush(name: str | Path) -> None:
