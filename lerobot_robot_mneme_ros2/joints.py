@@ -1,12 +1,49 @@
-"""Converts poses to LeRobot's flat dictionaries, `JOINT.pos` in rad or m, and back."""
+"""What robot and teleoperator share: a connection, and poses as LeRobot's flat dictionaries,
+`JOINT.pos` in rad or m.
+"""
 
 import importlib
 from collections.abc import Mapping
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
 SUFFIX = ".pos"
+
+
+class Connected:
+    """A connection to ROS 2's nodes, and no calibration."""
+
+    name: str
+    device: Any = None
+    """The connection; None where there is none."""
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether `connect` has succeeded."""
+        return self.device is not None
+
+    @property
+    def is_calibrated(self) -> bool:
+        """True: zero and sign are the driver's."""
+        return True
+
+    def calibrate(self) -> None:
+        """There is nothing to do."""
+
+    def configure(self) -> None:
+        """There is nothing to do."""
+
+    def connection(self) -> Any:
+        """Return the connection.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if self.device is None:
+            raise ValueError(f"{self.name} is not connected; call connect() first")
+        return self.device
 
 
 def features(names: tuple[str, ...]) -> dict[str, type]:

@@ -29,7 +29,7 @@ class MnemeRos2JointsConfig(TeleoperatorConfig):
     """Silence in s of the leader after which recording ends."""
 
 
-class MnemeRos2Joints(Teleoperator):
+class MnemeRos2Joints(joints.Connected, Teleoperator):
     """A leader arm, whose pose is the action."""
 
     config_class = MnemeRos2JointsConfig
@@ -41,7 +41,6 @@ class MnemeRos2Joints(Teleoperator):
         Raises:
             ValueError: there is no such robot.
         """
-        self.leader: Any = None
         self.names: tuple[str, ...] = registry.load("vla.robots", config.robot).SPEC.names
         super().__init__(config)
         self.config = config
@@ -55,22 +54,6 @@ class MnemeRos2Joints(Teleoperator):
     def feedback_features(self) -> dict[str, Any]:
         """None."""
         return {}
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether `connect` has subscribed to it."""
-        return self.leader is not None
-
-    @property
-    def is_calibrated(self) -> bool:
-        """True: zero and sign are the driver's."""
-        return True
-
-    def calibrate(self) -> None:
-        """There is nothing to do."""
-
-    def configure(self) -> None:
-        """There is nothing to do."""
 
     def connect(self, calibrate: bool = True) -> None:
         """Subscribe, and wait for the leader's first pose.
@@ -91,7 +74,7 @@ class MnemeRos2Joints(Teleoperator):
         except BaseException:
             leader.close()
             raise
-        self.leader = leader
+        self.device = leader
 
     def get_action(self) -> dict[str, float]:
         """Return the leader's pose, in rad or m.
@@ -99,17 +82,12 @@ class MnemeRos2Joints(Teleoperator):
         Raises:
             ValueError: the leader is silent.
         """
-        return joints.named_positions(self.names, self._leader().pose())
+        return joints.named_positions(self.names, self.connection().pose())
 
     def send_feedback(self, feedback: dict[str, Any]) -> None:
         """There is nothing to do."""
 
     def disconnect(self) -> None:
         """Close the subscription."""
-        leader, self.leader = self._leader(), None
+        leader, self.device = self.connection(), None
         leader.close()
-
-    def _leader(self) -> Any:
-        if self.leader is None:
-            raise ValueError(f"{self.name} is not connected; call connect() first")
-        return self.leader
