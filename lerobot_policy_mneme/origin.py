@@ -87,11 +87,7 @@ def arm(config: MnemeConfig, meta: Any, recording: dict[str, Any]) -> RobotSpec:
 
 
 def statistics(stats: Stats) -> NormalizationStatistics:
-    """Return the statistics for normalisation.
-
-    Raises:
-        ValueError: the data set lacks one.
-    """
+    """Return the statistics for normalisation; ValueError if the data set lacks one."""
     values: dict[str, tuple[float, ...]] = {}
     for key, names in {OBS_STATE: ("mean", "std"), ACTION: ("min", "max")}.items():
         for name in names:

@@ -36,11 +36,7 @@ class Connected:
         """There is nothing to do."""
 
     def connection(self) -> Any:
-        """Return the connection.
-
-        Raises:
-            ValueError: there is none.
-        """
+        """Return the connection; ValueError if there is none."""
         if self.device is None:
             raise ValueError(f"{self.name} is not connected; call connect() first")
         return self.device
@@ -57,11 +53,7 @@ def named_positions(names: tuple[str, ...], pose: np.ndarray) -> dict[str, float
 
 
 def pose(names: tuple[str, ...], action: Mapping[str, float]) -> np.ndarray:
-    """Return the pose f64 [u] of an action.
-
-    Raises:
-        ValueError: a joint is missing.
-    """
+    """Return the pose f64 [u] of an action; ValueError if a joint is missing."""
     missing = [name + SUFFIX for name in names if name + SUFFIX not in action]
     if missing:
         raise ValueError(f"action: {missing[0]} is missing; got {', '.join(action) or 'nothing'}")

@@ -36,11 +36,7 @@ class MnemeRos2Joints(joints.Connected, Teleoperator):
     name = "mneme_ros2_joints"
 
     def __init__(self, config: MnemeRos2JointsConfig) -> None:
-        """Read the description of the robot that follows.
-
-        Raises:
-            ValueError: there is no such robot.
-        """
+        """Read the description of the robot that follows; ValueError if there is no such robot."""
         self.names: tuple[str, ...] = registry.load("vla.robots", config.robot).SPEC.names
         super().__init__(config)
         self.config = config
@@ -77,11 +73,7 @@ class MnemeRos2Joints(joints.Connected, Teleoperator):
         self.device = leader
 
     def get_action(self) -> dict[str, float]:
-        """Return the leader's pose, in rad or m.
-
-        Raises:
-            ValueError: the leader is silent.
-        """
+        """Return the leader's pose, in rad or m; ValueError if the leader is silent."""
         return joints.named_positions(self.names, self.connection().pose())
 
     def send_feedback(self, feedback: dict[str, Any]) -> None:

@@ -190,11 +190,7 @@ def load_vla(folder: Path, purpose: str, device: str = "cpu") -> tuple[VLAPolicy
 
 
 def open_policy(folder: Path, threads: int, device: str = "cpu") -> LoadedPolicy:
-    """Load the policy of a checkpoint, for `vla.runtime.policy_loader`.
-
-    Raises:
-        ValueError: as `load`.
-    """
+    """Load the policy of a checkpoint, for `vla.runtime.policy_loader`; ValueError as `load`."""
     torch.set_num_threads(threads)
     place = find(folder)
     policy, origin = load(place, device=device)

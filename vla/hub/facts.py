@@ -101,11 +101,7 @@ def read(run: Path, data: Path | None = None) -> Facts:
 
 
 def describe(path: Path) -> Data:
-    """Return the facts of a data set.
-
-    Raises:
-        ValueError: it is damaged.
-    """
+    """Return the facts of a data set; ValueError if it is damaged."""
     from vla.data.reader import open_dataset  # tables of a data set: not for `vla hub pull`
 
     info = open_dataset(path)

@@ -362,11 +362,7 @@ def read_model(read: Callable[[], T], folder: Path) -> T:
 
 
 def model_type(folder: Path) -> str:
-    """Return the `model_type` of a model's config.json.
-
-    Raises:
-        ValueError: the file is damaged.
-    """
+    """Return the `model_type` of a model's config.json; ValueError if the file is damaged."""
     try:
         return str(json.loads((folder / "config.json").read_text())["model_type"])
     except (ValueError, LookupError, TypeError) as error:

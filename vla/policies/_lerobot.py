@@ -196,11 +196,7 @@ class LeRobotPolicy(nn.Module):
     def act(
         self, obs: Observation, state: PolicyState, noise: Array, prefix: Prefix | None = None
     ) -> tuple[ActionChunk, PolicyState]:
-        """See `Policy.act`; deterministic given the noise.
-
-        Raises:
-            ValueError: a prefix is given.
-        """
+        """See `Policy.act`; deterministic given the noise; ValueError if a prefix is given."""
         if prefix is not None:
             raise ValueError("prefix: LeRobot policies take none; use another real-time mode")
         images, proprio = self._tensor(obs.images)[:, self.views], self._tensor(obs.proprio)

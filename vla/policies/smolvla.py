@@ -73,11 +73,7 @@ class Config(LeRobotConfig):
         return {} if self.description is None else self.description["source"]
 
     def folder(self) -> Path:
-        """Return the model's folder.
-
-        Raises:
-            ValueError: no model is named, or it is not there.
-        """
+        """Return the model's folder; ValueError if no model is named, or it is not there."""
         how = f"fetch one: hf download {PUBLISHED}, and give --policy.model {PUBLISHED}"
         if not self.model:
             raise ValueError(

@@ -8,11 +8,7 @@ LONGEST = 96
 
 
 def check(name: str) -> str:
-    """Return a model's name.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Return a model's name; ValueError if it is none."""
     wrong = "--" in name or ".." in name or name.endswith((".", "-", ".git"))
     if not PATTERN.fullmatch(name) or len(name) > LONGEST or wrong:
         raise ValueError(

@@ -44,11 +44,7 @@ def recognizes(path: Path) -> bool:
 
 
 def open_source(path: Path, options: ImportOptions) -> Source:
-    """Describe a data set of version 2.
-
-    Raises:
-        ValueError: what is missing or damaged.
-    """
+    """Describe a data set of version 2; ValueError says what is missing or damaged."""
     info = json.loads((path / INFO).read_text())
     for key, kind in NEEDED.items():
         if not isinstance(info.get(key), kind):

@@ -47,11 +47,7 @@ def recognizes(path: Path) -> bool:
 
 
 def open_source(path: Path, options: ImportOptions) -> Source:
-    """Describe an RLDS data set.
-
-    Raises:
-        ValueError: what is missing or damaged, and what to give.
-    """
+    """Describe an RLDS data set; ValueError says what is missing or damaged, and what to give."""
     home = _home(path)
     assert home is not None
     leaves = _leaves(home / FEATURES)
