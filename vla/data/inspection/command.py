@@ -108,12 +108,9 @@ def summary(
     return {
         "data": str(info.path), "robot": info.robot, "fps": info.fps,
         "episodes": info.num_episodes, "frames": info.num_frames,
-        "lengths": {
-            name: int(value)
-            for name, value in zip(
-                ("min", "median", "max"), page.min_median_max(info.lengths), strict=True
-            )
-        },
+        "lengths": dict(
+            zip(("min", "median", "max"), map(int, page.min_median_max(info.lengths)), strict=True)
+        ),
         "tasks": page.tasks(info),
         "cameras": {
             c.name: {
