@@ -154,11 +154,7 @@ class MnemePolicy(PreTrainedPolicy):
 
     @torch.no_grad()
     def predict_action_chunk(self, batch: batches.Batch, **kwargs: Any) -> Tensor:
-        """Return the chunk f32 [b, k, u] of a decision and write it to memory.
-
-        Raises:
-            ValueError: as `select_action`.
-        """
+        """Return the chunk f32 [b, k, u] of a decision, written to memory; see `select_action`."""
         return self.player.chunk(batch)
 
     def _random(self) -> torch.Generator:

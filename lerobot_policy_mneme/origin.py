@@ -29,10 +29,7 @@ BEYOND = 0.5
 def new_policy(config: MnemeConfig, meta: Any, stats: Stats) -> tuple[VLAPolicy, Provenance]:
     """Return a policy with random weights for a data set, and its provenance.
 
-    Args:
-        config: Its settings.
-        meta: LeRobot's metadata of the data set.
-        stats: Statistics of its columns.
+    `meta` is LeRobot's metadata of the data set, `stats` the statistics of its columns.
 
     Raises:
         ValueError: arm and data set do not fit, or a part of the policy is unknown.

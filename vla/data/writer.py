@@ -52,14 +52,10 @@ class DatasetWriter:
         self, path: Path, *, robot: str | None, fps: int, features: Mapping[str, dict[str, Any]],
         recording: Mapping[str, Any],
     ) -> None:  # fmt: skip
-        """Prepare a data set.
+        """Prepare a data set at `path`, which must not exist.
 
-        Args:
-            path: Directory to create; it must not exist.
-            robot: LeRobot's robot type.
-            fps: Frames per second.
-            features: LeRobot's feature table, without the standard columns.
-            recording: Settings of the recording, JSON types; stored as `meta/recording.json`.
+        `features` is LeRobot's feature table without the standard columns; `recording`, JSON types,
+        is stored as `meta/recording.json`.
         """
         self._path, self._root = path, files.temporary_of(path)
         self._robot, self._fps, self._recording = robot, fps, recording
@@ -314,16 +310,10 @@ def dataset_features(robot: RobotSpec) -> dict[str, dict[str, Any]]:
 def write_shard(
     path: Path, robot: RobotSpec, episodes: Iterable[Episode], recording: Mapping[str, Any]
 ) -> int:
-    """Write episodes as one LeRobotDataset at `path`, which appears only once it is complete.
+    """Write episodes, at least one, as one LeRobotDataset at `path`; return their number.
 
-    Args:
-        path: Directory to create; it must not exist.
-        robot: Names, cameras and control rate.
-        episodes: At least one, in order.
-        recording: JSON-able description, stored as `meta/recording.json`.
-
-    Returns:
-        Number of episodes written.
+    The directory must not exist, and appears only once it is complete. `recording`, JSON types, is
+    stored as `meta/recording.json`.
 
     Raises:
         ValueError: `robot.control_hz` is not a whole number, or an episode has another shape.

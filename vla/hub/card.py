@@ -36,13 +36,8 @@ def choose_license(facts: Facts, requested: str | None) -> str:
 
 
 def write(facts: Facts, *, name: str, license_name: str, datasets: tuple[str, ...] = ()) -> str:
-    """Return the card.
-
-    Args:
-        facts: Facts of the run.
-        name: The model's name on the Hub, "" if it is not known yet.
-        license_name: Name of the license, as `choose_license` returns it.
-        datasets: Names on the Hub of the training data.
+    """Return the card of a run; `name` is the model's on the Hub, "" if it is not known yet, and
+    `datasets` the names of the training data there.
     """
     from huggingface_hub import EvalResult, ModelCardData
 

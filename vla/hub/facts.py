@@ -75,11 +75,8 @@ class Facts:
 
 
 def read(run: Path, data: Path | None = None) -> Facts:
-    """Read a run, or a checkpoint's folder.
-
-    Args:
-        run: Run of `vla train`, `vla train rl` or `vla train distill`, or a checkpoint in it.
-        data: The training data set; by default data-RUN next to the run, if it exists.
+    """Read a run, or a checkpoint in it; the data set is by default data-RUN next to the run, if it
+    exists.
 
     Raises:
         ValueError: there is no checkpoint, or a file is damaged.

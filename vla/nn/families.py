@@ -140,13 +140,8 @@ class VlmEncoder(nn.Module):
     """A vision-language model without language head: images and token ids to hidden states."""
 
     def __init__(self, model: nn.Module, prompt: Prompt, size: ImageSize, layers: int) -> None:
-        """Wrap a model.
-
-        Args:
-            model: Model of transformers, without its language head.
-            prompt: Token ids around images and instruction.
-            size: Size of its images.
-            layers: Layers of its language model to keep; 0 for all.
+        """Wrap a model of transformers without its language head; `layers` of its language model
+        are kept, 0 for all.
 
         Raises:
             ValueError: it has fewer layers.

@@ -90,10 +90,7 @@ class PretrainedConfig(BackboneConfig):
         return {} if self.description is None else self.description["source"]
 
     def folder(self, *, download: bool = True) -> Path:
-        """Return the model's folder.
-
-        Args:
-            download: As in `vla.nn.vlm.locate`.
+        """Return the model's folder; `download` as in `vla.nn.vlm.locate`.
 
         Raises:
             ValueError: no model is named, or it is not there.
@@ -129,11 +126,8 @@ class PretrainedConfig(BackboneConfig):
             raise ValueError(f"{where}: is a {kind}, expected one of {', '.join(self.families)}")
 
     def described(self, read: Callable[[Path], dict[str, Any]]) -> tuple[Any, Path | None]:
-        """Return the settings with the model's description, and the folder of its weights: None if
-        a checkpoint holds them.
-
-        Args:
-            read: Returns the description of the model in a folder.
+        """Return the settings with the model's description, which `read` returns for a folder, and
+        the folder of its weights: None if a checkpoint holds them.
 
         Raises:
             ValueError: the model is missing, damaged or of an unsupported family.
@@ -177,7 +171,7 @@ class PretrainedBackbone(nn.Module):
             width: Width of a vision token.
             last: Width of the last language position.
             side: Vision tokens along a side of an image.
-            proprio: Numbers of proprioception.
+            proprio: Channels of proprioception.
             memory: Width of the retrieved vector.
         """
         c = self.config
@@ -274,13 +268,8 @@ def _ignore_hidden(module: Any, keys: Any) -> None:
 def set_trainable(
     net: nn.Module, config: PretrainedConfig, adapted: nn.Module, layers: str
 ) -> None:
-    """Set type and trainable weights of a network, with adapters if configured.
-
-    Args:
-        net: The network.
-        config: Settings of the backbone.
-        adapted: The part of the network that gets adapters.
-        layers: Regular expression of the names of its adapted layers.
+    """Set type and trainable weights of a network, with adapters if configured: on those layers of
+    the part `adapted` whose names match the regular expression `layers`.
     """
     net.to(DTYPES[config.dtype])
     net.requires_grad_(config.finetune_mode == "full")

@@ -46,15 +46,10 @@ class Squeeze(nn.Module):
     """
 
     def __init__(self, width: int, side: int, views: int, cells: int, neck: int, out: int) -> None:
-        """Make one.
+        """Make one for `views` cameras.
 
-        Args:
-            width: Of a vision token.
-            side: Vision tokens along a side of a picture.
-            views: Cameras.
-            cells: Tokens along a side of what comes out.
-            neck: Channels of the bottleneck.
-            out: Width of what comes out.
+        `width` and `out` are the widths of a token before and after, `side` and `cells` the tokens
+        along a side of an image, `neck` the channels of the bottleneck.
         """
         super().__init__()
         self.norm = nn.LayerNorm(width)

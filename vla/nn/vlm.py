@@ -40,12 +40,8 @@ class Vlm(nn.Module):
     """A model of transformers with its processor; several roles may share one."""
 
     def __init__(self, model: nn.Module, processor: Any, batch: int) -> None:
-        """Wrap a model.
-
-        Args:
-            model: Takes images and text, as `AutoModelForImageTextToText` loads it.
-            processor: Its processor, with a chat template.
-            batch: Prompts per forward pass: bounds memory.
+        """Wrap a model that takes images and text, as `AutoModelForImageTextToText` loads it, and
+        its processor with a chat template; `batch` prompts per forward pass bound the memory.
         """
         super().__init__()
         self.model, self.processor, self.batch = model, processor, batch

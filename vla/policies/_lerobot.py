@@ -219,12 +219,8 @@ class LeRobotPolicy(nn.Module):
         return loss, {"loss": loss.detach()}
 
     def inputs(self, images: Tensor, proprio: Tensor, task: tuple[str, ...]) -> dict[str, Any]:
-        """Return an observation in the format of LeRobot's networks.
-
-        Args:
-            images: u8 [b, v, h, w, 3] of the policy's cameras.
-            proprio: f32 [b, s].
-            task: Instruction of each row.
+        """Return an observation in the format of LeRobot's networks: images u8 [b, v, h, w, 3] of
+        the policy's cameras, proprio f32 [b, s] and the instruction of each row.
         """
         flat = images.flatten(0, 1).permute(0, 3, 1, 2).float().div(255.0)
         pixels = resized(flat, self.config.image_px).unflatten(0, images.shape[:2])

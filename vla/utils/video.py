@@ -18,13 +18,8 @@ BACKGROUND, TEXT = (24, 26, 30), (225, 228, 232)
 def encode(
     pictures: Iterator[UInt8[Array, "h w 3"]], path: Path, hz: float, *, hold_s: float = 0.0
 ) -> None:
-    """Write pictures of one size, with even sides, as H.264 in MP4; whole, or not at all.
-
-    Args:
-        pictures: RGB.
-        path: File to write.
-        hz: Pictures per second.
-        hold_s: How long the last one is repeated.
+    """Write RGB images of one size with even sides, `hz` a second, as H.264 in MP4, whole or not at
+    all; the last one is repeated for `hold_s`.
 
     Raises:
         ValueError: this PyAV has no H.264 encoder.

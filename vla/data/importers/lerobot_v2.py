@@ -131,11 +131,7 @@ def _is_plain(pattern: str, known: set[str]) -> bool:
 
 
 def _features(file: Path, stored: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the feature table without what every set has.
-
-    Raises:
-        ValueError: a name cannot be one of a folder, or a feature says no type or shape.
-    """
+    """Return the feature table without the standard columns, or raise ValueError."""
     check_names(file, stored)
     for key, feature in stored.items():
         shape = feature.get("shape") if isinstance(feature, dict) else None

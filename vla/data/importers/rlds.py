@@ -173,11 +173,7 @@ def _home(path: Path) -> Path | None:
 
 
 def _leaves(file: Path) -> dict[str, _Leaf]:
-    """Return the columns of the steps by name, with / between names.
-
-    Raises:
-        ValueError: the file is damaged, or describes no steps.
-    """
+    """Return the columns of the steps by name, with / between names, or raise ValueError."""
     try:
         top = json.loads(file.read_text())["featuresDict"]["features"]["steps"]
         steps = top["sequence"]["feature"]["featuresDict"]["features"]

@@ -101,13 +101,8 @@ def sample_rows(info: DatasetInfo) -> dict[int, str]:
 def scan(
     info: DatasetInfo, job: ScanJob, wanted: dict[int, str], advance: Callable[[int], None]
 ) -> FileScan:
-    """Decode a file and return its scan.
-
-    Args:
-        info: The data set.
-        job: The file.
-        wanted: Rows that the page shows.
-        advance: Called with 1 for every frame.
+    """Decode a file and return its scan, with the images of the `wanted` rows; `advance` is called
+    with 1 for every frame.
     """
     rows, mean, std, runs, shown = [], [], [], [], {}
     anchor: tuple[int, np.ndarray] | None = None  # start of the current run

@@ -222,11 +222,8 @@ def _resampled(values: np.ndarray) -> np.ndarray:
 
 
 def _near(shapes: np.ndarray, episodes: list[int]) -> list[tuple[int, int]]:
-    """Return pairs of episodes alike at every point; only neighbours in the mean can be.
-
-    Args:
-        shapes: f32 `e p`.
-        episodes: Number of each.
+    """Return pairs of episodes with shapes f32 `e p` alike at every point: only neighbours in the
+    mean can be.
     """
     finite = np.flatnonzero(np.isfinite(shapes).all(axis=1))
     if len(finite) < 2:
