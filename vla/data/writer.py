@@ -4,6 +4,7 @@
 episodes, that are merged without decoding (`training.data.demos`).
 """
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -90,7 +91,7 @@ class DatasetWriter:
                 self._write_meta()
                 info = check_complete(self._root, self._episodes)
                 files.publish(self._root, self._path)
-                self.info = info.moved_to(self._path)
+                self.info = dataclasses.replace(info, path=self._path)
         finally:
             shutil.rmtree(self._root, ignore_errors=True)
 

@@ -225,13 +225,12 @@ def _missing(numbers: Numbers, camera: Camera, scans: list[FileScan]) -> Iterato
     there = np.zeros(info.num_frames, bool)
     for s in scans:
         there[s.rows] = True
-    where = numbers.episodes(np.flatnonzero(~there))
+    rows = np.flatnonzero(~there)
+    where = numbers.episodes(rows)
     reasons = [s.error for s in scans if s.error]
     if where or reasons:
         why = f" ({'; '.join(reasons[:3])})" if reasons else ""
-        lost = (
-            f"{count(len(where), 'frame')} of {named(where)}" if where else "no frame that is used"
-        )
+        lost = numbers.place(rows) if where else "no frame that is used"
         yield Finding(
             severity=ERROR, kind="missing frames", episodes=tuple(sorted(set(where))),
             message=f"camera {camera.name!r} lacks {lost}{why}: copy the videos again or drop "
