@@ -122,9 +122,9 @@ def vla_config(config: MnemeConfig, cameras: tuple[str, ...]) -> vla.Config:
     if doubled:
         raise ValueError(f"parts.{doubled[0]}: give --policy.{doubled[0]} instead")
     parts = {name: value for name, value in config.parts.items() if name != "type"}
-    own = {"chunk_size": config.chunk_size, "n_action_steps": config.n_action_steps,
+    fields = {"chunk_size": config.chunk_size, "n_action_steps": config.n_action_steps,
            "cameras": list(config.cameras or cameras)}  # fmt: skip
-    converted: vla.Config = configs.from_json(vla.Config, {**parts, **own}, "policy.parts")
+    converted: vla.Config = configs.from_json(vla.Config, {**parts, **fields}, "policy.parts")
     return converted
 
 

@@ -19,7 +19,7 @@ def choose_license(facts: Facts, requested: str | None) -> str:
     """Return the license of the weights: `requested`, or that of the pretrained weights.
 
     Raises:
-        ValueError: neither is known, or the name has not the form of the Hub.
+        ValueError: neither is known, or the name is not one of the Hub.
     """
     name = requested or facts.origin["pretrained"].get("licence")
     if not name:

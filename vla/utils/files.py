@@ -10,12 +10,12 @@ from typing import Any
 
 def write_text(path: Path, text: str) -> None:
     """Replace a file by one rename; if that fails, the old one stays as it was."""
-    fresh = path.with_name(f".{path.name}.new")
+    temporary = path.with_name(f".{path.name}.new")
     try:
-        fresh.write_text(text)
-        fresh.replace(path)
+        temporary.write_text(text)
+        temporary.replace(path)
     except BaseException:
-        fresh.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
