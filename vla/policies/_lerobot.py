@@ -99,12 +99,10 @@ class Scale(nn.Module):
 
     def fit_statistics(self, column: Column) -> None:
         """Set the statistics from a column of a data set."""
-        low, high = column.min, column.max
-        ranged = self.norm == "range"
-        center, spread = (
-            ((low + high) / 2, (high - low) / 2) if ranged else (column.mean, column.std)
-        )
-        least = MIN_RANGE / 2 if ranged else MIN_RANGE
+        center, spread, least = column.mean, column.std, MIN_RANGE
+        if self.norm == "range":
+            low, high, least = column.min, column.max, MIN_RANGE / 2
+            center, spread = (low + high) / 2, (high - low) / 2
         self.center.copy_(torch.from_numpy(np.float32(center)))
         self.spread.copy_(torch.from_numpy(np.maximum(np.float32(spread), least)))
 

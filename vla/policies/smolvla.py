@@ -123,15 +123,12 @@ class Config(LeRobotConfig):
         if self.description is not None:
             return SmolVLA(self, robot, statistics, tokenizer)
         if self.model == RANDOM:
-            description = {
-                "architecture": _small(self.image_px, tokenizer.get_vocab_size()),
-                "source": {},
-            }
-            return SmolVLA(replace(self, description=description), robot, statistics, tokenizer)
+            architecture = _small(self.image_px, tokenizer.get_vocab_size())
+            config = replace(self, description={"architecture": architecture, "source": {}})
+            return SmolVLA(config, robot, statistics, tokenizer)
         folder = self.folder()
-        policy = SmolVLA(
-            replace(self, description=_read(self, folder)), robot, statistics, tokenizer
-        )
+        config = replace(self, description=_read(self, folder))
+        policy = SmolVLA(config, robot, statistics, tokenizer)
         _load_vlm_weights(policy.vlm, folder)
         return policy
 
