@@ -29,11 +29,7 @@ def clock(batch: Batch) -> np.ndarray | None:
 
 
 def instructions(batch: Batch, rows: int) -> tuple[str, ...]:
-    """Return the instruction of each row.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """Return the instruction of each row; ValueError if there is none."""
     task = batch.get("task")
     texts = (task,) * rows if isinstance(task, str) else tuple(task or ())
     if len(texts) != rows or not all(texts):

@@ -56,11 +56,7 @@ class MnemeConfig(PreTrainedConfig):
     """Whether to upload after training; LeRobot then needs a repo_id."""
 
     def __post_init__(self) -> None:
-        """Check the settings.
-
-        Raises:
-            ValueError: a number is out of range, or LeRobot would normalise.
-        """
+        """Raise ValueError if a number is out of range, or LeRobot would normalise."""
         super().__post_init__()
         validate_min(self, chunk_size=1, n_action_steps=1, history=1, noise_seed=0,
                     optimizer_lr=0, optimizer_weight_decay=0, scheduler_warmup_steps=0)  # fmt: skip
@@ -105,11 +101,7 @@ class MnemeConfig(PreTrainedConfig):
         return DiffuserSchedulerConfig(name="cosine", num_warmup_steps=self.scheduler_warmup_steps)
 
     def validate_features(self) -> None:
-        """Refuse a data set or an environment without cameras, state or action.
-
-        Raises:
-            ValueError: a feature is missing.
-        """
+        """Raise ValueError if a data set or an environment lacks cameras, state or action."""
         present = {**(self.input_features or {}), **(self.output_features or {})}
         wanted = [OBS_STATE, ACTION, *(f"{OBS_IMAGES}.{name}" for name in self.cameras)]
         missing = [key for key in wanted if key not in present]
@@ -121,11 +113,7 @@ class MnemeConfig(PreTrainedConfig):
 
 
 def vla_config(config: MnemeConfig, cameras: tuple[str, ...]) -> vla.Config:
-    """Return the policy's configuration.
-
-    Args:
-        config: LeRobot's configuration.
-        cameras: Cameras of the arm, used if `config` names none.
+    """Return the policy's configuration, with the arm's `cameras` if `config` names none.
 
     Raises:
         ValueError: `parts` has an unknown field, or one that `MnemeConfig` has.
@@ -134,9 +122,9 @@ def vla_config(config: MnemeConfig, cameras: tuple[str, ...]) -> vla.Config:
     if doubled:
         raise ValueError(f"parts.{doubled[0]}: give --policy.{doubled[0]} instead")
     parts = {name: value for name, value in config.parts.items() if name != "type"}
-    own = {"chunk_size": config.chunk_size, "n_action_steps": config.n_action_steps,
+    fields = {"chunk_size": config.chunk_size, "n_action_steps": config.n_action_steps,
            "cameras": list(config.cameras or cameras)}  # fmt: skip
-    converted: vla.Config = configs.from_json(vla.Config, {**parts, **own}, "policy.parts")
+    converted: vla.Config = configs.from_json(vla.Config, {**parts, **fields}, "policy.parts")
     return converted
 
 
@@ -151,11 +139,8 @@ def update_from_vla(config: MnemeConfig, policy: vla.Config) -> None:
 def features(
     cameras: dict[str, tuple[int, int]], channels: int
 ) -> tuple[dict[str, PolicyFeature], dict[str, PolicyFeature]]:
-    """Return LeRobot's input and output features.
-
-    Args:
-        cameras: (height, width) in pixels by name.
-        channels: Size of state and action.
+    """Return LeRobot's input and output features for cameras of (height, width) in pixels by name,
+    and a number of channels of state and action.
     """
     images = {
         f"{OBS_IMAGES}.{name}": PolicyFeature(type=FeatureType.VISUAL, shape=(3, *size))

@@ -5,7 +5,6 @@ processors, unpack drops them.
 """
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -139,14 +138,8 @@ def copy_checkpoint(
     """
     if out.exists():
         raise ValueError(f"{out}: exists already; give another --out, or delete it")
-    temporary = out.with_name(f".{out.name}.new-{os.getpid()}")
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
-        (temporary / within).mkdir(parents=True)
+    with checkpoint.new_folder(out) as new:
+        (new / within).mkdir(exist_ok=True)
         for name in checkpoint.FILES:
-            shutil.copyfile(source / name, temporary / within / name)
-        add_files(temporary / within)
-        checkpoint.replace_folder(temporary, out)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+            shutil.copyfile(source / name, new / within / name)
+        add_files(new / within)

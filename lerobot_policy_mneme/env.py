@@ -47,11 +47,7 @@ class MnemeEnvConfig(EnvConfig):
     """Settings of the task: {delay_steps: [16, 64]}."""
 
     def __post_init__(self) -> None:
-        """Set the features.
-
-        Raises:
-            ValueError: task, arm or a setting is unknown, or a number out of range.
-        """
+        """Set the features; ValueError if a name, a setting or a number is not valid."""
         validate_min(self, fps=0, episodes_seed=0)
         _, robot = resolve(self.task or "", self.robot, self.fps, self.settings)
         cameras = {camera.name: (camera.height_px, camera.width_px) for camera in robot.cameras}

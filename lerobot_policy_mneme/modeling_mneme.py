@@ -103,19 +103,11 @@ class MnemePolicy(PreTrainedPolicy):
     def _save_pretrained(self, save_directory: Path) -> None:
         """Write checkpoint and LeRobot's config.json, each file whole or not at all."""
         part = save_directory / f".mneme-{os.getpid()}"
-        checkpoint.save(
-            self.policy,
-            self.origin,
-            part,
-            self.policy.state_dict(),
-            self._write_settings,
-        )
+        weights, add_files = self.policy.state_dict(), self.config.save_pretrained
+        checkpoint.save(self.policy, self.origin, part, weights, add_files)
         for name in (*checkpoint.FILES, CONFIG):
             (part / name).replace(save_directory / name)
         shutil.rmtree(part)
-
-    def _write_settings(self, folder: Path) -> None:
-        self.config.save_pretrained(folder)
 
     def get_optim_params(self) -> Any:
         """Return parameters in two groups: weight decay is for matrices alone."""
@@ -162,11 +154,7 @@ class MnemePolicy(PreTrainedPolicy):
 
     @torch.no_grad()
     def predict_action_chunk(self, batch: batches.Batch, **kwargs: Any) -> Tensor:
-        """Return the chunk f32 [b, k, u] of a decision and write it to memory.
-
-        Raises:
-            ValueError: as `select_action`.
-        """
+        """Return the chunk f32 [b, k, u] of a decision, written to memory; see `select_action`."""
         return self.player.chunk(batch)
 
     def _random(self) -> torch.Generator:

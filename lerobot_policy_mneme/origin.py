@@ -29,10 +29,7 @@ BEYOND = 0.5
 def new_policy(config: MnemeConfig, meta: Any, stats: Stats) -> tuple[VLAPolicy, Provenance]:
     """Return a policy with random weights for a data set, and its provenance.
 
-    Args:
-        config: Its settings.
-        meta: LeRobot's metadata of the data set.
-        stats: Statistics of its columns.
+    `meta` is LeRobot's metadata of the data set, `stats` the statistics of its columns.
 
     Raises:
         ValueError: arm and data set do not fit, or a part of the policy is unknown.
@@ -87,11 +84,7 @@ def arm(config: MnemeConfig, meta: Any, recording: dict[str, Any]) -> RobotSpec:
 
 
 def statistics(stats: Stats) -> NormalizationStatistics:
-    """Return the statistics for normalisation.
-
-    Raises:
-        ValueError: the data set lacks one.
-    """
+    """Return the statistics for normalisation; ValueError if the data set lacks one."""
     values: dict[str, tuple[float, ...]] = {}
     for key, names in {OBS_STATE: ("mean", "std"), ACTION: ("min", "max")}.items():
         for name in names:

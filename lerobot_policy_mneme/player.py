@@ -49,11 +49,7 @@ class Player:
         return taken
 
     def chunk(self, batch: Batch) -> Tensor:
-        """Return the chunks f32 [b, k, u] of the next decision in every row.
-
-        Raises:
-            ValueError: as `action`.
-        """
+        """Return the chunks f32 [b, k, u] of the next decision in every row; errors as `action`."""
         self._decide(batch, np.arange(len(steps := self._begin(batch))), steps)
         self.age[:] = self.policy.n_action_steps
         self.steps += self.policy.n_action_steps

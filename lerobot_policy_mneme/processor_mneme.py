@@ -32,11 +32,8 @@ Pipelines = tuple[
 def make_mneme_pre_post_processors(
     config: MnemeConfig, dataset_stats: dict[str, dict[str, Any]] | None = None
 ) -> Pipelines:
-    """Return the pipelines of batches before, and of actions after the policy.
-
-    Args:
-        config: Settings of the policy.
-        dataset_stats: Ignored; LeRobot passes them for every policy.
+    """Return the pipelines of batches before, and of actions after the policy; statistics, which
+    LeRobot passes for every policy, are ignored.
     """
     inputs, outputs = config.input_features or {}, config.output_features or {}
     norm_map = config.normalization_mapping

@@ -53,7 +53,7 @@ class MnemeRos2Config(RobotConfig):
     """Longest time in s a camera may show the same image to the bit while the arm moves."""
 
 
-class MnemeRos2(Robot):
+class MnemeRos2(joints.Connected, Robot):
     """An arm that `connect` enables, and `disconnect` brings to rest and disables."""
 
     config_class = MnemeRos2Config
@@ -65,7 +65,6 @@ class MnemeRos2(Robot):
         Raises:
             ValueError: there is no such robot, or a setting is out of range.
         """
-        self.arm: Any = None
         self.spec = described(config)
         super().__init__(config)
         self.config = config
@@ -83,22 +82,6 @@ class MnemeRos2(Robot):
     def action_features(self) -> dict[str, Any]:
         """Joints."""
         return joints.features(self.spec.names)
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether `connect` has enabled the arm."""
-        return self.arm is not None
-
-    @property
-    def is_calibrated(self) -> bool:
-        """True: zero and sign are the driver's."""
-        return True
-
-    def calibrate(self) -> None:
-        """There is nothing to do."""
-
-    def configure(self) -> None:
-        """There is nothing to do."""
 
     def connect(self, calibrate: bool = True) -> None:
         """Wait for an observation, and enable the arm.
@@ -123,7 +106,7 @@ class MnemeRos2(Robot):
         except BaseException:
             arm.close()
             raise
-        self.arm, self.target = arm, None
+        self.device, self.target = arm, None
 
     def get_observation(self) -> dict[str, Any]:
         """Return joints in rad or m, and images RGB u8 [h, w, 3].
@@ -131,7 +114,7 @@ class MnemeRos2(Robot):
         Raises:
             ValueError: there is no observation in time.
         """
-        observation = self._arm().look(OBSERVATION_TIMEOUT_S)
+        observation = self.connection().look(OBSERVATION_TIMEOUT_S)
         positions: dict[str, Any] = joints.named_positions(self.spec.names, observation.proprio)
         return positions | dict(zip(self.cameras, observation.images, strict=True))
 
@@ -141,7 +124,7 @@ class MnemeRos2(Robot):
         Raises:
             ValueError: the safety node has stopped following; says why.
         """
-        arm = self._arm()
+        arm = self.connection()
         if arm.state not in ("holding", "tracking"):
             raise ValueError(refusal(arm.heard["safety_node"], self.config.namespace))
         measured = arm.observations.pose()
@@ -159,16 +142,11 @@ class MnemeRos2(Robot):
         Raises:
             ValueError: the safety node does not answer; silence will stop the arm.
         """
-        arm, self.arm = self._arm(), None
+        arm, self.device = self.connection(), None
         try:
             arm.enable(False)
         finally:
             arm.close()
-
-    def _arm(self) -> Any:
-        if self.arm is None:
-            raise ValueError(f"{self.name} is not connected; call connect() first")
-        return self.arm
 
 
 def described(config: MnemeRos2Config) -> RobotSpec:
@@ -201,6 +179,6 @@ def refusal(heard: dict[str, Any], namespace: str) -> str:
     by = f" by {heard['stage']}: {heard['why']}" if heard.get("stage") else ""
     option = f" --namespace {namespace}" if namespace else ""
     return (
-        f"safety_node: {heard['state']}{by}; mend that, then `vla safety reset{option}` and start "
-        "again"
+        f"safety_node: {heard['state']}{by}; remove the cause, then `vla safety reset{option}` and "
+        "start again"
     )

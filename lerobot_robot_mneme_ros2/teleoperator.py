@@ -29,19 +29,14 @@ class MnemeRos2JointsConfig(TeleoperatorConfig):
     """Silence in s of the leader after which recording ends."""
 
 
-class MnemeRos2Joints(Teleoperator):
+class MnemeRos2Joints(joints.Connected, Teleoperator):
     """A leader arm, whose pose is the action."""
 
     config_class = MnemeRos2JointsConfig
     name = "mneme_ros2_joints"
 
     def __init__(self, config: MnemeRos2JointsConfig) -> None:
-        """Read the description of the robot that follows.
-
-        Raises:
-            ValueError: there is no such robot.
-        """
-        self.leader: Any = None
+        """Read the description of the robot that follows; ValueError if there is no such robot."""
         self.names: tuple[str, ...] = registry.load("vla.robots", config.robot).SPEC.names
         super().__init__(config)
         self.config = config
@@ -55,22 +50,6 @@ class MnemeRos2Joints(Teleoperator):
     def feedback_features(self) -> dict[str, Any]:
         """None."""
         return {}
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether `connect` has subscribed to it."""
-        return self.leader is not None
-
-    @property
-    def is_calibrated(self) -> bool:
-        """True: zero and sign are the driver's."""
-        return True
-
-    def calibrate(self) -> None:
-        """There is nothing to do."""
-
-    def configure(self) -> None:
-        """There is nothing to do."""
 
     def connect(self, calibrate: bool = True) -> None:
         """Subscribe, and wait for the leader's first pose.
@@ -91,25 +70,16 @@ class MnemeRos2Joints(Teleoperator):
         except BaseException:
             leader.close()
             raise
-        self.leader = leader
+        self.device = leader
 
     def get_action(self) -> dict[str, float]:
-        """Return the leader's pose, in rad or m.
-
-        Raises:
-            ValueError: the leader is silent.
-        """
-        return joints.named_positions(self.names, self._leader().pose())
+        """Return the leader's pose, in rad or m; ValueError if the leader is silent."""
+        return joints.named_positions(self.names, self.connection().pose())
 
     def send_feedback(self, feedback: dict[str, Any]) -> None:
         """There is nothing to do."""
 
     def disconnect(self) -> None:
         """Close the subscription."""
-        leader, self.leader = self._leader(), None
+        leader, self.device = self.connection(), None
         leader.close()
-
-    def _leader(self) -> Any:
-        if self.leader is None:
-            raise ValueError(f"{self.name} is not connected; call connect() first")
-        return self.leader

@@ -4,11 +4,12 @@
 tokenizer; `model.safetensors` the weights. No code from the folder is ever run.
 """
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
@@ -26,7 +27,7 @@ from vla.contracts.specs import RobotSpec
 from vla.nn.normalize import NormalizationStatistics
 from vla.policies.vla import VLAPolicy
 from vla.runtime.policy_loader import LoadedPolicy
-from vla.utils import hub_name
+from vla.utils import files, hub_name
 
 FORMAT = 2
 READABLE = (1, 2)
@@ -79,10 +80,7 @@ def save(
         weights: The state dict to store, such as an exponential average of the policy's.
         add_files: Writes further files, such as the trainer's state, into the new folder.
     """
-    new = folder.with_name(f".{folder.name}.new-{os.getpid()}")
-    shutil.rmtree(new, ignore_errors=True)
-    new.mkdir(parents=True)
-    try:
+    with new_folder(folder) as new:
         description = {
             "format": FORMAT,
             "parameters": sum(p.numel() for p in policy.parameters()),
@@ -96,6 +94,16 @@ def save(
         tensors = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
         safetensors.torch.save_file(tensors, new / "model.safetensors")
         add_files(new)
+
+
+@contextlib.contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder that replaces `folder` at the end of the block, unless it raises."""
+    new = folder.with_name(f".{folder.name}.new-{os.getpid()}")
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
+    try:
+        yield new
         replace_folder(new, folder)
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
@@ -104,21 +112,13 @@ def save(
 
 def replace_folder(new: Path, folder: Path) -> None:
     """Replace `folder` by `new` so that a kill leaves one of the two complete."""
-    flush(new)
+    files.flush(new)
     old = old_place(folder)
     shutil.rmtree(old, ignore_errors=True)
     if folder.exists():
         folder.rename(old)
     new.rename(folder)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def flush(folder: Path) -> None:
-    """Flush all files of a folder to disk."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
 
 
 def recover_folder(folder: Path) -> None:
@@ -190,11 +190,7 @@ def load_vla(folder: Path, purpose: str, device: str = "cpu") -> tuple[VLAPolicy
 
 
 def open_policy(folder: Path, threads: int, device: str = "cpu") -> LoadedPolicy:
-    """Load the policy of a checkpoint, for `vla.runtime.policy_loader`.
-
-    Raises:
-        ValueError: as `load`.
-    """
+    """Load the policy of a checkpoint, for `vla.runtime.policy_loader`; ValueError as `load`."""
     torch.set_num_threads(threads)
     place = find(folder)
     policy, origin = load(place, device=device)

@@ -20,10 +20,10 @@ class Probe:
 
     name: str
     """Name of the line."""
-    target: str
-    """The check, as "module:function"."""
     fix: str
     """Command that fixes it."""
+    target: str = ""
+    """The check, as "module:function"; that of the same name in `vla.probes` if empty."""
     required: bool = False
     """`make demo` cannot run without it."""
     timeout_s: float = 60.0
@@ -50,31 +50,27 @@ PIP = "pip install -e '.[{}]'"
 PROBES = (
     Probe(
         name="python",
-        target="vla.probes:python",
         fix="apt-get install -y python3.11 python3.11-venv && make clean demo",
         required=True,
     ),
-    Probe(name="cores", target="vla.probes:cores", fix="nproc --all"),
-    Probe(name="memory", target="vla.probes:memory", fix="ps aux --sort=-rss", required=True),
-    Probe(
-        name="disk", target="vla.probes:disk", fix="du -xh -d 1 . | sort -h | tail", required=True
-    ),
+    Probe(name="cores", fix="nproc --all"),
+    Probe(name="memory", fix="ps aux --sort=-rss", required=True),
+    Probe(name="disk", fix="du -xh -d 1 . | sort -h | tail", required=True),
     Probe(
         name="egl",
-        target="vla.probes:egl",
         fix="apt-get install -y libegl1 libegl-mesa0 libgl1-mesa-dri",
         required=True,
     ),
-    Probe(name="torch", target="vla.probes:torch", fix=PIP.format("train"), required=True),
-    Probe(name="gpu", target="vla.probes:gpu", fix="nvidia-smi  # then install its driver"),
-    Probe(name="lerobot", target="vla.probes:lerobot", fix=PIP.format("train"), required=True),
-    Probe(name="video", target="vla.probes:video", fix=PIP.format("train"), required=True),
-    Probe(name="torchcodec", target="vla.probes:torchcodec", fix="apt-get install -y ffmpeg"),
-    Probe(name="rerun", target="vla.probes:rerun", fix=PIP.format("view")),
-    Probe(name="transformers", target="vla.probes:transformers", fix=PIP.format("train")),
-    Probe(name="onnxruntime", target="vla.probes:onnxruntime", fix=PIP.format("deploy")),
-    Probe(name="tensorrt", target="vla.probes:tensorrt", fix="pip install tensorrt"),
-    Probe(name="rclpy", target="vla.probes:rclpy", fix=PIP.format("ros")),
+    Probe(name="torch", fix=PIP.format("train"), required=True),
+    Probe(name="gpu", fix="nvidia-smi  # then install its driver"),
+    Probe(name="lerobot", fix=PIP.format("train"), required=True),
+    Probe(name="video", fix=PIP.format("train"), required=True),
+    Probe(name="torchcodec", fix="apt-get install -y ffmpeg"),
+    Probe(name="rerun", fix=PIP.format("view")),
+    Probe(name="transformers", fix=PIP.format("train")),
+    Probe(name="onnxruntime", fix=PIP.format("deploy")),
+    Probe(name="tensorrt", fix="pip install tensorrt"),
+    Probe(name="rclpy", fix=PIP.format("ros")),
 )
 """Parts in the order of the report."""
 
@@ -124,7 +120,8 @@ def line(finding: Finding) -> str:
 
 
 def _outcome(probe: Probe) -> tuple[Status, str]:
-    code = f"from vla.probes import main; main({probe.target!r})"
+    target = probe.target or f"vla.probes:{probe.name}"
+    code = f"from vla.probes import main; main({target!r})"
     try:
         done = subprocess.run(
             [sys.executable, "-c", code],

@@ -179,10 +179,10 @@ def onnxruntime() -> str:
 
 def rerun() -> str:
     """Can recordings be made, and is there a viewer for them?"""
-    found = _import("rerun")
+    rerun = _import("rerun")
     near = shutil.which("rerun", path=str(Path(sys.executable).parent))
     viewer = "a viewer" if near or shutil.which("rerun") else "no viewer"
-    return f"{found.__version__}, {viewer}"
+    return f"{rerun.__version__}, {viewer}"
 
 
 def tensorrt() -> str:

@@ -137,7 +137,7 @@ def lerobots(policy: VLAPolicy) -> lerobot_diffusion.Diffusion:
         chunk_size=policy.config.chunk_size, n_action_steps=policy.config.n_action_steps,
         cameras=policy.config.cameras,
         image_px=policy.config.backbone.image_px, num_inference_steps=policy.noise_shape[0] - 1,
-        down_dims=lerobot_diffusion.SMALLEST,
+        down_dims=(64, 128),  # the smallest that LeRobot's configuration allows
     )  # fmt: skip
     return config.build(policy.robot, policy.statistics, policy.text.tokenizer).eval()
 

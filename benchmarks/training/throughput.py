@@ -30,6 +30,8 @@ from vla.policies import lerobot_diffusion, vla
 from vla.utils import arguments
 
 CHUNK = 16
+SMALLEST = (64, 128)
+"""Channels of the smallest U-Net that LeRobot's configuration allows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +108,7 @@ def lerobot(data: Path, batch: int, updates: int, workers: int) -> Contender:
     from lerobot.policies.factory import make_pre_post_processors
 
     robot = vec_env.load_robot(None)
-    config = lerobot_diffusion.Config(chunk_size=CHUNK, down_dims=lerobot_diffusion.SMALLEST)
+    config = lerobot_diffusion.Config(chunk_size=CHUNK, down_dims=SMALLEST)
     policy = config.network(robot).train()
     steps = {key: [0.0] for key in policy.config.input_features}
     steps["action"] = [i / robot.control_hz for i in range(CHUNK)]

@@ -214,9 +214,9 @@ def test_a_latched_safety_node_and_a_silent_leader_are_one_clear_sentence(tmp_pa
             until_it_raises(teleop.get_action)
 
         operator.estop()
-        robot.arm.wait(lambda: robot.arm.state == "latched_fault", "the e-stop")
+        robot.device.wait(lambda: robot.device.state == "latched_fault", "the e-stop")
         said = (
-            "safety_node: latched_fault by e-stop: requested by service; mend that, then "
+            "safety_node: latched_fault by e-stop: requested by service; remove the cause, then "
             f"`vla safety reset --namespace {NAMESPACE}` and start again"
         )
         with pytest.raises(ValueError, match=f"^{said}$"):

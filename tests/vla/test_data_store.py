@@ -152,8 +152,8 @@ def test_progress_and_success_come_along(fake_dataset: Path) -> None:
 
 def test_statistics_of_a_hundred_and_one_numbers() -> None:
     stats = statistics(np.arange(101, dtype=np.float32)[:, None])
-    found = [stats.min, stats.max, stats.mean, stats.q01, stats.q99]
-    assert [float(value[0]) for value in found] == [0.0, 100.0, 50.0, 1.0, 99.0]
+    found = [stats.min, stats.max, stats.mean]
+    assert [float(value[0]) for value in found] == [0.0, 100.0, 50.0]
     assert stats.std == pytest.approx(np.sqrt((101**2 - 1) / 12))  # of the integers 0 to 100
 
 

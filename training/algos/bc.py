@@ -26,7 +26,7 @@ from vla.contracts import config as configs
 from vla.contracts.config import PluginConfig, validate_min
 from vla.contracts.types import EpisodeBatch
 from vla.data import check
-from vla.data.store import EpisodeStore, load_episodes
+from vla.data.store import EpisodeStore, load_episodes, statistics
 from vla.nn.normalize import NormalizationStatistics
 from vla.policies.vla import VLAPolicy
 
@@ -247,7 +247,7 @@ def _check_baseline(train: TrainConfig) -> None:
 
 def normalisation(store: EpisodeStore) -> NormalizationStatistics:
     """Return the statistics a policy normalises with."""
-    state, action = store.state_statistics(), store.action_statistics()
+    state, action = statistics(store.states), statistics(store.actions)
 
     def numbers(values: np.ndarray | Tensor) -> tuple[float, ...]:
         return tuple(float(v) for v in values)

@@ -20,8 +20,7 @@ def motion_weights(store: EpisodeStore, horizon: int) -> np.ndarray:
     A step moves if some channel's target changes by more than 0.5 % of the range that channel has
     in the data set; steps beyond the end of the episode do not count.
     """
-    stats = store.action_statistics()
-    span = stats.max - stats.min
+    span = np.ptp(store.actions, axis=0)
     change = np.abs(np.diff(store.actions, axis=0, prepend=store.actions[:1]))
     change[store.step_offsets[:-1]] = 0.0  # the first step of an episode has no predecessor
     moves = np.any(change > _MOVING_SHARE_OF_RANGE * span, axis=1)

@@ -45,14 +45,7 @@ class Config(BackboneConfig):
     """Freeze the initial weights of the layers before instruction and memory enter."""
 
     def build(self, views: int, proprio: int, vocabulary: int, memory: int) -> "TinyBackbone":
-        """Return a backbone.
-
-        Args:
-            views: Cameras.
-            proprio: Numbers of proprioception.
-            vocabulary: Tokens of the tokenizer; id 0 is padding.
-            memory: Width of the retrieved vector.
-        """
+        """Return a backbone; see `BackboneConfig`."""
         return TinyBackbone(self, views, proprio, vocabulary, memory)
 
 

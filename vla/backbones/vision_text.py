@@ -3,10 +3,9 @@
 DINOv2 has no text tower: a token embedding that is trained with the policy reads the instruction.
 """
 
-import copy
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from vla.nn import pretrained
 from vla.nn.context import Encoded
 from vla.nn.pretrained import PretrainedBackbone, PretrainedConfig
 from vla.nn.text import MeanEmbedding, train_tokenizer
-from vla.nn.vlm import DTYPES, LOCAL
+from vla.nn.vlm import LOCAL
 
 FAMILIES = ("siglip", "dinov2", "dinov2_with_registers")
 """Supported model types; SigLIP2 for images of one size is a siglip."""
@@ -48,22 +47,11 @@ class Config(PretrainedConfig):
     def build(self, views: int, proprio: int, vocabulary: int, memory: int) -> "VisionText":
         """Return a backbone with pretrained weights, unless a checkpoint holds them.
 
-        Args:
-            views: Cameras.
-            proprio: Numbers of proprioception.
-            vocabulary: Tokens of the tokenizer; the model's if it has a text tower.
-            memory: Width of the retrieved vector.
-
         Raises:
-            ValueError: the model is missing, of an unsupported family, or has another vocabulary.
+            ValueError: as `described`, or the tokenizer is not that of the text tower.
         """
-        if self.description is not None:
-            model = _model(self, pretrained.weights_folder(self))
-            return VisionText(self, model, views, proprio, vocabulary, memory)
-        folder = self.folder()
-        config = replace(self, description=_read(self, folder))
-        model = _model(config, folder)
-        return VisionText(config, model, views, proprio, vocabulary, memory)
+        config, folder = self.described(lambda folder: _read(self, folder))
+        return VisionText(config, _model(config, folder), views, proprio, vocabulary, memory)
 
 
 class VisionText(PretrainedBackbone):
@@ -74,7 +62,7 @@ class VisionText(PretrainedBackbone):
         memory: int,
     ) -> None:  # fmt: skip
         super().__init__(config, views)
-        description: dict[str, Any] = config.description or {}
+        description = self.description
         self.net, self.side, self.pad = model, int(description["side"]), description["pad"]
         made: Any = model.config
         if self.pad is None:
@@ -83,22 +71,16 @@ class VisionText(PretrainedBackbone):
             self._prepare_dino(side)
         else:
             pretrained.check_vocabulary(vocabulary, description["vocabulary"])
-            side, last = (
-                self.side // made.vision_config.patch_size,
-                made.text_config.projection_size,
-            )
-            width = made.vision_config.hidden_size
+            side, width = self.side // made.vision_config.patch_size, made.vision_config.hidden_size
+            last = made.text_config.projection_size
             self.longest = int(made.text_config.max_position_embeddings)
         pretrained.set_trainable(model, config, model, LAYERS)
-        for name in ("mean", "std"):
-            value = torch.tensor(description[name]).view(3, 1, 1)
-            self.register_buffer(name, value, persistent=False)
         self.add_trainable_layers(width, last, side, proprio, memory)
 
     def features(self, images: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
         """See `PretrainedBackbone.features`; without a text tower the token ids are returned."""
         kind = next(self.net.parameters()).dtype
-        pixels = self.pixels(images, self.side, self.mean, self.std).to(kind)
+        pixels = self.pixels(images, self.side).to(kind)
         net: Any = self.net
         if self.pad is None:
             return self._dino_features(pixels).float().unflatten(0, (-1, self.views)), token_ids
@@ -157,11 +139,10 @@ class VisionText(PretrainedBackbone):
 
 def _read(config: Config, folder: Path) -> dict[str, Any]:
     """Return the description of a model in a folder: everything but weights and tokenizer."""
-    from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer
+    from transformers import AutoImageProcessor, AutoTokenizer
 
     read_model = pretrained.read_model
-    made = read_model(lambda: AutoConfig.from_pretrained(folder, **LOCAL), folder)
-    _check_family(made.model_type, folder)
+    made = pretrained.read_architecture(config, folder)
     processor = read_model(
         lambda: AutoImageProcessor.from_pretrained(folder, use_fast=True, **LOCAL), folder
     )
@@ -173,36 +154,18 @@ def _read(config: Config, folder: Path) -> dict[str, Any]:
     patch = 1 if texts else made.patch_size
     side = made.vision_config.image_size if texts else max(config.image_px // patch, 1) * patch
     vocabulary = pretrained.bare_tokenizer(folder).get_vocab_size() if texts else 0
-    return pretrained.describe_model(config, folder, {
-        "architecture": {**json.loads(made.to_json_string()), "model_type": made.model_type},
+    return pretrained.describe_model(config, folder, made, {
         "side": side, "pad": pad, "vocabulary": vocabulary,
         "mean": [float(v) for v in processor.image_mean],
         "std": [float(v) for v in processor.image_std],
     })  # fmt: skip
 
 
-def _check_family(kind: str, where: object) -> None:
-    if kind not in FAMILIES:
-        raise ValueError(f"{where}: is a {kind}, expected one of {', '.join(FAMILIES)}")
-
-
 def _model(config: Config, folder: Path | None) -> nn.Module:
     """Return the towers without unused heads, with a folder's weights or uninitialised."""
-    from transformers import CONFIG_MAPPING, AutoModel
-    from transformers.modeling_utils import no_init_weights
+    from transformers import AutoModel
 
-    model: Any
-    if folder is not None:
-        model = AutoModel.from_pretrained(
-            folder, dtype=DTYPES[config.dtype], use_safetensors=True, attn_implementation="sdpa",
-            **LOCAL,
-        )  # fmt: skip
-    else:
-        architecture = (config.description or {})["architecture"]
-        _check_family(architecture["model_type"], "policy.json")
-        made = CONFIG_MAPPING[architecture["model_type"]].from_dict(copy.deepcopy(architecture))
-        with no_init_weights():
-            model = AutoModel.from_config(made, attn_implementation="sdpa", trust_remote_code=False)
+    model = pretrained.load_network(AutoModel, config, folder)
     if model.config.model_type == "siglip":
         model.vision_model.use_head = False
         del model.vision_model.head, model.logit_scale, model.logit_bias

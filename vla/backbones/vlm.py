@@ -4,9 +4,7 @@ SmolVLM2, Qwen3-VL, Qwen2.5-VL, PaliGemma, Gemma 3 and InternVL of transformers.
 decision; memory, proprioception and all denoising steps use its hidden states.
 """
 
-import copy
-import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ from torch import Tensor
 from vla.nn import families, pretrained
 from vla.nn.families import ImageSize, Prompt, VlmEncoder
 from vla.nn.pretrained import PretrainedBackbone, PretrainedConfig
-from vla.nn.vlm import DTYPES, LOCAL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,21 +43,13 @@ class Config(PretrainedConfig):
     def build(self, views: int, proprio: int, vocabulary: int, memory: int) -> "VlmBackbone":
         """Return a backbone with pretrained weights, unless a checkpoint holds them.
 
-        Args:
-            views: Cameras.
-            proprio: Numbers of proprioception.
-            vocabulary: Tokens of the tokenizer, which must be the model's.
-            memory: Width of the retrieved vector.
-
         Raises:
-            ValueError: the model is missing, of an unsupported family, or has another vocabulary.
+            ValueError: as `described`, or the tokenizer is not the model's.
         """
-        if self.description is not None:
-            model = _model(self, pretrained.weights_folder(self))
-            return VlmBackbone(self, model, views, proprio, vocabulary, memory)
-        folder = self.folder()
-        config = replace(self, description=_read(self, folder, views))
-        model = _model(config, folder)
+        from transformers import AutoModelForImageTextToText
+
+        config, folder = self.described(lambda folder: _read(self, folder, views))
+        model = pretrained.load_network(AutoModelForImageTextToText, config, folder).model
         return VlmBackbone(config, model, views, proprio, vocabulary, memory)
 
 
@@ -72,7 +61,7 @@ class VlmBackbone(PretrainedBackbone):
         memory: int,
     ) -> None:  # fmt: skip
         super().__init__(config, views)
-        description: dict[str, Any] = config.description or {}
+        description = self.description
         pretrained.check_vocabulary(vocabulary, description["vocabulary"])
         prompt = Prompt(description["before"], description["after"])
         size = ImageSize(description["side"], description["tokens"])
@@ -88,58 +77,29 @@ class VlmBackbone(PretrainedBackbone):
                 f"vision_feature_layer: got {self.vision_feature_layer}, the model has {count}"
             )
         pretrained.set_trainable(model, config, self.net.language, families.LAYERS)
-        for name in ("mean", "std"):
-            value = torch.tensor(description[name]).view(3, 1, 1)
-            self.register_buffer(name, value, persistent=False)
         width = self.net.width
         self.add_trainable_layers(width, width, description["tokens"], proprio, memory)
 
     def features(self, images: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
         """See `PretrainedBackbone.features`."""
-        pixels = self.pixels(images, self.net.size.side, self.mean, self.std)
+        pixels = self.pixels(images, self.net.size.side)
         vision, last = self.net(pixels, token_ids, self.vision_feature_layer)
         return vision.float(), last.float()
 
 
 def _read(config: Config, folder: Path, views: int) -> dict[str, Any]:
     """Return the description of a model in a folder: everything but weights and tokenizer."""
-    from transformers import AutoConfig
-
-    read_model = pretrained.read_model
-    made = read_model(lambda: AutoConfig.from_pretrained(folder, **LOCAL), folder)
-    families.check(made.model_type, folder)
-    processor = read_model(lambda: families.load_processor(folder, made), folder)
+    made = pretrained.read_architecture(config, folder)
+    processor = pretrained.read_model(lambda: families.load_processor(folder, made), folder)
     size = families.image_size(made, config.image_px)
     image_token = getattr(made, "image_token_id", None)
     token = made.image_token_index if image_token is None else image_token
     prompt = families.prompt(processor, int(token), views, size.side)
     images = processor.image_processor
     normal = bool(getattr(images, "do_normalize", True))
-    return pretrained.describe_model(config, folder, {
-        "architecture": {**json.loads(made.to_json_string()), "model_type": made.model_type},
+    return pretrained.describe_model(config, folder, made, {
         "before": prompt.before, "after": prompt.after, "side": size.side, "tokens": size.tokens,
         "mean": [float(v) for v in (images.image_mean if normal else (0, 0, 0))],
         "std": [float(v) for v in (images.image_std if normal else (1, 1, 1))],
         "vocabulary": pretrained.bare_tokenizer(folder).get_vocab_size(),
     })  # fmt: skip
-
-
-def _model(config: Config, folder: Path | None) -> torch.nn.Module:
-    """Return the model without its language head, with a folder's weights or uninitialised."""
-    from transformers import CONFIG_MAPPING, AutoModelForImageTextToText
-    from transformers.modeling_utils import no_init_weights
-
-    if folder is not None:
-        whole: Any = AutoModelForImageTextToText.from_pretrained(
-            folder, dtype=DTYPES[config.dtype], use_safetensors=True, attn_implementation="sdpa",
-            **LOCAL,
-        )  # fmt: skip
-        return whole.model
-    architecture = (config.description or {})["architecture"]
-    families.check(architecture["model_type"], "policy.json")
-    made = CONFIG_MAPPING[architecture["model_type"]].from_dict(copy.deepcopy(architecture))
-    with no_init_weights():
-        whole = AutoModelForImageTextToText.from_config(
-            made, attn_implementation="sdpa", trust_remote_code=False
-        )
-    return whole.model

@@ -29,7 +29,6 @@ class Policy(Protocol):
 
     def initial_state(self, batch: int) -> PolicyState:
         """Return the state of `batch` arms at the start of an episode: every tensor is zero."""
-        ...
 
     def act(
         self, obs: Observation, state: PolicyState, noise: Float32[Array, "b s k u"],
@@ -48,7 +47,6 @@ class Policy(Protocol):
         Raises:
             ValueError: the policy does not support the prefix.
         """
-        ...
 
 
 @runtime_checkable
@@ -58,29 +56,24 @@ class ArmPolicy(Policy, Protocol):
     @property
     def robot(self) -> RobotSpec:
         """The arm it was trained for."""
-        ...
 
     @property
     def n_action_steps(self) -> int:
         """Actions of a chunk that are executed before the next decision."""
-        ...
 
     @property
     def remembers(self) -> bool:
         """Whether a decision depends on earlier ones; decisions are then `n_action_steps` control
         steps apart.
         """
-        ...
 
     @property
     def noise_shape(self) -> tuple[int, int, int]:
         """Shape of one row of `noise`: (denoising steps + 1, chunk, channels)."""
-        ...
 
     @property
     def max_prefix_len(self) -> int:
         """Longest prefix that it was trained with, in actions; 0 for none."""
-        ...
 
 
 @runtime_checkable
@@ -91,17 +84,14 @@ class TrainablePolicy(Policy, Protocol):
         self, obs: Observation, state: PolicyState, noise: Float32[Array, "b s k u"]
     ) -> tuple[ActionChunk, DenoisingChain, PolicyState]:
         """Act with every transition sampled; also return the chain."""
-        ...
 
     def log_prob(
         self, obs: Observation, state: PolicyState, chain: DenoisingChain
     ) -> Float32[Array, "b steps"]:
         """Return the log-probability of each transition of `chain` under the current weights."""
-        ...
 
     def bc_loss(self, batch: Any, generator: Any) -> tuple[Array, Mapping[str, Array]]:
         """Return the behaviour-cloning loss of an `EpisodeBatch` and named diagnostics."""
-        ...
 
 
 @runtime_checkable
@@ -123,15 +113,12 @@ class Memory(Protocol):
     @property
     def vector_size(self) -> int:
         """Width m of the vector that `read` returns."""
-        ...
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of one row of each tensor by name; at least one axis."""
-        ...
 
     def initial(self, batch: int, device: Any) -> dict[str, Array]:
         """Return the state of `batch` rows at the start of an episode: zeros."""
-        ...
 
     def read(
         self, state: dict[str, Array], x: Float32[Array, "b n d"], now: Float32[Array, " b"]
@@ -143,7 +130,6 @@ class Memory(Protocol):
             x: Tokens of the present decision.
             now: Control steps since the episode began.
         """
-        ...
 
     def write(
         self, state: dict[str, Array], x: Float32[Array, "b n d"], now: Float32[Array, " b"],
@@ -152,7 +138,6 @@ class Memory(Protocol):
         """Return the state after a decision, in float32 also under autocast; rows with mask 0 keep
         their state.
         """
-        ...
 
     def read_episodes(
         self, x: Float32[Array, "b t n d"], now: Float32[Array, "b t"],
@@ -168,7 +153,6 @@ class Memory(Protocol):
             row: Episode of each of the m decisions.
             decision: Its index in the episode.
         """
-        ...
 
 
 @runtime_checkable
@@ -199,21 +183,18 @@ class Head(Protocol):
     @property
     def noise_shape(self) -> tuple[int, int, int]:
         """Shape of the noise of one row: (num_inference_steps + 1, k, u)."""
-        ...
 
     def clean(
         self, output: Float32[Array, "b k u"], latent: Float32[Array, "b k u"],
         t: Int64[Array, " b"],
     ) -> Float32[Array, "b k u"]:  # fmt: skip
         """Return the clean chunk that a network's output at timestep t stands for."""
-        ...
 
     def step(
         self, i: int, latent: Float32[Array, "b k u"], context: Any, stochastic: bool,
         prefix: Prefix | None = None,
     ) -> tuple[Float32[Array, "b k u"], float]:  # fmt: skip
         """Return mean and standard deviation of transition i, for sampling and likelihood."""
-        ...
 
     def sample(
         self,
@@ -223,23 +204,19 @@ class Head(Protocol):
         prefix: Prefix | None = None,
     ) -> tuple[Float32[Array, "b s k u"], Float32[Array, "b steps"]]:
         """Return the latents along the chain and the log-probability of each transition."""
-        ...
 
     def log_prob(
         self, context: Any, latents: Float32[Array, "b s k u"]
     ) -> Float32[Array, "b steps"]:
         """Return the log-probability of each transition of a stochastic chain."""
-        ...
 
     def draw(self, rows: int, generator: Any) -> Any:
         """Return the random numbers of the loss of some rows; `rows(first, count)` slices them."""
-        ...
 
     def loss(
         self, clean: Float32[Array, "b k u"], pad: Bool[Array, "b k"], context: Any, random: Any
     ) -> Float32[Array, " b"]:
         """Return the loss of each row; `random` is a generator or a result of `draw`."""
-        ...
 
 
 @runtime_checkable
@@ -262,7 +239,6 @@ class VecEnv(Protocol):
 
     def reset(self, seed: int) -> Observation:
         """Start episodes 0 to E-1."""
-        ...
 
     def begin(
         self, rows: Int64[Array, " n"], seed: Int64[Array, " n"], index: Int64[Array, " n"]
@@ -280,11 +256,9 @@ class VecEnv(Protocol):
         Raises:
             ValueError: a number is out of range.
         """
-        ...
 
     def step(self, action: Float32[Array, "e u"]) -> EnvStep:
         """Apply one action (position targets in physical units) for one control step."""
-        ...
 
     def step_chunk(
         self, actions: Float32[Array, "e h u"], use_expert: Bool[Array, " e"] | None = None,
@@ -306,11 +280,9 @@ class VecEnv(Protocol):
         Raises:
             ValueError: a shape is wrong or a value is not finite.
         """
-        ...
 
     def close(self) -> None:
         """Release processes and graphics; may be called twice."""
-        ...
 
 
 @runtime_checkable
@@ -325,12 +297,9 @@ class RewardModel(Protocol):
         self, frames: Frames, task: tuple[str, ...], example: Example | None = None
     ) -> Progress:
         """Predict the progress of every frame of B whole episodes under the instruction of each."""
-        ...
 
     def start(self, batch: int, example: Example | None = None, task: str = "") -> Any:
         """Return the initial state of `batch` streams, given a reference episode of `task`."""
-        ...
 
     def step(self, state: Any, frames: Frames, task: tuple[str, ...]) -> tuple[Progress, Any]:
         """Judge the next moment of each of B streams: F = B, `episode_index` 0 to B - 1."""
-        ...

@@ -30,21 +30,13 @@ def names(package: str) -> tuple[str, ...]:
 
 
 def check(package: Packages, name: str) -> str:
-    """Return `name` if it is a plug-in of `package`.
-
-    Raises:
-        ValueError: it is not; the message offers the nearest names.
-    """
+    """Return `name` if it is a plug-in of `package`; ValueError with the nearest names if not."""
     _home(package, name)
     return name
 
 
 def load(package: Packages, name: str) -> ModuleType:
-    """Import and return plug-in `name` of `package`.
-
-    Raises:
-        ValueError: no such plug-in; the message offers the nearest names.
-    """
+    """Import and return plug-in `name` of `package`; ValueError with the nearest names if none."""
     return importlib.import_module(f"{_home(package, name)}.{name}")
 
 

@@ -38,16 +38,10 @@ def decode_views(
     info: DatasetInfo, cameras: tuple[Camera, ...], choice: FrameChoice,
     image_hw: tuple[int, int], out: np.ndarray | None = None,
 ) -> np.ndarray:  # fmt: skip
-    """Return the selected frames of some cameras as u8 `f v h w 3` RGB.
+    """Return the selected frames of some cameras, in view order, as u8 `f v h w 3` RGB.
 
-    Images of another size are stretched to `image_hw` (area average).
-
-    Args:
-        info: The data set.
-        cameras: Cameras in view order.
-        choice: Selected frames.
-        image_hw: Height and width of the result.
-        out: Zeros of the result's shape to write into, if one array holds several sets.
+    Images of another size are stretched to `image_hw` (area average). `out` is an array of zeros of
+    the result's shape to write into, if one array holds several sets.
 
     Raises:
         ValueError: a file cannot be decoded or lacks a frame.

@@ -68,13 +68,8 @@ def feature_table(
     cameras: Mapping[str, tuple[int, int]], state: Sequence[str], action: Sequence[str],
     scalars: Mapping[str, str],
 ) -> dict[str, dict[str, Any]]:  # fmt: skip
-    """Return LeRobot's feature table of a data set with videos.
-
-    Args:
-        cameras: Height and width by name.
-        state: Channel names of the state.
-        action: Channel names of the action.
-        scalars: Further columns with one value per frame: dtype by name.
+    """Return LeRobot's feature table of a data set with videos: cameras with height and width,
+    channel names of state and action, and further columns with one value per frame by dtype.
     """
     videos = {
         f"observation.images.{name}": {

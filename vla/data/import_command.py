@@ -72,7 +72,7 @@ def import_dataset(config: ImportConfig) -> tuple[DatasetInfo, list[str]]:
     settings = _settings(config, source)
     parts = config.out.with_name(config.out.name + ".parts")
     if config.out.exists():
-        _check_same(config.out, config.out / RECORDING_FILE, "import", settings)
+        _check_same(config.out, config.out / RECORDING_FILE, settings)
         shutil.rmtree(parts, ignore_errors=True)
         return open_dataset(config.out), [f"{config.out}: was complete already"]
     parts.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ def import_dataset(config: ImportConfig) -> tuple[DatasetInfo, list[str]]:
         if _saved(parts):
             # Parts saved without this option are complete, so a later command may add it.
             same = {name: value for name, value in settings.items() if name != LEAVE_OUT}
-            _check_same(parts, parts / "import.json", "import", same)
+            _check_same(parts, parts / "import.json", same)
         if not config.leave_out_damaged:
             _delete_left_out(parts)
         files.write_text(parts / "import.json", json.dumps({"import": settings}, indent=1))
@@ -118,10 +118,10 @@ def open_source(config: ImportConfig) -> Source:
     if out.resolve() == path.resolve() or path.resolve() in out.resolve().parents:
         raise ValueError(f"{out}: lies in the source, which is never touched; choose another --out")
     if config.format:
-        name = registry.check(FORMATS, config.format)
-        if not registry.load(FORMATS, name).recognizes(path):
-            raise ValueError(f"{path}: is not of format {name!r}; leave --format out")
-        return registry.load(FORMATS, name).open_source(path, config)
+        importer = registry.load(FORMATS, config.format)
+        if not importer.recognizes(path):
+            raise ValueError(f"{path}: is not of format {config.format!r}; leave --format out")
+        return importer.open_source(path, config)
     for name in registry.names(FORMATS):
         importer = registry.load(FORMATS, name)
         if importer.recognizes(path):
@@ -147,10 +147,10 @@ def _settings(config: ImportConfig, source: Source) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _check_same(place: Path, file: Path, key: str, settings: Mapping[str, Any]) -> None:
+def _check_same(place: Path, file: Path, settings: Mapping[str, Any]) -> None:
     """Raise ValueError unless `file` holds these settings."""
     try:
-        stored = json.loads(file.read_text())[key]
+        stored = json.loads(file.read_text())["import"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{place}: exists and was not written by vla data import; choose another --out"
@@ -164,10 +164,8 @@ def _check_same(place: Path, file: Path, key: str, settings: Mapping[str, Any]) 
 
 
 def _claim(lock: TextIO, out: Path) -> None:
-    try:
-        fcntl.flock(
-            lock, fcntl.LOCK_EX | fcntl.LOCK_NB
-        )  # released by the system if this process is killed
+    try:  # the system releases the lock if this process is killed
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise ValueError(f"{out}: another process is importing it; wait, or stop it") from error
 
@@ -194,7 +192,8 @@ def _read_and_join(
             complete = [part for part in read if not part.left_out]
             if not complete:
                 raise ValueError(f"{config.source}: every episode is damaged: {read[0].left_out}")
-            recording = {"import": settings, "episodes": _episode_names(source, read)}
+            names = [n for n, part in zip(source.names, read, strict=True) if not part.left_out]
+            recording = {"import": settings, "episodes": names}
             line = shown.add_task("joining", total=len(complete))
             join(
                 [p.folder for p in complete], config.out, source, recording,
@@ -203,11 +202,6 @@ def _read_and_join(
     except KeyboardInterrupt:
         raise Interrupted(f"{_saved(parts)} of {count} episodes are saved in {parts}") from None
     return [*source.notes, *_notes(read)]
-
-
-def _episode_names(source: Source, parts: Sequence[Part]) -> list[str]:
-    """Return the source's names of the imported episodes."""
-    return [name for name, part in zip(source.names, parts, strict=True) if not part.left_out]
 
 
 def _notes(parts: Sequence[Part]) -> list[str]:

@@ -90,11 +90,7 @@ def read_part(folder: Path) -> Part:
 
 
 def write_part(source: Source, number: int, folder: Path, leave_out: bool) -> None:
-    """Read an episode and write its part.
-
-    Raises:
-        ValueError: the episode is damaged, and `leave_out` is False.
-    """
+    """Read an episode and write its part; ValueError if it is damaged and not left out."""
     temporary = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
@@ -218,10 +214,8 @@ def _frames(path: Path) -> Iterator[Any]:
 
 
 def _at_times(path: Path, times: np.ndarray, fps: int) -> Iterator[np.ndarray]:
-    """Yield the image nearest to each time; the frames of a video are in time order.
-
-    Raises:
-        ValueError: a time has no image within half a frame.
+    """Yield the image nearest to each time of frames in time order, or raise ValueError if a time
+    has none within half a frame.
     """
     frames = ((float(frame.pts * frame.time_base), frame) for frame in _frames(path))
     now: tuple[float, Any] | None = next(frames, None)

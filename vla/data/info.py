@@ -1,6 +1,5 @@
 """Description of a LeRobotDataset v3 as plain data; `vla.data.reader` creates it."""
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,10 +94,6 @@ class DatasetInfo:
                 return camera
         names = ", ".join(c.name for c in self.cameras)
         raise ValueError(f"{self.path}: no camera {name!r}; it has {names}; name one of those")
-
-    def moved_to(self, path: Path) -> "DatasetInfo":
-        """Return the same description of a data set that was renamed to `path`."""
-        return dataclasses.replace(self, path=path)
 
 
 @dataclass(frozen=True, kw_only=True)

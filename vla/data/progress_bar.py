@@ -1,7 +1,8 @@
 """Progress bar of long operations on data sets, and their response to SIGTERM."""
 
+import contextlib
 import signal
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
@@ -33,16 +34,14 @@ class Rate(ProgressColumn):
         return Text(f"{task.speed:.1f}/s" if task.speed else "starting")
 
 
-class sigterm_as_interrupt:  # noqa: N801  used as `with sigterm_as_interrupt():`
-    """Context manager in which SIGTERM raises KeyboardInterrupt, as Ctrl-C does."""
-
-    def __enter__(self) -> None:
-        self._before: Callable[..., Any] | int | None = None
-        try:
-            self._before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-        except ValueError:  # signals arrive in the main thread only
-            self._before = None
-
-    def __exit__(self, *error: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGTERM, self._before)
+@contextlib.contextmanager
+def sigterm_as_interrupt() -> Iterator[None]:
+    """Let SIGTERM raise KeyboardInterrupt, as Ctrl-C does."""
+    before: Any = None
+    with contextlib.suppress(ValueError):  # signals arrive in the main thread only
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)

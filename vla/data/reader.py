@@ -145,7 +145,7 @@ def _check_features(path: Path, features: dict[str, Any]) -> None:
 
 
 def _cameras(path: Path, features: dict[str, Any]) -> tuple[Camera, ...]:
-    found = []
+    cameras = []
     for key, feature in features.items():
         if feature["dtype"] not in ("video", "image"):
             continue
@@ -155,7 +155,7 @@ def _cameras(path: Path, features: dict[str, Any]) -> tuple[Camera, ...]:
         else:
             height, width = sorted(feature["shape"])[-2:]
         name = key.removeprefix("observation.").removeprefix("images.")
-        found.append(
+        cameras.append(
             Camera(
                 name=name,
                 key=key,
@@ -164,12 +164,12 @@ def _cameras(path: Path, features: dict[str, Any]) -> tuple[Camera, ...]:
                 video=feature["dtype"] == "video",
             )
         )
-    if not found:
+    if not cameras:
         raise ValueError(
             f"{path}: has no camera (no column of dtype video or image, only "
             f"{', '.join(features)}); record it with at least one, named observation.images.NAME"
         )
-    return tuple(found)
+    return tuple(cameras)
 
 
 def _names(features: dict[str, Any], key: str) -> tuple[str, ...]:

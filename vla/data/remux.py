@@ -53,11 +53,7 @@ class Track:
 
 
 def read_track(path: Path) -> Track:
-    """Read the packet information of a video without decoding it.
-
-    Raises:
-        ValueError: the file is missing or no video.
-    """
+    """Read the packet information of a video; ValueError if it is missing or no video."""
     try:
         with av.open(str(path)) as container:
             if not container.streams.video:

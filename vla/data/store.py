@@ -31,8 +31,6 @@ class Statistics:
     max: np.ndarray
     mean: np.ndarray
     std: np.ndarray
-    q01: np.ndarray
-    q99: np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -116,22 +114,13 @@ class EpisodeStore:
         end = self.step_offsets[episode + 1][..., None]
         return self.actions[np.minimum(wanted, end - 1)], wanted >= end
 
-    def state_statistics(self) -> Statistics:
-        """Return statistics of the state over every step."""
-        return statistics(self.states)
-
-    def action_statistics(self) -> Statistics:
-        """Return statistics of the action over every step."""
-        return statistics(self.actions)
-
 
 def statistics(values: np.ndarray) -> Statistics:
     """Return per-channel statistics of values `n d`."""
-    q01, q99 = np.quantile(values, (0.01, 0.99), axis=0).astype(np.float32)
     return Statistics(
         min=values.min(axis=0), max=values.max(axis=0),
         mean=values.mean(axis=0, dtype=np.float64).astype(np.float32),
-        std=values.std(axis=0, dtype=np.float64).astype(np.float32), q01=q01, q99=q99,
+        std=values.std(axis=0, dtype=np.float64).astype(np.float32),
     )  # fmt: skip
 
 

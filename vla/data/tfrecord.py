@@ -42,11 +42,7 @@ def record_offsets(path: Path) -> list[int]:
 
 
 def read_record(path: Path, at: int) -> bytes:
-    """Return the data of the record that begins at a byte.
-
-    Raises:
-        ValueError: it is damaged.
-    """
+    """Return the data of the record that begins at a byte; ValueError if it is damaged."""
     with path.open("rb") as file:
         file.seek(at)
         length = _length(file.read(_HEADER.size), path, at)

@@ -35,18 +35,11 @@ class VideoWriter:
         """Bytes of encoded frames so far."""
 
     def write(self, frames: Iterable[np.ndarray], length: int, name: str) -> FeatureStats:
-        """Append one episode; no other episode affects its pixels.
-
-        Args:
-            frames: RGB u8 `h w 3` each, of the size of the video.
-            length: Expected number of frames.
-            name: Name of episode and camera in messages.
-
-        Returns:
-            The statistics of the images.
+        """Append one episode of `length` frames RGB u8 `h w 3` of the video's size, and return the
+        statistics of its images; no other episode affects its pixels.
 
         Raises:
-            ValueError: an image has another size, or there are more or fewer than `length`.
+            ValueError: an image has another size, or there are more or fewer; names `name`.
         """
         sample, count = [], 0
         for pixels in frames:

@@ -4,6 +4,7 @@
 episodes, that are merged without decoding (`training.data.demos`).
 """
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -52,14 +53,10 @@ class DatasetWriter:
         self, path: Path, *, robot: str | None, fps: int, features: Mapping[str, dict[str, Any]],
         recording: Mapping[str, Any],
     ) -> None:  # fmt: skip
-        """Prepare a data set.
+        """Prepare a data set at `path`, which must not exist.
 
-        Args:
-            path: Directory to create; it must not exist.
-            robot: LeRobot's robot type.
-            fps: Frames per second.
-            features: LeRobot's feature table, without the standard columns.
-            recording: Settings of the recording, JSON types; stored as `meta/recording.json`.
+        `features` is LeRobot's feature table without the standard columns; `recording`, JSON types,
+        is stored as `meta/recording.json`.
         """
         self._path, self._root = path, files.temporary_of(path)
         self._robot, self._fps, self._recording = robot, fps, recording
@@ -94,7 +91,7 @@ class DatasetWriter:
                 self._write_meta()
                 info = check_complete(self._root, self._episodes)
                 files.publish(self._root, self._path)
-                self.info = info.moved_to(self._path)
+                self.info = dataclasses.replace(info, path=self._path)
         finally:
             shutil.rmtree(self._root, ignore_errors=True)
 
@@ -314,16 +311,10 @@ def dataset_features(robot: RobotSpec) -> dict[str, dict[str, Any]]:
 def write_shard(
     path: Path, robot: RobotSpec, episodes: Iterable[Episode], recording: Mapping[str, Any]
 ) -> int:
-    """Write episodes as one LeRobotDataset at `path`, which appears only once it is complete.
+    """Write episodes, at least one, as one LeRobotDataset at `path`; return their number.
 
-    Args:
-        path: Directory to create; it must not exist.
-        robot: Names, cameras and control rate.
-        episodes: At least one, in order.
-        recording: JSON-able description, stored as `meta/recording.json`.
-
-    Returns:
-        Number of episodes written.
+    The directory must not exist, and appears only once it is complete. `recording`, JSON types, is
+    stored as `meta/recording.json`.
 
     Raises:
         ValueError: `robot.control_hz` is not a whole number, or an episode has another shape.

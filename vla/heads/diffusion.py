@@ -9,37 +9,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from vla.contracts.config import PluginConfig
 from vla.nn import diffusion
-from vla.nn.denoising_head import DenoisingHead
+from vla.nn.denoising_head import DenoisingHead, DenoisingHeadConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(PluginConfig):
+class Config(DenoisingHeadConfig):
     """Settings of the diffusion head."""
 
-    denoiser: Literal["mlp", "transformer"] = "mlp"
-    """Residual MLP (small preset) or diffusion transformer (large presets)."""
-    width: int = 256
-    """Width of the denoiser."""
-    depth: int = 3
-    """Blocks of the denoiser."""
-    num_train_timesteps: int = 100
-    """Noise levels in training."""
-    num_inference_steps: int = 6
-    """Denoising steps when acting."""
     prediction_type: Literal["sample", "epsilon"] = "sample"
     """What the network predicts: the clean chunk, or the noise."""
-    num_noise_samples: int = 4
-    """Noise draws per encoded decision in training: vision costs more than the denoiser."""
-    ft_denoising_steps: int = 0
-    """Last denoising steps that have a separate network; 0 for one network."""
-    max_prefix_len: int = 0
-    """Longest prefix in training, in actions (real-time chunking); 0 for none."""
-    min_sampling_denoising_std: float = 0.05
-    """Least standard deviation of a stochastic transition, in normalised action units."""
-    clip_sample_range: float = 1.5
-    """Bound on predicted clean actions, in normalised units (the data lie in [-1, 1])."""
 
     def build(self, chunk: int, actions: int, sizes: tuple[int, int, int]) -> "DiffusionHead":
         """Return a head for chunks of `chunk` x `actions`; sizes: pooled, token, memory widths."""

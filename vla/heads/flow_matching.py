@@ -11,39 +11,20 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from vla.contracts.config import PluginConfig
 from vla.nn import flow
-from vla.nn.denoising_head import DenoisingHead
+from vla.nn.denoising_head import DenoisingHead, DenoisingHeadConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(PluginConfig):
+class Config(DenoisingHeadConfig):
     """Settings of the flow-matching head."""
 
-    denoiser: Literal["mlp", "transformer"] = "mlp"
-    """Residual MLP (small preset) or diffusion transformer (large presets)."""
-    width: int = 256
-    """Width of the denoiser."""
-    depth: int = 3
-    """Blocks of the denoiser."""
     num_train_timesteps: int = 1000
     """Levels of the grid on which times lie."""
-    num_inference_steps: int = 6
-    """Euler steps when acting."""
     prediction_type: Literal["velocity", "sample"] = "velocity"
     """What the network predicts: noise less clean chunk, or the clean chunk."""
-    num_noise_samples: int = 4
-    """Noise draws per encoded decision in training: vision costs more than the denoiser."""
-    ft_denoising_steps: int = 0
-    """Last steps that have a separate network; 0 for one network."""
-    max_prefix_len: int = 0
-    """Longest prefix in training, in actions (real-time chunking); 0 for none."""
     noise_level: float = 0.5
     """Strength of the noise of a stochastic chain (a of Flow-GRPO)."""
-    min_sampling_denoising_std: float = 0.05
-    """Least standard deviation of a stochastic transition, in normalised action units."""
-    clip_sample_range: float = 1.5
-    """Bound on predicted clean actions, in normalised units (the data lie in [-1, 1])."""
 
     def build(self, chunk: int, actions: int, sizes: tuple[int, int, int]) -> "FlowMatchingHead":
         """Return a head for chunks of `chunk` x `actions`; sizes: pooled, token, memory widths."""
@@ -95,10 +76,6 @@ class FlowMatchingHead(DenoisingHead):
         self, i: int, latent: Tensor, clean: Tensor, stochastic: bool
     ) -> tuple[Tensor, float]:
         """Return mean and standard deviation of transition i: Euler's step, or the SDE's."""
-        noise, floor = (
-            (self.config.noise_level, self.config.min_sampling_denoising_std)
-            if stochastic
-            else (0.0, 0.0)
-        )
-        time, time_next = self.chain.times[i], self.chain.times_next[i]
+        c, time, time_next = self.config, self.chain.times[i], self.chain.times_next[i]
+        noise, floor = (c.noise_level, c.min_sampling_denoising_std) if stochastic else (0.0, 0.0)
         return flow.transition(latent, clean, time, time_next, noise, floor)

@@ -5,7 +5,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from vla.hub.facts import Facts, Result, named, settings
+from vla.contracts.config import title
+from vla.hub.facts import Facts, Result, settings
 
 VERBS = {"distill": "vla train distill", "bc": "vla train"}
 ONLINE_RL = "vla train rl"
@@ -18,7 +19,7 @@ def choose_license(facts: Facts, requested: str | None) -> str:
     """Return the license of the weights: `requested`, or that of the pretrained weights.
 
     Raises:
-        ValueError: neither is known, or the name has not the form of the Hub.
+        ValueError: neither is known, or the name is not one of the Hub.
     """
     name = requested or facts.origin["pretrained"].get("licence")
     if not name:
@@ -35,13 +36,8 @@ def choose_license(facts: Facts, requested: str | None) -> str:
 
 
 def write(facts: Facts, *, name: str, license_name: str, datasets: tuple[str, ...] = ()) -> str:
-    """Return the card.
-
-    Args:
-        facts: Facts of the run.
-        name: The model's name on the Hub, "" if it is not known yet.
-        license_name: Name of the license, as `choose_license` returns it.
-        datasets: Names on the Hub of the training data.
+    """Return the card of a run; `name` is the model's on the Hub, "" if it is not known yet, and
+    `datasets` the names of the training data there.
     """
     from huggingface_hub import EvalResult, ModelCardData
 
@@ -50,7 +46,7 @@ def write(facts: Facts, *, name: str, license_name: str, datasets: tuple[str, ..
     results = [
         EvalResult(
             task_type="robotics", task_name="robot control in simulation",
-            dataset_type=named(r.task), dataset_name=named(r.task), dataset_split=f"seed {r.seed}",
+            dataset_type=title(r.task), dataset_name=title(r.task), dataset_split=f"seed {r.seed}",
             dataset_args={k: v for k, v in r.task.items() if k != "type"},
             metric_type="success_rate", metric_name="success rate", metric_value=round(r.rate, 6),
             metric_args={"episodes": r.episodes, "interval_95": [round(x, 6) for x in r.interval]},
@@ -72,9 +68,9 @@ def write(facts: Facts, *, name: str, license_name: str, datasets: tuple[str, ..
 
 def _tags(facts: Facts) -> list[str]:
     policy = facts.policy
-    parts = [f"{part}-{named(policy[part])}" for part in PARTS if part in policy]
+    parts = [f"{part}-{title(policy[part])}" for part in PARTS if part in policy]
     return ["robotics", "vision-language-action", "mneme-vla", facts.robot["name"],
-            *(parts or [f"policy-{named(policy)}"])]  # fmt: skip
+            *(parts or [f"policy-{title(policy)}"])]  # fmt: skip
 
 
 def _what(facts: Facts) -> str:
@@ -82,8 +78,8 @@ def _what(facts: Facts) -> str:
     rows = [
         ("robot", f"{facts.robot['name']}, {facts.robot['control_hz']:g} control steps per second"),
         ("parameters", f"{facts.parameters:,}"),
-        ("policy", f"`{named(policy)}`"),
-        *((part, f"`{named(policy[part])}`: {settings(policy[part])}")
+        ("policy", f"`{title(policy)}`"),
+        *((part, f"`{title(policy[part])}`: {settings(policy[part])}")
           for part in PARTS if part in policy),
         ("actions", f"{policy['chunk_size']} per chunk, {policy['n_action_steps']} executed"),
         ("cameras", ", ".join(policy["cameras"])),
@@ -99,7 +95,7 @@ def _tasks(facts: Facts) -> str:
     instructions = "\n".join(f"- {text}" for text in facts.origin["instructions"])
     task = facts.origin["task"]
     return (
-        f"## Task\n\n`{named(task)}` ({settings(task)}). Training instructions:\n\n{instructions}"
+        f"## Task\n\n`{title(task)}` ({settings(task)}). Training instructions:\n\n{instructions}"
     )
 
 
@@ -134,7 +130,7 @@ def _results(facts: Facts) -> str:
 def _row(r: Result) -> tuple[str, ...]:
     low, high = r.interval
     return (
-        f"`{named(r.task)}`", settings(r.task), str(r.episodes), str(r.seed), f"{r.rate:.1%}",
+        f"`{title(r.task)}`", settings(r.task), str(r.episodes), str(r.seed), f"{r.rate:.1%}",
         f"{low:.1%} to {high:.1%}",
     )  # fmt: skip
 

@@ -17,15 +17,11 @@ TRAINER = ("trainer.json", "trainer.safetensors")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CardArgs:
-    """Write the model card of a run."""
+class RunArgs:
+    """A run and what its model card says of it."""
 
     run: Annotated[Path, tyro.conf.Positional]
     """Run of `vla train`, `vla train rl` or `vla train distill`, or a checkpoint in it."""
-    out: Path = Path("README.md")
-    """File to write; must not exist."""
-    name: str = ""
-    """Name on the Hub, OWNER/NAME, for the commands in the card."""
     license: str | None = None
     """License of the weights, as the Hub names it; by default that of the pretrained weights."""
     dataset: Path | None = None
@@ -35,11 +31,19 @@ class CardArgs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PushArgs:
+class CardArgs(RunArgs):
+    """Write the model card of a run."""
+
+    out: Path = Path("README.md")
+    """File to write; must not exist."""
+    name: str = ""
+    """Name on the Hub, OWNER/NAME, for the commands in the card."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushArgs(RunArgs):
     """Upload a policy and its card."""
 
-    run: Annotated[Path, tyro.conf.Positional]
-    """Run of `vla train`, `vla train rl` or `vla train distill`, or a checkpoint in it."""
     name: Annotated[str, tyro.conf.Positional]
     """OWNER/NAME; created if there is no such model."""
     private: bool = False
@@ -50,12 +54,6 @@ class PushArgs:
     """Upload without asking for confirmation."""
     trainer: bool = False
     """Upload the trainer state too, which is needed to resume training."""
-    license: str | None = None
-    """License of the weights, as the Hub names it; by default that of the pretrained weights."""
-    dataset: Path | None = None
-    """Training data set; by default data-RUN next to the run, if it exists."""
-    datasets: tuple[str, ...] = ()
-    """Names of the training data on the Hub."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +73,7 @@ def write_card(argv: list[str]) -> int:
         ValueError: there is no run, it is damaged, or the license is unknown.
     """
     args = arguments.read(CardArgs, argv, "vla hub card")
-    if args.out.exists():
-        raise ValueError(f"{args.out} exists; choose another --out, or delete it")
+    _check_free(args.out)
     if args.name:
         hub_name.check(args.name)
     text = _card(args, facts.read(args.run, args.dataset))
@@ -129,7 +126,7 @@ def pull(argv: list[str]) -> int:
         commit = remote.pull(name, checkpoint.FILES, download, revision=revision)
         policy, _ = checkpoint.load(download)
         _check_free(out)  # never delete what appeared in the meantime
-        checkpoint.flush(download)
+        files.flush(download)
         download.rename(out)
     finally:
         shutil.rmtree(download, ignore_errors=True)

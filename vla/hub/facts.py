@@ -11,7 +11,6 @@ from typing import Any
 
 from vla import checkpoint
 from vla.contracts import config as configs
-from vla.contracts.config import title
 
 PRIVATE = ("wandb_project",)
 """Settings that are not published."""
@@ -76,11 +75,8 @@ class Facts:
 
 
 def read(run: Path, data: Path | None = None) -> Facts:
-    """Read a run, or a checkpoint's folder.
-
-    Args:
-        run: Run of `vla train`, `vla train rl` or `vla train distill`, or a checkpoint in it.
-        data: The training data set; by default data-RUN next to the run, if it exists.
+    """Read a run, or a checkpoint in it; the data set is by default data-RUN next to the run, if it
+    exists.
 
     Raises:
         ValueError: there is no checkpoint, or a file is damaged.
@@ -102,11 +98,7 @@ def read(run: Path, data: Path | None = None) -> Facts:
 
 
 def describe(path: Path) -> Data:
-    """Return the facts of a data set.
-
-    Raises:
-        ValueError: it is damaged.
-    """
+    """Return the facts of a data set; ValueError if it is damaged."""
     from vla.data.reader import open_dataset  # tables of a data set: not for `vla hub pull`
 
     info = open_dataset(path)
@@ -114,8 +106,7 @@ def describe(path: Path) -> Data:
     for file in sorted([*path.glob("data/*/*.parquet"), *path.glob("meta/**/*.parquet")]):
         digest.update(str(file.relative_to(path)).encode() + b"\0")
         with file.open("rb") as opened:
-            while chunk := opened.read(2**20):
-                digest.update(chunk)
+            hashlib.file_digest(opened, lambda: digest)
     return Data(
         name=path.resolve().name, episodes=info.num_episodes, frames=info.num_frames,
         fps=info.fps, sha256=digest.hexdigest(),
@@ -182,8 +173,3 @@ def settings(value: dict[str, Any]) -> str:
     """Return a plug-in's configuration (JSON) without its name, in one line."""
     fields = {k: v for k, v in value.items() if k not in ("type", "name")}
     return ", ".join(f"{k} {json.dumps(v)}" for k, v in fields.items())
-
-
-def named(value: dict[str, Any]) -> str:
-    """Return the name of a task or part."""
-    return title(value)

@@ -85,23 +85,18 @@ class Bank(StateMemory):
         peak = torch.where(filled, values, torch.full_like(values, -1e4)).amax((1, 2))
         vector = torch.cat([torch.maximum(peak, self.peak_empty), attended.mean(1)], 1)
         share = torch.sigmoid(self.gate(torch.cat([x, attended], 2)))
-        return Retrieved(
-            tokens=share * x + (1 - share) * attended, vector=self._standardized(vector)
-        )
-
-    def _standardized(self, vector: Tensor) -> Tensor:
-        peak, attended = self.standardize(vector).chunk(2, 1)
-        return torch.cat([peak, self.attended_share * attended], 1)
+        tokens = share * x + (1 - share) * attended
+        peak, mean = self.standardize(vector).chunk(2, 1)
+        return Retrieved(tokens=tokens, vector=torch.cat([peak, self.attended_share * mean], 1))
 
     def write(
         self, state: dict[str, Tensor], x: Tensor, now: Tensor, mask: Tensor
     ) -> dict[str, Tensor]:
         """Store tokens x f32 [b, n, d] where mask f32 [b] is 1; in FP32, whatever the dtype."""
-        fifo = self.config.eviction == "fifo"
         with torch.autocast(x.device.type, enabled=False):
             slots, _ = bank_ops.write(
                 _slots(state), x.float(), now.float(), mask.float(), recent=self.config.recent,
-                fifo=fifo,
+                fifo=self.config.eviction == "fifo",
             )  # fmt: skip
         return {"slot_tokens": slots.tokens, "slot_time": slots.time, "slot_count": slots.count}
 

@@ -12,7 +12,10 @@ from vla.nn.text import train_tokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class BackboneConfig(PluginConfig):
-    """Base of the settings of backbones; they add `build`."""
+    """Base of the settings of backbones; they add `build(views, proprio, vocabulary, memory)`: the
+    numbers of cameras, of channels of proprioception and of token ids (id 0 pads), and the width of
+    the retrieved vector.
+    """
 
     def tokenizer(self, instructions: Iterable[str]) -> Tokenizer:
         """Return the tokenizer of a new policy with this backbone."""

@@ -91,11 +91,8 @@ def merge(values: Tensor, pair: Tensor, left_share: Tensor, right_share: Tensor)
     index = torch.arange(left.shape[1], device=values.device)[None]
     before = (index < pair[:, None]).view(*index.expand(len(pair), -1).shape, *trailing)
     at = (index == pair[:, None]).view(before.shape)
-    shares = (
-        left_share.view(*left_share.shape, *trailing),
-        right_share.view(*right_share.shape, *trailing),
-    )
-    return torch.where(before, left, torch.where(at, shares[0] * left + shares[1] * right, right))
+    a, b = (share.view(*share.shape, *trailing) for share in (left_share, right_share))
+    return torch.where(before, left, torch.where(at, a * left + b * right, right))
 
 
 def write(

@@ -28,19 +28,16 @@ class Cacheable(Protocol):
     @property
     def frozen(self) -> bool:
         """Whether the part is frozen: the same class may also be fine-tuned as a whole."""
-        ...
 
     def frozen_features(self, images: Tensor, token_ids: Tensor) -> dict[str, Tensor]:
         """Return the frozen part's features of images u8 [b, v, h, w, 3] and token_ids i64 [b, w],
         by name, b rows each of a fixed shape.
         """
-        ...
 
     def encode_from(
         self, features: dict[str, Tensor], proprio: Tensor, token_ids: Tensor
     ) -> Encoded:
         """Return the encoding of an observation from its frozen features."""
-        ...
 
 
 class Retrieved(NamedTuple):

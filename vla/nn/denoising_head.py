@@ -7,18 +7,45 @@ log-probability both call `step -> mean, std`.
 
 import copy
 from abc import abstractmethod
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from vla.contracts.config import PluginConfig
 from vla.contracts.types import Prefix
 from vla.nn import denoisers, diffusion
 from vla.nn.context import Context
 
 KINDS = {"mlp": denoisers.MlpDenoiser, "transformer": denoisers.TransformerDenoiser}
 """Networks by their name in a configuration."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenoisingHeadConfig(PluginConfig):
+    """Settings shared by denoising heads; they add `prediction_type` and `build`."""
+
+    denoiser: Literal["mlp", "transformer"] = "mlp"
+    """Residual MLP (small preset) or diffusion transformer (large presets)."""
+    width: int = 256
+    """Width of the denoiser."""
+    depth: int = 3
+    """Blocks of the denoiser."""
+    num_train_timesteps: int = 100
+    """Noise levels in training."""
+    num_inference_steps: int = 6
+    """Denoising steps when acting."""
+    num_noise_samples: int = 4
+    """Noise draws per encoded decision in training: vision costs more than the denoiser."""
+    ft_denoising_steps: int = 0
+    """Last denoising steps that have a separate network; 0 for one network."""
+    max_prefix_len: int = 0
+    """Longest prefix in training, in actions (real-time chunking); 0 for none."""
+    min_sampling_denoising_std: float = 0.05
+    """Least standard deviation of a stochastic transition, in normalised action units."""
+    clip_sample_range: float = 1.5
+    """Bound on predicted clean actions, in normalised units (the data lie in [-1, 1])."""
 
 
 class LossNoise(NamedTuple):
@@ -42,8 +69,7 @@ class DenoisingHead(nn.Module):
     """Samples, scores and trains chunks f32 [b, k, u] in normalised units.
 
     Args:
-        config: The head's: denoiser, width, depth, num_noise_samples, num_inference_steps,
-            ft_denoising_steps, max_prefix_len.
+        config: A `DenoisingHeadConfig` of the head.
         chunk: k.
         actions: u.
         sizes: Pooled, token and memory width of the context.

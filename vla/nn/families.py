@@ -42,12 +42,6 @@ class ImageSize(NamedTuple):
     """Vision tokens along a side."""
 
 
-def check(kind: str, where: object) -> None:
-    """Raise ValueError unless a family of models is supported."""
-    if kind not in FAMILIES:
-        raise ValueError(f"{where}: is a {kind}, expected one of {', '.join(FAMILIES)}")
-
-
 def image_size(config: Any, image_px: int) -> ImageSize:
     """Return the size of a model's images; about `image_px` if it takes any size."""
     vision, kind = config.vision_config, config.model_type
@@ -146,13 +140,8 @@ class VlmEncoder(nn.Module):
     """A vision-language model without language head: images and token ids to hidden states."""
 
     def __init__(self, model: nn.Module, prompt: Prompt, size: ImageSize, layers: int) -> None:
-        """Wrap a model.
-
-        Args:
-            model: Model of transformers, without its language head.
-            prompt: Token ids around images and instruction.
-            size: Size of its images.
-            layers: Layers of its language model to keep; 0 for all.
+        """Wrap a model of transformers without its language head; `layers` of its language model
+        are kept, 0 for all.
 
         Raises:
             ValueError: it has fewer layers.

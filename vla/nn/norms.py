@@ -10,11 +10,11 @@ from torch.distributed.nn.functional import all_reduce
 class Standardize(nn.BatchNorm1d):
     """`BatchNorm1d` without learned scale, whose batch is that of a whole group of processes.
 
-    PyTorch's own SyncBatchNorm knows no CPU. A batch of a single row has no deviation of its own:
-    it is standardised by the running statistics and leaves them alone.
+    PyTorch's SyncBatchNorm does not support the CPU. A batch of one row has no deviation: it is
+    standardised by the running statistics and does not change them.
 
-    Sums are in float64: where rows hardly differ, what is left of them after the mean is taken off,
-    and its gradient, would be rounding in float32, and how a batch is shared out would decide it.
+    Sums are in float64: where rows hardly differ, their difference from the mean and its gradient
+    would be rounding errors in float32, which depend on how a batch is shared out.
     """
 
     group: Any = None
@@ -44,8 +44,8 @@ class Standardize(nn.BatchNorm1d):
         """Return the sum over processes; gradients are summed as well."""
         if self.group is None:
             return x
-        found: Tensor = all_reduce(x, group=self.group)
-        return found
+        total: Tensor = all_reduce(x, group=self.group)
+        return total
 
     @torch.no_grad()
     def _remember(self, mean: Tensor, variance: Tensor) -> None:

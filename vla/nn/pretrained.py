@@ -5,12 +5,13 @@ weights are stored in checkpoints if they are few; otherwise the checkpoint name
 hash and reads them from there: a checkpoint never causes a download.
 """
 
+import copy
 import hashlib
 import importlib.util
 import json
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -23,7 +24,7 @@ from vla.contracts.config import validate_min
 from vla.nn.backbone import BackboneConfig
 from vla.nn.context import Context, Encoded, Retrieved
 from vla.nn.token_pooling import Pool, Squeeze, resized
-from vla.nn.vlm import DTYPES, HUB, locate
+from vla.nn.vlm import DTYPES, HUB, LOCAL, first_line, locate
 
 T = TypeVar("T")
 MIB = 2**20
@@ -89,10 +90,7 @@ class PretrainedConfig(BackboneConfig):
         return {} if self.description is None else self.description["source"]
 
     def folder(self, *, download: bool = True) -> Path:
-        """Return the model's folder.
-
-        Args:
-            download: As in `vla.nn.vlm.locate`.
+        """Return the model's folder; `download` as in `vla.nn.vlm.locate`.
 
         Raises:
             ValueError: no model is named, or it is not there.
@@ -117,12 +115,27 @@ class PretrainedConfig(BackboneConfig):
                     "pip install -e '.[train]'"
                 )
         folder = self.folder()
-        kind = model_type(folder)
-        if kind not in self.families:
-            raise ValueError(f"{folder}: is a {kind}, expected one of {', '.join(self.families)}")
+        self.check_family(model_type(folder), folder)
         if not any(folder.glob("*.safetensors")):
             raise ValueError(f"{folder}: has no weights (no *.safetensors); copy the model whole")
         self.tokenizer(())
+
+    def check_family(self, kind: str, where: object) -> None:
+        """Raise ValueError unless a model type is supported."""
+        if kind not in self.families:
+            raise ValueError(f"{where}: is a {kind}, expected one of {', '.join(self.families)}")
+
+    def described(self, read: Callable[[Path], dict[str, Any]]) -> tuple[Any, Path | None]:
+        """Return the settings with the model's description, which `read` returns for a folder, and
+        the folder of its weights: None if a checkpoint holds them.
+
+        Raises:
+            ValueError: the model is missing, damaged or of an unsupported family.
+        """
+        if self.description is not None:
+            return self, weights_folder(self)
+        folder = self.folder()
+        return replace(self, description=read(folder)), folder
 
     def tokenizer(self, instructions: Iterable[str]) -> Tokenizer:
         """Return the model's tokenizer, without its special tokens around a text."""
@@ -136,11 +149,17 @@ class PretrainedBackbone(nn.Module):
     """
 
     net: nn.Module
+    mean: Tensor
+    std: Tensor
     hidden: frozenset[str] = frozenset()
 
     def __init__(self, config: PretrainedConfig, views: int) -> None:
         super().__init__()
         self.config, self.views = config, views
+        self.description: dict[str, Any] = config.description or {}
+        for name in ("mean", "std"):
+            value = torch.tensor(self.description[name]).view(3, 1, 1)
+            self.register_buffer(name, value, persistent=False)
 
     def add_trainable_layers(
         self, width: int, last: int, side: int, proprio: int, memory: int
@@ -152,7 +171,7 @@ class PretrainedBackbone(nn.Module):
             width: Width of a vision token.
             last: Width of the last language position.
             side: Vision tokens along a side of an image.
-            proprio: Numbers of proprioception.
+            proprio: Channels of proprioception.
             memory: Width of the retrieved vector.
         """
         c = self.config
@@ -162,7 +181,7 @@ class PretrainedBackbone(nn.Module):
         self.think = nn.Sequential(nn.LayerNorm(last), nn.Linear(last, c.token_width))
         tokens, narrow = c.token_shape
         self.pool = Pool(tokens - 1, narrow, proprio, memory, c.selected, c.pooled_width)
-        if c.description is not None and not c.description["stored"]:
+        if not self.description["stored"]:
             trained = {n for n, p in self.net.named_parameters() if p.requires_grad}
             self.hidden = frozenset(n for n in self.net.state_dict() if n not in trained)
             self.register_state_dict_post_hook(_drop_hidden)
@@ -227,11 +246,11 @@ class PretrainedBackbone(nn.Module):
         pooled = self.pool(*cache, retrieved.vector)
         return Context(pooled, retrieved.tokens, retrieved.vector)
 
-    def pixels(self, images: Tensor, side: int, mean: Tensor, std: Tensor) -> Tensor:
+    def pixels(self, images: Tensor, side: int) -> Tensor:
         """Return images f32 [b * v, 3, side, side] resized and normalised for the model."""
         flat = images.flatten(0, 1).permute(0, 3, 1, 2).float().div(255.0)
         flat = resized(resized(flat, self.config.image_px), side)
-        return (flat - mean) / std
+        return (flat - self.mean) / self.std
 
 
 def _drop_hidden(module: Any, state: dict[str, Any], prefix: str, _: Any) -> None:
@@ -249,13 +268,8 @@ def _ignore_hidden(module: Any, keys: Any) -> None:
 def set_trainable(
     net: nn.Module, config: PretrainedConfig, adapted: nn.Module, layers: str
 ) -> None:
-    """Set type and trainable weights of a network, with adapters if configured.
-
-    Args:
-        net: The network.
-        config: Settings of the backbone.
-        adapted: The part of the network that gets adapters.
-        layers: Regular expression of the names of its adapted layers.
+    """Set type and trainable weights of a network, with adapters if configured: on those layers of
+    the part `adapted` whose names match the regular expression `layers`.
     """
     net.to(DTYPES[config.dtype])
     net.requires_grad_(config.finetune_mode == "full")
@@ -277,10 +291,48 @@ def set_trainable(
         net.gradient_checkpointing_enable({"use_reentrant": False})
 
 
-def describe_model(config: PretrainedConfig, folder: Path, read: dict[str, Any]) -> dict[str, Any]:
+def read_architecture(config: PretrainedConfig, folder: Path) -> Any:
+    """Return the configuration, of transformers, of the model in a folder.
+
+    Raises:
+        ValueError: it is damaged or of an unsupported family.
+    """
+    from transformers import AutoConfig
+
+    architecture = read_model(lambda: AutoConfig.from_pretrained(folder, **LOCAL), folder)
+    config.check_family(architecture.model_type, folder)
+    return architecture
+
+
+def as_json(architecture: Any) -> dict[str, Any]:
+    """Return a configuration of transformers as JSON types."""
+    return {**json.loads(architecture.to_json_string()), "model_type": architecture.model_type}
+
+
+def load_network(kind: Any, config: PretrainedConfig, folder: Path | None) -> Any:
+    """Return a model of a class of transformers, with a folder's weights or uninitialised."""
+    from transformers import CONFIG_MAPPING
+    from transformers.modeling_utils import no_init_weights
+
+    if folder is not None:
+        return kind.from_pretrained(
+            folder, dtype=DTYPES[config.dtype], use_safetensors=True, attn_implementation="sdpa",
+            **LOCAL,
+        )  # fmt: skip
+    stored = (config.description or {})["architecture"]
+    config.check_family(stored["model_type"], "policy.json")
+    architecture = CONFIG_MAPPING[stored["model_type"]].from_dict(copy.deepcopy(stored))
+    with no_init_weights():
+        return kind.from_config(architecture, attn_implementation="sdpa", trust_remote_code=False)
+
+
+def describe_model(
+    config: PretrainedConfig, folder: Path, architecture: Any, read: dict[str, Any]
+) -> dict[str, Any]:
     """Return a model's part of the policy description: what was read, storage and source."""
     description = {
-        **read, "stored": is_stored(config, folder), "source": model_source(config.model, folder)
+        "architecture": as_json(architecture), **read, "stored": is_stored(config, folder),
+        "source": model_source(config.model, folder),
     }  # fmt: skip
     return json.loads(json.dumps(description))  # as from a file: no tuples, no numbers as keys
 
@@ -294,16 +346,12 @@ def read_model(read: Callable[[], T], folder: Path) -> T:
     try:
         return read()
     except (OSError, ValueError, KeyError, ImportError, AttributeError) as error:
-        line = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        line = first_line(error)
         raise ValueError(f"{folder}: cannot be read ({line}); copy the model whole") from error
 
 
 def model_type(folder: Path) -> str:
-    """Return the `model_type` of a model's config.json.
-
-    Raises:
-        ValueError: the file is damaged.
-    """
+    """Return the `model_type` of a model's config.json; ValueError if the file is damaged."""
     try:
         return str(json.loads((folder / "config.json").read_text())["model_type"])
     except (ValueError, LookupError, TypeError) as error:
@@ -338,8 +386,7 @@ def weights_hash(folder: Path) -> str:
     digest = hashlib.sha256()
     for path in sorted(folder.glob("*.safetensors")):
         with path.open("rb") as file:
-            while chunk := file.read(MIB):
-                digest.update(chunk)
+            hashlib.file_digest(file, lambda: digest)
     return digest.hexdigest()
 
 

@@ -16,12 +16,7 @@ class QwenVision(nn.Module):
     """Buffers and forward pass of a tower, which keeps its weights."""
 
     def __init__(self, tower: Any, tokens: int) -> None:
-        """Compute the buffers.
-
-        Args:
-            tower: Vision tower of transformers.
-            tokens: Vision tokens along a side of an image.
-        """
+        """Compute the buffers for a tower with `tokens` vision tokens along a side of an image."""
         super().__init__()
         self.merge = int(tower.spatial_merge_size)
         tower.blocks.driven = True  # only their parts are called here
@@ -48,11 +43,8 @@ class QwenVision(nn.Module):
             self._buffer("spread", torch.kron(share, share)[order].contiguous())
 
     def forward(self, tower: Any, pixels: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Return vision tokens [b, n, d], and features added to them in the first language layers.
-
-        Args:
-            tower: The tower of the constructor.
-            pixels: [b, 3, s, s].
+        """Return vision tokens [b, n, d] of pixels [b, 3, s, s], and features added to them in the
+        first language layers; `tower` is that of the constructor.
         """
         proj = tower.patch_embed.proj  # of two video frames; an image counts twice
         x = nn.functional.conv2d(pixels, proj.weight.sum(2), proj.bias, proj.stride[1:])

@@ -21,22 +21,21 @@ def resized(images: Tensor, side: int) -> Tensor:
     return images
 
 
-def weights(given: int, wanted: int) -> np.ndarray:
-    """Return f32 [wanted, given]: shares of old cells in new ones, triangles about their middle."""
-    scale = given / wanted
-    middle = (np.arange(wanted)[:, None] + 0.5) * scale
-    far = np.abs(np.arange(given)[None] + 0.5 - middle) / max(scale, 1.0)
+def weights(old_side: int, side: int) -> np.ndarray:
+    """Return f32 [side, old_side]: shares of old cells in new ones, triangles around them."""
+    scale = old_side / side
+    middle = (np.arange(side)[:, None] + 0.5) * scale
+    far = np.abs(np.arange(old_side)[None] + 0.5 - middle) / max(scale, 1.0)
     share = np.maximum(0.0, 1.0 - far)
     return (share / share.sum(1, keepdims=True)).astype(np.float32)
 
 
-def means(given: int, wanted: int) -> Tensor:
-    """Return f32 [wanted ** 2, given ** 2]: means of the cells of a square grid, in a coarser one.
-
-    In a finer one, the nearest cells.
+def means(old_side: int, side: int) -> Tensor:
+    """Return f32 [side ** 2, old_side ** 2]: means over the cells of a square grid for a coarser
+    grid, or the nearest cells for a finer one.
     """
-    eye = torch.eye(given**2).view(given**2, 1, given, given)
-    return nn.functional.adaptive_avg_pool2d(eye, wanted).flatten(1).T.contiguous()
+    eye = torch.eye(old_side**2).view(old_side**2, 1, old_side, old_side)
+    return nn.functional.adaptive_avg_pool2d(eye, side).flatten(1).T.contiguous()
 
 
 class Squeeze(nn.Module):
@@ -46,15 +45,10 @@ class Squeeze(nn.Module):
     """
 
     def __init__(self, width: int, side: int, views: int, cells: int, neck: int, out: int) -> None:
-        """Make one.
+        """Build the layers for `views` cameras.
 
-        Args:
-            width: Of a vision token.
-            side: Vision tokens along a side of a picture.
-            views: Cameras.
-            cells: Tokens along a side of what comes out.
-            neck: Channels of the bottleneck.
-            out: Width of what comes out.
+        `width` and `out` are the widths of a token before and after, `side` and `cells` the tokens
+        along a side of an image, `neck` the channels of the bottleneck.
         """
         super().__init__()
         self.norm = nn.LayerNorm(width)
@@ -74,7 +68,7 @@ class Squeeze(nn.Module):
 
 
 class Pool(nn.Module):
-    """Tokens, proprioception and what memory retrieved to one vector."""
+    """Pools tokens, proprioception and the retrieved vector into one vector."""
 
     def __init__(
         self, tokens: int, width: int, proprio: int, memory: int, selected: int, pooled: int

@@ -1,8 +1,8 @@
-"""A pretrained vision-language model as one that fills in forms: images and text in, logits out.
+"""A pretrained vision-language model that fills in forms: images and text in, logits out.
 
-One forward pass reads all answers of a form, each at its own place and over the tokens that may
-stand there: no text is generated and none is parsed. What is asked is the reward model's
-business. Nothing is downloaded unless a user's setting says so ("hub:OWNER/NAME").
+One forward pass returns the logits of all answers of a form, each over the tokens that are allowed
+at its position: no text is generated or parsed. The reward model defines the form. Nothing is
+downloaded unless a setting asks for it ("hub:OWNER/NAME").
 """
 
 import os
@@ -19,11 +19,11 @@ Prompt = Sequence[str | np.ndarray]
 
 HUB = "hub:"
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-"""For every `from_pretrained`: files of this machine alone, and no code that lies among them."""
+"""For every `from_pretrained`: only local files, and none of their code is run."""
 FILLER = "?"
-"""Stands in the place of an answer while later ones are read: none may depend on another."""
+"""Replaces an answer while later ones are computed: no answer may depend on another."""
 LAYERS = r".*language_model.*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
-"""What an adapter is attached to: the language model's projections, not the vision tower's."""
+"""Layers with adapters: the projections of the language model, not those of the vision tower."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -33,19 +33,15 @@ class Slot(NamedTuple):
     lead: str
     """Text before the answer."""
     choices: tuple[int, ...]
-    """Tokens that may stand there."""
+    """Allowed tokens."""
 
 
 class Vlm(nn.Module):
     """A model of transformers with its processor; several roles may share one."""
 
     def __init__(self, model: nn.Module, processor: Any, batch: int) -> None:
-        """Wrap a model.
-
-        Args:
-            model: Takes images and text, as `AutoModelForImageTextToText` loads it.
-            processor: Its processor, with a chat template.
-            batch: Prompts per forward pass: bounds memory.
+        """Wrap a model that takes images and text, as `AutoModelForImageTextToText` loads it, and
+        its processor with a chat template; `batch` prompts per forward pass bound the memory.
         """
         super().__init__()
         self.model, self.processor, self.batch = model, processor, batch
@@ -56,7 +52,7 @@ class Vlm(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return next(self.model.parameters()).device
 
     def tokens(self, words: Sequence[str]) -> tuple[int, ...]:
@@ -65,16 +61,16 @@ class Vlm(nn.Module):
         Raises:
             ValueError: two of them begin with the same token, so the model cannot tell them apart.
         """
-        found = tuple(self._ids(word)[0] for word in words)
-        if len(set(found)) < len(found):
+        tokens = tuple(self._ids(word)[0] for word in words)
+        if len(set(tokens)) < len(tokens):
             raise ValueError(
                 f"the tokenizer of {self.model.config.model_type} begins {', '.join(words)} with "
-                f"tokens {found}, expected different ones; use another model"
+                f"tokens {tokens}, expected different ones; use another model"
             )
-        return found
+        return tokens
 
     def fill(self, prompts: Sequence[Prompt], form: Sequence[Slot]) -> list[Tensor]:
-        """Return the logits f32 [n, choices] of each answer, read in one pass per prompt."""
+        """Return the logits f32 [n, choices] of each answer, in one pass per prompt."""
         parts = [
             self._fill(prompts[start : start + self.batch], form)
             for start in range(0, len(prompts), self.batch)
@@ -86,7 +82,7 @@ class Vlm(nn.Module):
     def _fill(self, prompts: Sequence[Prompt], form: Sequence[Slot]) -> list[Tensor]:
         images = [part for prompt in prompts for part in prompt if not isinstance(part, str)]
         texts = [self._text(prompt) for prompt in prompts]
-        # On the left, so that the form ends every row at the same place.
+        # Padding on the left lets the form end every row at the same position.
         inputs = dict(
             self.processor(
                 text=texts, images=images or None, padding=True, padding_side="left",
@@ -136,7 +132,7 @@ def load(name: str, *, dtype: str = "float32", batch: int = 8, lora_rank: int = 
             "hub:OWNER/NAME" to download it, if it is not there (never with HF_HUB_OFFLINE set).
         dtype: Of the weights: one of `DTYPES`.
         batch: Prompts per forward pass.
-        lora_rank: Rank of a fresh adapter, which changes nothing until trained; 0 for none.
+        lora_rank: Rank of a new adapter, which changes nothing until trained; 0 for none.
 
     Raises:
         ValueError: there is no such model, or it has no chat template.
@@ -150,7 +146,7 @@ def load(name: str, *, dtype: str = "float32", batch: int = 8, lora_rank: int = 
             folder, dtype=DTYPES[dtype], use_safetensors=True, **LOCAL
         )
     except (OSError, ValueError, KeyError) as error:
-        line = f"{folder}: no vision-language model ({_line(error)}); copy it whole"
+        line = f"{folder}: no vision-language model ({first_line(error)}); copy it whole"
         raise ValueError(line) from error
     if not getattr(processor, "chat_template", None):
         raise ValueError(f"{folder}: the processor has no chat template; use a model that chats")
@@ -163,8 +159,8 @@ def locate(name: str, *, download: bool = True) -> Path:
 
     Args:
         name: As in `load`.
-        download: Whether "hub:" counts; not for names that a checkpoint gives, which may be
-            anybody's.
+        download: Whether "hub:" is honoured; not for names from a checkpoint, which are not
+            trusted.
 
     Raises:
         ValueError: the model is not on this machine, or could not be fetched.
@@ -178,15 +174,15 @@ def locate(name: str, *, download: bool = True) -> Path:
     offline = forbidden or not download or not name.startswith(HUB)
     try:
         # transformers asks the hub about names, even of cached models, but not about folders.
-        found = snapshot_download(
+        folder = snapshot_download(
             plain, local_files_only=offline, allow_patterns=["*.json", "*.safetensors", "*.txt",
             "*.jinja", "README.md"],
         )  # fmt: skip
     except (OSError, ValueError) as error:
-        why = "" if offline else f" and could not be fetched ({_line(error)})"
+        why = "" if offline else f" and could not be fetched ({first_line(error)})"
         how = _how(plain, download)
         raise ValueError(f"model {plain!r} is not on this machine{why}; {how}") from error
-    return Path(found)
+    return Path(folder)
 
 
 def _how(name: str, download: bool) -> str:
@@ -199,7 +195,7 @@ def _how(name: str, download: bool) -> str:
 
 
 def attach(model: nn.Module, rank: int) -> nn.Module:
-    """Return a model with a fresh low-rank adapter on its language model (Hu et al. 2021)."""
+    """Return a model with a new low-rank adapter on its language model (Hu et al. 2021)."""
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules=LAYERS)
@@ -207,7 +203,7 @@ def attach(model: nn.Module, rank: int) -> nn.Module:
 
 
 def adapter_weights(vlm: Vlm) -> dict[str, Tensor]:
-    """Return the weights of the adapter under peft's own names; empty if there is none."""
+    """Return the weights of the adapter under the names of peft; empty if there is none."""
     from peft import PeftModel, get_peft_model_state_dict
 
     if not isinstance(vlm.model, PeftModel):
@@ -241,5 +237,6 @@ def plain(text: str) -> str:
     return text.replace("<", "(").replace(">", ")")
 
 
-def _line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, without a full stop."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

@@ -25,7 +25,7 @@ from vla.contracts.types import (
     PolicyState,
     Prefix,
 )
-from vla.data.store import EpisodeStore
+from vla.data.store import EpisodeStore, statistics
 from vla.data.store import Statistics as Column
 from vla.nn.normalize import MIN_RANGE, NormalizationStatistics
 from vla.nn.text import TextEncoder, train_tokenizer
@@ -42,7 +42,9 @@ Norm = Literal["deviation", "range"]
 
 @dataclass(frozen=True, kw_only=True)
 class LeRobotConfig(PluginConfig):
-    """Settings shared by LeRobot's policies."""
+    """Settings shared by LeRobot's policies; they add `network(robot)`, which returns LeRobot's
+    policy.
+    """
 
     chunk_size: int = 16
     """Actions predicted per decision."""
@@ -97,12 +99,10 @@ class Scale(nn.Module):
 
     def fit_statistics(self, column: Column) -> None:
         """Set the statistics from a column of a data set."""
-        low, high = column.min, column.max
-        ranged = self.norm == "range"
-        center, spread = (
-            ((low + high) / 2, (high - low) / 2) if ranged else (column.mean, column.std)
-        )
-        least = MIN_RANGE / 2 if ranged else MIN_RANGE
+        center, spread, least = column.mean, column.std, MIN_RANGE
+        if self.norm == "range":
+            low, high, least = column.min, column.max, MIN_RANGE / 2
+            center, spread = (low + high) / 2, (high - low) / 2
         self.center.copy_(torch.from_numpy(np.float32(center)))
         self.spread.copy_(torch.from_numpy(np.maximum(np.float32(spread), least)))
 
@@ -118,10 +118,9 @@ class Scale(nn.Module):
 class LeRobotPolicy(nn.Module):
     """Base of the plug-ins: satisfies `ArmPolicy`; `training.algos.bc` trains it.
 
-    A subclass sets `net`, LeRobot's policy, and implements `decide` and `loss`.
+    A subclass implements `decide` and, where LeRobot's inputs differ, `loss`.
     """
 
-    net: nn.Module
     remembers = False
     """Decisions are independent."""
     state_norm: Norm = "deviation"
@@ -147,11 +146,12 @@ class LeRobotPolicy(nn.Module):
         low, high = torch.tensor(robot.low), torch.tensor(robot.high)
         self.register_buffer("low", low, persistent=False)
         self.register_buffer("high", high, persistent=False)
+        self.net = config.network(robot)
 
     def fit_statistics(self, store: EpisodeStore) -> None:
         """Set the statistics that LeRobot normalises with from a data set."""
-        self.state.fit_statistics(store.state_statistics())
-        self.action.fit_statistics(store.action_statistics())
+        self.state.fit_statistics(statistics(store.states))
+        self.action.fit_statistics(statistics(store.actions))
         if self.normalize_images:
             mean, std = image_statistics(store.frames)
             self.picture_mean.copy_(mean[..., None, None])
@@ -175,7 +175,8 @@ class LeRobotPolicy(nn.Module):
     @property
     def noise_shape(self) -> tuple[int, int, int]:
         """Shape of one row of `noise`: (denoising steps + 1, chunk, channels)."""
-        raise NotImplementedError
+        steps = getattr(self.config, "num_inference_steps", 0)
+        return steps + 1, self.config.chunk_size, len(self.robot.channels)
 
     def decide(self, inputs: dict[str, Any], noise: Tensor) -> Tensor:
         """Return a normalised chunk f32 [b, k, u]; a function of its arguments alone."""
@@ -193,11 +194,7 @@ class LeRobotPolicy(nn.Module):
     def act(
         self, obs: Observation, state: PolicyState, noise: Array, prefix: Prefix | None = None
     ) -> tuple[ActionChunk, PolicyState]:
-        """See `Policy.act`; deterministic given the noise.
-
-        Raises:
-            ValueError: a prefix is given.
-        """
+        """See `Policy.act`; deterministic given the noise; ValueError if a prefix is given."""
         if prefix is not None:
             raise ValueError("prefix: LeRobot policies take none; use another real-time mode")
         images, proprio = self._tensor(obs.images)[:, self.views], self._tensor(obs.proprio)
@@ -220,12 +217,8 @@ class LeRobotPolicy(nn.Module):
         return loss, {"loss": loss.detach()}
 
     def inputs(self, images: Tensor, proprio: Tensor, task: tuple[str, ...]) -> dict[str, Any]:
-        """Return an observation in the format of LeRobot's networks.
-
-        Args:
-            images: u8 [b, v, h, w, 3] of the policy's cameras.
-            proprio: f32 [b, s].
-            task: Instruction of each row.
+        """Return an observation in the format of LeRobot's networks: images u8 [b, v, h, w, 3] of
+        the policy's cameras, proprio f32 [b, s] and the instruction of each row.
         """
         flat = images.flatten(0, 1).permute(0, 3, 1, 2).float().div(255.0)
         pixels = resized(flat, self.config.image_px).unflatten(0, images.shape[:2])

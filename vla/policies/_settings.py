@@ -8,10 +8,6 @@ from vla.contracts.specs import RobotSpec
 def views(config: Any, robot: RobotSpec) -> list[int]:
     """Return the indices of the cameras that a policy uses among the arm's.
 
-    Args:
-        config: Settings with `cameras`, `chunk_size` and `n_action_steps`.
-        robot: The arm.
-
     Raises:
         ValueError: a camera the robot does not have, or more actions executed than predicted.
     """

@@ -42,40 +42,24 @@ class Config(LeRobotConfig):
     def build(
         self, robot: RobotSpec, statistics: NormalizationStatistics, tokenizer: Tokenizer
     ) -> "Act":
-        """Return a policy with random weights.
-
-        Raises:
-            ValueError: a camera the robot does not have, or more actions executed than predicted.
-        """
+        """Return a policy with random weights; ValueError as `_settings.views`."""
         return Act(self, robot, statistics, tokenizer)
+
+    def network(self, robot: RobotSpec) -> Any:
+        """Return LeRobot's `ACTPolicy` with random weights."""
+        from lerobot.policies.act.configuration_act import ACTConfig
+        from lerobot.policies.act.modeling_act import ACTPolicy
+
+        return ACTPolicy(ACTConfig(
+            **self.shape(robot), chunk_size=self.chunk_size, n_action_steps=self.n_action_steps,
+            pretrained_backbone_weights=None, dim_model=self.width, dim_feedforward=4 * self.width,
+            n_encoder_layers=self.layers, n_decoder_layers=self.decoder_layers,
+            n_vae_encoder_layers=self.layers, dropout=self.dropout, kl_weight=self.kl_weight,
+        ))  # fmt: skip
 
 
 class Act(LeRobotPolicy):
     """LeRobot's ACT; it uses neither instructions nor noise."""
-
-    def __init__(
-        self,
-        config: Config,
-        robot: RobotSpec,
-        statistics: NormalizationStatistics,
-        tokenizer: Tokenizer,
-    ) -> None:
-        super().__init__(config, robot, statistics, tokenizer)
-        from lerobot.policies.act.configuration_act import ACTConfig
-        from lerobot.policies.act.modeling_act import ACTPolicy
-
-        self.net = ACTPolicy(ACTConfig(
-            **config.shape(robot), chunk_size=config.chunk_size,
-            n_action_steps=config.n_action_steps, pretrained_backbone_weights=None,
-            dim_model=config.width, dim_feedforward=4 * config.width,
-            n_encoder_layers=config.layers, n_decoder_layers=config.decoder_layers,
-            n_vae_encoder_layers=config.layers, dropout=config.dropout, kl_weight=config.kl_weight,
-        ))  # fmt: skip
-
-    @property
-    def noise_shape(self) -> tuple[int, int, int]:
-        """Shape of one row of `noise`, which is not used: no denoising step."""
-        return 1, self.config.chunk_size, len(self.robot.channels)
 
     def decide(self, seen: dict[str, Any], noise: Tensor) -> Tensor:
         """See `LeRobotPolicy.decide`: the latent is 0, as in LeRobot."""

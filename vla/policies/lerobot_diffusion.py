@@ -15,8 +15,6 @@ from vla.policies._lerobot import IMAGES, STATE, LeRobotConfig, LeRobotPolicy, N
 
 LEVELS = 100
 """Noise levels in training."""
-SMALLEST = (64, 128)
-"""Channels of the smallest U-Net that LeRobot's configuration allows, for timings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +56,7 @@ class Config(LeRobotConfig):
     def build(
         self, robot: RobotSpec, statistics: NormalizationStatistics, tokenizer: Tokenizer
     ) -> "Diffusion":
-        """Return a policy with random weights.
-
-        Raises:
-            ValueError: a camera the robot does not have, or more actions executed than predicted.
-        """
+        """Return a policy with random weights; ValueError as `_settings.views`."""
         return Diffusion(self, robot, statistics, tokenizer)
 
     def network(self, robot: RobotSpec) -> Any:
@@ -70,11 +64,13 @@ class Config(LeRobotConfig):
         from lerobot.policies.diffusion.configuration_diffusion import DiffusionConfig
         from lerobot.policies.diffusion.modeling_diffusion import DiffusionPolicy
 
-        return DiffusionPolicy(DiffusionConfig(
+        policy = DiffusionPolicy(DiffusionConfig(
             **self.shape(robot), horizon=self.chunk_size, n_action_steps=self.n_action_steps,
             down_dims=self.down_dims, noise_scheduler_type="DDIM", num_train_timesteps=LEVELS,
             num_inference_steps=self.num_inference_steps,
         ))  # fmt: skip
+        policy.diffusion.noise_scheduler.set_timesteps(self.num_inference_steps)
+        return policy
 
 
 class Diffusion(LeRobotPolicy):
@@ -82,22 +78,6 @@ class Diffusion(LeRobotPolicy):
 
     state_norm: Norm = "range"
     action_norm: Norm = "range"
-
-    def __init__(
-        self,
-        config: Config,
-        robot: RobotSpec,
-        statistics: NormalizationStatistics,
-        tokenizer: Tokenizer,
-    ) -> None:
-        super().__init__(config, robot, statistics, tokenizer)
-        self.net = config.network(robot)
-        self.net.diffusion.noise_scheduler.set_timesteps(config.num_inference_steps)
-
-    @property
-    def noise_shape(self) -> tuple[int, int, int]:
-        """Shape of one row of `noise`: (denoising steps + 1, chunk, channels)."""
-        return self.config.num_inference_steps + 1, self.config.chunk_size, len(self.robot.channels)
 
     def decide(self, inputs: dict[str, Any], noise: Tensor) -> Tensor:
         """See `LeRobotPolicy.decide`: LeRobot's chain with the given noise at every step."""

@@ -73,11 +73,7 @@ class Config(LeRobotConfig):
         return {} if self.description is None else self.description["source"]
 
     def folder(self) -> Path:
-        """Return the model's folder.
-
-        Raises:
-            ValueError: no model is named, or it is not there.
-        """
+        """Return the model's folder; ValueError if no model is named, or it is not there."""
         how = f"fetch one: hf download {PUBLISHED}, and give --policy.model {PUBLISHED}"
         if not self.model:
             raise ValueError(
@@ -97,6 +93,25 @@ class Config(LeRobotConfig):
             return super().tokenizer(instructions)
         return pretrained.bare_tokenizer(self.folder())
 
+    def network(self, robot: RobotSpec) -> Any:
+        """Return LeRobot's `SmolVLAPolicy` with random weights, of the described model."""
+        from lerobot.policies.smolvla.configuration_smolvla import SmolVLAConfig
+        from lerobot.policies.smolvla.modeling_smolvla import SmolVLAPolicy
+
+        architecture: dict[str, Any] = (self.description or {})["architecture"]
+        count, side = len(robot.channels), int(architecture["vision_config"]["image_size"])
+        config = SmolVLAConfig(
+            **self.shape(robot), chunk_size=self.chunk_size, n_action_steps=self.n_action_steps,
+            max_state_dim=count, max_action_dim=count, resize_imgs_with_padding=(side, side),
+            num_steps=self.num_inference_steps, freeze_vision_encoder=self.train_expert_only,
+            train_expert_only=self.train_expert_only, num_vlm_layers=self.layers,
+            vlm_model_name="policy.json",
+        )  # fmt: skip
+        with _described(architecture):
+            policy = SmolVLAPolicy(config)
+        policy.model.vlm_with_expert.vlm.lm_head = nn.Identity()  # no token is predicted
+        return policy
+
     def build(
         self, robot: RobotSpec, statistics: NormalizationStatistics, tokenizer: Tokenizer
     ) -> "SmolVLA":
@@ -108,15 +123,12 @@ class Config(LeRobotConfig):
         if self.description is not None:
             return SmolVLA(self, robot, statistics, tokenizer)
         if self.model == RANDOM:
-            description = {
-                "architecture": _small(self.image_px, tokenizer.get_vocab_size()),
-                "source": {},
-            }
-            return SmolVLA(replace(self, description=description), robot, statistics, tokenizer)
+            architecture = _small(self.image_px, tokenizer.get_vocab_size())
+            config = replace(self, description={"architecture": architecture, "source": {}})
+            return SmolVLA(config, robot, statistics, tokenizer)
         folder = self.folder()
-        policy = SmolVLA(
-            replace(self, description=_read(self, folder)), robot, statistics, tokenizer
-        )
+        config = replace(self, description=_read(self, folder))
+        policy = SmolVLA(config, robot, statistics, tokenizer)
         _load_vlm_weights(policy.vlm, folder)
         return policy
 
@@ -126,40 +138,10 @@ class SmolVLA(LeRobotPolicy):
 
     normalize_images = False
 
-    def __init__(
-        self,
-        config: Config,
-        robot: RobotSpec,
-        statistics: NormalizationStatistics,
-        tokenizer: Tokenizer,
-    ) -> None:
-        super().__init__(config, robot, statistics, tokenizer)
-        from lerobot.policies.smolvla.configuration_smolvla import SmolVLAConfig
-        from lerobot.policies.smolvla.modeling_smolvla import SmolVLAPolicy
-
-        architecture: dict[str, Any] = (config.description or {})["architecture"]
-        count, side = len(robot.channels), int(architecture["vision_config"]["image_size"])
-        frozen = config.train_expert_only
-        theirs = SmolVLAConfig(
-            **config.shape(robot), chunk_size=config.chunk_size,
-            n_action_steps=config.n_action_steps, max_state_dim=count, max_action_dim=count,
-            resize_imgs_with_padding=(side, side), num_steps=config.num_inference_steps,
-            freeze_vision_encoder=frozen, train_expert_only=frozen, num_vlm_layers=config.layers,
-            vlm_model_name="policy.json",
-        )  # fmt: skip
-        with _described(architecture):
-            self.net = SmolVLAPolicy(theirs)
-        self.vlm.lm_head = nn.Identity()  # no token is predicted
-
     @property
     def vlm(self) -> nn.Module:
         """The vision-language model."""
         return self.net.model.vlm_with_expert.vlm
-
-    @property
-    def noise_shape(self) -> tuple[int, int, int]:
-        """Shape of one row of `noise`: (denoising steps + 1, chunk, channels); row 0 is used."""
-        return self.config.num_inference_steps + 1, self.config.chunk_size, len(self.robot.channels)
 
     def inputs(self, images: Tensor, proprio: Tensor, task: tuple[str, ...]) -> dict[str, Any]:
         """See `LeRobotPolicy.inputs`; instructions end with a new line, as in LeRobot."""
@@ -195,7 +177,7 @@ def _small(side_px: int, vocabulary: int) -> dict[str, Any]:
         },
         scale_factor=SHUFFLE, image_token_id=0, pad_token_id=0, tie_word_embeddings=False,
     )  # fmt: skip
-    return _as_json(made)
+    return pretrained.as_json(made)
 
 
 def _read(config: Config, folder: Path) -> dict[str, Any]:
@@ -209,12 +191,7 @@ def _read(config: Config, folder: Path) -> dict[str, Any]:
             "families go with our own policy: --policy.type vla --policy.backbone.type vlm"
         )
     source = pretrained.model_source(config.model, folder)
-    return {"architecture": _as_json(made), "source": source}
-
-
-def _as_json(made: Any) -> dict[str, Any]:
-    """Return a configuration of transformers as JSON, as policy.json will hold it."""
-    return {**json.loads(made.to_json_string()), "model_type": made.model_type}
+    return {"architecture": pretrained.as_json(made), "source": source}
 
 
 @contextmanager

@@ -72,11 +72,7 @@ class Config(PluginConfig):
     def build(
         self, robot: RobotSpec, statistics: NormalizationStatistics, tokenizer: Tokenizer
     ) -> "VLAPolicy":
-        """Return a policy with random weights.
-
-        Raises:
-            ValueError: a camera the robot does not have, or more actions executed than predicted.
-        """
+        """Return a policy with random weights; ValueError as `_settings.views`."""
         _settings.views(self, robot)
         return VLAPolicy(self, robot, statistics, tokenizer)
 
@@ -199,11 +195,8 @@ class VLAPolicy(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Return latents f32 [b, steps + 1, k, u] and log-probabilities f32 [b, steps] of a chain.
 
-        Args:
-            context: Condition of the head.
-            noise: As in `Policy.act`.
-            stochastic: Whether transitions are sampled.
-            prefix: In normalised units.
+        Transitions are sampled if `stochastic`; `noise` is as in `Policy.act`, `prefix` in
+        normalised units.
         """
         if self.noise_actor is not None:
             return self.noise_actor.sample(self.head, context, noise, stochastic)

@@ -6,12 +6,8 @@ from vla.contracts.types import Prefix
 
 
 def check(prefix: Prefix, max_prefix_len: int, shape: tuple[int, ...]) -> None:
-    """Raise ValueError unless a policy supports a prefix.
-
-    Args:
-        prefix: In physical units.
-        max_prefix_len: Longest prefix that the policy was trained with.
-        shape: (b, k, u) of its chunks.
+    """Raise ValueError unless a policy trained with at most `max_prefix_len` actions supports a
+    prefix in physical units; `shape` (b, k, u) is that of its chunks.
     """
     values, mask = np.asarray(prefix.values), np.asarray(prefix.mask)
     fits = values.shape == shape and mask.shape == shape[:2]

@@ -10,12 +10,12 @@ from typing import Any
 
 def write_text(path: Path, text: str) -> None:
     """Replace a file by one rename; if that fails, the old one stays as it was."""
-    fresh = path.with_name(f".{path.name}.new")
+    temporary = path.with_name(f".{path.name}.new")
     try:
-        fresh.write_text(text)
-        fresh.replace(path)
+        temporary.write_text(text)
+        temporary.replace(path)
     except BaseException:
-        fresh.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
@@ -49,11 +49,16 @@ def leftovers(path: Path) -> list[Path]:
 
 def publish(temporary: Path, path: Path) -> None:
     """Flush a finished folder to disk and give it its name: it now survives a power cut."""
-    for place, _, names in os.walk(temporary):
-        for name in [*(os.path.join(place, n) for n in names), place]:
-            _flush(name)
+    flush(temporary)
     temporary.rename(path)
     _flush(path.parent)
+
+
+def flush(folder: Path) -> None:
+    """Flush a folder and all files in it to disk."""
+    for place, _, names in os.walk(folder):
+        for name in [*(os.path.join(place, n) for n in names), place]:
+            _flush(name)
 
 
 def _flush(name: str | Path) -> None:

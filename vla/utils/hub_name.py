@@ -1,4 +1,4 @@
-"""Names of models on the Hub, OWNER/NAME; contacts nobody."""
+"""Names of models on the Hub, OWNER/NAME; needs no network."""
 
 import re
 from pathlib import Path
@@ -8,11 +8,7 @@ LONGEST = 96
 
 
 def check(name: str) -> str:
-    """Return a model's name.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Return a valid name of a model, or raise ValueError."""
     wrong = "--" in name or ".." in name or name.endswith((".", "-", ".git"))
     if not PATTERN.fullmatch(name) or len(name) > LONGEST or wrong:
         raise ValueError(

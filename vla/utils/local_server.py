@@ -1,8 +1,7 @@
-"""A web server for pages of ours on this machine alone: who may ask, and how answers are sent.
+"""Base of a web server for local pages: access control and responses.
 
-Only a reader of the printed address gets in: it holds a random token, and requests that name
-another host (a web page that points its own name at this machine) are refused. What there is to
-see and to do is the business of who derives from it.
+Access needs the printed address, which contains a random token; requests that name another host (a
+web page that points its name at this machine) are refused. Subclasses add the pages and actions.
 """
 
 import abc
@@ -19,7 +18,7 @@ MAX_BODY_BYTES = 4096
 
 
 class Answer(NamedTuple):
-    """What a request gets."""
+    """Response to a request."""
 
     body: bytes
     kind: str
@@ -32,7 +31,7 @@ def as_json(value: Any) -> Answer:
 
 
 class Refused(Exception):
-    """A request that gets no answer but a status and a sentence."""
+    """A request that is answered by a status and a sentence only."""
 
     def __init__(self, status: http.HTTPStatus, sentence: str) -> None:
         super().__init__(sentence)
@@ -66,17 +65,17 @@ class LocalServer(ThreadingHTTPServer):
 
     @property
     def hosts(self) -> tuple[str, str]:
-        """What a request may call us."""
+        """Host names that a request may use."""
         return f"{HOST}:{self.server_port}", f"localhost:{self.server_port}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a browser that has gone away in the middle of a request."""
+        """Ignore browsers that close the connection during a request."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
 
 class LocalHandler(BaseHTTPRequestHandler, abc.ABC):
-    """Checks who asks, and sends what `get` and `post` find."""
+    """Checks access and sends the responses of `get` and `post`."""
 
     server: Any
     protocol_version = "HTTP/1.1"
@@ -84,25 +83,25 @@ class LocalHandler(BaseHTTPRequestHandler, abc.ABC):
 
     @abc.abstractmethod
     def get(self, path: str) -> None:
-        """Send what is at a path behind the token.
+        """Send the page at a path behind the token.
 
         Raises:
-            Refused: there is nothing.
-            ValueError: what is asked for makes no sense.
+            Refused: there is none.
+            ValueError: the request is malformed.
         """
 
     @abc.abstractmethod
     def post(self, path: str, body: dict[str, Any]) -> None:
-        """Do what a path behind the token stands for, with what was sent; like `get`."""
+        """Perform the action of a path behind the token with a request body; errors as `get`."""
 
     def do_GET(self) -> None:
-        """Answer with what there is to see."""
+        """Handle GET and HEAD."""
         self._answer(self.get)
 
     do_HEAD = do_GET  # noqa: N815
 
     def do_POST(self) -> None:
-        """Do something."""
+        """Handle POST."""
         self._answer(lambda path: self.post(path, self._body()))
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
@@ -144,7 +143,7 @@ class LocalHandler(BaseHTTPRequestHandler, abc.ABC):
             self._complain(http.HTTPStatus.INTERNAL_SERVER_ERROR, f"not stored: {error}")
 
     def _path(self) -> str:
-        """Return the path behind the token, once host and token are found right."""
+        """Return the path behind the token, after checks of host, origin and token."""
         expected = " and ".join(sorted(self.server.hosts))
         if self.headers.get("Host", "") not in self.server.hosts:
             raise Refused(http.HTTPStatus.FORBIDDEN, f"this server answers to {expected} alone")

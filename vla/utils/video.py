@@ -1,4 +1,4 @@
-"""Pictures to H.264 in MP4 that every browser plays; what they show is composed elsewhere."""
+"""Writes images as H.264 in MP4, which every browser plays."""
 
 from collections.abc import Iterator
 from fractions import Fraction
@@ -16,15 +16,10 @@ BACKGROUND, TEXT = (24, 26, 30), (225, 228, 232)
 
 
 def encode(
-    pictures: Iterator[UInt8[Array, "h w 3"]], path: Path, hz: float, *, hold_s: float = 0.0
+    images: Iterator[UInt8[Array, "h w 3"]], path: Path, hz: float, *, hold_s: float = 0.0
 ) -> None:
-    """Write pictures of one size, with even sides, as H.264 in MP4; whole, or not at all.
-
-    Args:
-        pictures: RGB.
-        path: File to write.
-        hz: Pictures per second.
-        hold_s: How long the last one is repeated.
+    """Write RGB images of one size with even sides, `hz` a second, as H.264 in MP4, whole or not at
+    all; the last one is repeated for `hold_s`.
 
     Raises:
         ValueError: this PyAV has no H.264 encoder.
@@ -35,24 +30,24 @@ def encode(
         raise ValueError(
             "this PyAV cannot encode H.264 (no libx264): install it with pip, or give --videos 0"
         ) from error
-    fresh = path.with_name(f".{path.stem}.new{path.suffix}")
+    temporary = path.with_name(f".{path.stem}.new{path.suffix}")
     try:
-        _encode(pictures, fresh, hz, round(hold_s * hz))
-        fresh.replace(path)
+        _encode(images, temporary, hz, round(hold_s * hz))
+        temporary.replace(path)
     finally:
-        fresh.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
-def _encode(pictures: Iterator[UInt8[Array, "h w 3"]], path: Path, hz: float, repeats: int) -> None:
+def _encode(images: Iterator[UInt8[Array, "h w 3"]], path: Path, hz: float, repeats: int) -> None:
     # The index goes first: a page plays the file before it has all of it.
     with av.open(str(path), "w", options={"movflags": "+faststart"}) as file:
         stream = file.add_stream("libx264", rate=Fraction(hz).limit_denominator(1000))
         stream.pix_fmt = "yuv420p"  # the only format every browser plays
         stream.options = {"crf": "24", "preset": "veryfast"}
         last: Any = None
-        for picture in pictures:
-            stream.height, stream.width = picture.shape[:2]
-            last = av.VideoFrame.from_ndarray(picture, format="rgb24")
+        for image in images:
+            stream.height, stream.width = image.shape[:2]
+            last = av.VideoFrame.from_ndarray(image, format="rgb24")
             file.mux(stream.encode(last))
         for _ in range(repeats if last is not None else 0):
             last.pts = None

@@ -44,11 +44,7 @@ def recognizes(path: Path) -> bool:
 
 
 def open_source(path: Path, options: ImportOptions) -> Source:
-    """Describe a data set of version 2.
-
-    Raises:
-        ValueError: what is missing or damaged.
-    """
+    """Describe a data set of version 2; ValueError says what is missing or damaged."""
     info = json.loads((path / INFO).read_text())
     for key, kind in NEEDED.items():
         if not isinstance(info.get(key), kind):
@@ -104,20 +100,20 @@ class _Plan:
     def file(self, key: str, number: int, **more: str) -> Path:
         """Return the file of an episode, by the pattern of that name; it lies in the set.
 
-        Links are not followed to see that: the Hub's cache keeps every file as one.
+        Links are not resolved for that check: in the Hub's cache every file is a link.
         """
         pattern = self.info.get(key)
         if not isinstance(pattern, str):
             raise ValueError(f"{self.path / INFO}: {key!r} is {pattern!r}; copy it again")
         chunk = number // self.info["chunks_size"]
-        known = {"episode_chunk": chunk, "episode_index": number, **more}
-        file = Path(os.path.abspath(self.path / pattern.format(**known))) if (
-            _is_plain(pattern, set(known))
+        values = {"episode_chunk": chunk, "episode_index": number, **more}
+        file = Path(os.path.abspath(self.path / pattern.format(**values))) if (
+            _is_plain(pattern, set(values))
         ) else None  # fmt: skip
         if file is None or not file.is_relative_to(os.path.abspath(self.path)):
             raise ValueError(
                 f"{self.path / INFO}: {key!r} is {pattern!r}, expected a name inside the data set "
-                f"made of {', '.join(known)}; copy it again"
+                f"made of {', '.join(values)}; copy it again"
             )
         return file
 
@@ -135,11 +131,7 @@ def _is_plain(pattern: str, known: set[str]) -> bool:
 
 
 def _features(file: Path, stored: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the feature table without what every set has.
-
-    Raises:
-        ValueError: a name cannot be one of a folder, or a feature says no type or shape.
-    """
+    """Return the feature table without the standard columns, or raise ValueError."""
     check_names(file, stored)
     for key, feature in stored.items():
         shape = feature.get("shape") if isinstance(feature, dict) else None
@@ -222,24 +214,24 @@ def _embedded(table: pa.Table, plan: _Plan, file: Path) -> pa.Table:
 
 
 def _statistics(plan: _Plan, number: int) -> dict[str, dict[str, np.ndarray]]:
-    """Return what the source says of an episode's images, `c 1 1` per figure."""
+    """Return the source's statistics of an episode's images, `c 1 1` each."""
     if number not in plan.statistics:
         return {}
     with (plan.path / STATISTICS).open("rb") as file:
         file.seek(plan.statistics[number])
-        found = json.loads(file.readline()).get("stats")
+        stats = json.loads(file.readline()).get("stats")
     where = f"{plan.path / STATISTICS}: episode {number} has"
-    if not isinstance(found, dict):
+    if not isinstance(stats, dict):
         raise ValueError(f"{where} no stats; copy it again")
     return {
-        key: _figures(found[key], min(feature["shape"]), key, where)
+        key: _figures(stats[key], min(feature["shape"]), key, where)
         for key, feature in plan.features.items()
-        if feature["dtype"] in ("video", "image") and key in found
+        if feature["dtype"] in ("video", "image") and key in stats
     }
 
 
 def _figures(stored: Any, channels: int, key: str, where: str) -> dict[str, np.ndarray]:
-    found = {}
+    figures = {}
     sizes = dict.fromkeys((*FIGURES, *QUANTILES), channels) | {"count": 1}
     for name, size in sizes.items():
         if name in QUANTILES and isinstance(stored, dict) and name not in stored:
@@ -253,23 +245,23 @@ def _figures(stored: Any, channels: int, key: str, where: str) -> dict[str, np.n
                 f"{where} {values.tolist()} as {name!r} of {key!r}, expected {size} numbers; copy "
                 "it again"
             )
-        found[name] = values.reshape(-1, 1, 1)
-    return found | {"count": found["count"].reshape(-1).astype(np.int64)}
+        figures[name] = values.reshape(-1, 1, 1)
+    return figures | {"count": figures["count"].reshape(-1).astype(np.int64)}
 
 
 def _starts(file: Path) -> dict[int, int]:
     """Return where the line of each episode begins; lines are long and stay on disk."""
     if not file.is_file():
         return {}
-    found, at = {}, 0
+    starts, at = {}, 0
     with file.open("rb") as lines:
         for line in lines:
             try:
-                found[json.loads(line)["episode_index"]] = at
+                starts[json.loads(line)["episode_index"]] = at
             except (ValueError, KeyError, TypeError) as error:
                 raise ValueError(f"{file}: damaged ({error!r}); copy it again") from error
             at += len(line)
-    return found
+    return starts
 
 
 def _lines(file: Path, needed: dict[str, type]) -> Iterator[dict[str, Any]]:

@@ -47,11 +47,7 @@ def recognizes(path: Path) -> bool:
 
 
 def open_source(path: Path, options: ImportOptions) -> Source:
-    """Describe an RLDS data set.
-
-    Raises:
-        ValueError: what is missing or damaged, and what to give.
-    """
+    """Describe an RLDS data set; ValueError says what is missing or damaged, and what to give."""
     home = _home(path)
     assert home is not None
     leaves = _leaves(home / FEATURES)
@@ -145,14 +141,14 @@ def _read(plan: _Plan, number: int) -> EpisodeData:
     return episode_data(columns, task, plan.fps, images)
 
 
-def _text(found: Any, where: str) -> str:
+def _text(texts: Any, where: str) -> str:
     """Return the instruction of the first step; steps repeat it."""
-    if found is None or not len(found):
+    if texts is None or not len(texts):
         return ""
     try:
-        if not isinstance(found[0], bytes):
-            raise ValueError(f"it is {found[0]}")
-        return found[0].decode()
+        if not isinstance(texts[0], bytes):
+            raise ValueError(f"it is {texts[0]}")
+        return texts[0].decode()
     except ValueError as error:
         raise ValueError(f"{where}: the instruction is no text ({error}); give --task") from error
 
@@ -177,11 +173,7 @@ def _home(path: Path) -> Path | None:
 
 
 def _leaves(file: Path) -> dict[str, _Leaf]:
-    """Return the columns of the steps by name, with / between names.
-
-    Raises:
-        ValueError: the file is damaged, or describes no steps.
-    """
+    """Return the columns of the steps by name, with / between names, or raise ValueError."""
     try:
         top = json.loads(file.read_text())["featuresDict"]["features"]["steps"]
         steps = top["sequence"]["feature"]["featuresDict"]["features"]
@@ -232,13 +224,13 @@ def _chosen(
             raise ValueError(
                 f"{path}: no column of numbers {name!r} for the {what}; it has {', '.join(numeric)}"
             )
-    found = asked or tuple(name for name in usual if name in numeric)[:1]
-    found = found or tuple(sorted(name for name in numeric if name.startswith(place)))
-    if not found:
+    columns = asked or tuple(name for name in usual if name in numeric)[:1]
+    columns = columns or tuple(sorted(name for name in numeric if name.startswith(place)))
+    if not columns:
         raise ValueError(
             f"{path}: found no {what}; name its columns with --{what}: {', '.join(numeric)}"
         )
-    return found
+    return columns
 
 
 def _camera(name: str) -> str:
@@ -250,31 +242,31 @@ def _short(name: str) -> str:
 
 
 def _shards(home: Path, split: str) -> tuple[list[Path], list[str]]:
-    """Return the files of a split in order, and what a user has to know."""
-    found: dict[str, dict[int, Path]] = {}
+    """Return the files of a split in order, and notes for the user."""
+    splits: dict[str, dict[int, Path]] = {}
     count: dict[str, int] = {}
     for file in sorted(home.iterdir()):
         name = SHARD.search(file.name)
         if name:
-            found.setdefault(name["split"], {})[int(name["at"])] = file
+            splits.setdefault(name["split"], {})[int(name["at"])] = file
             count[name["split"]] = int(name["of"])
-    if not found:
+    if not splits:
         raise ValueError(
             f"{home}: has no file NAME-SPLIT.tfrecord-00000-of-00001; only TFRecord is read: copy "
             "it again, or write it as tfrecord"
         )
-    chosen = split or ("train" if "train" in found or len(found) > 1 else next(iter(found)))
-    if chosen not in found:
-        raise ValueError(f"{home}: no split {chosen!r}; name one with --split: {', '.join(found)}")
-    missing = set(range(count[chosen])) - set(found[chosen])
+    chosen = split or ("train" if "train" in splits or len(splits) > 1 else next(iter(splits)))
+    if chosen not in splits:
+        raise ValueError(f"{home}: no split {chosen!r}; name one with --split: {', '.join(splits)}")
+    missing = set(range(count[chosen])) - set(splits[chosen])
     if missing:
         raise ValueError(
             f"{home}: file {min(missing)} of {count[chosen]} of split {chosen!r} is missing "
             f"({len(missing)} in all); copy them again"
         )
-    other = [name for name in found if name != chosen]
+    other = [name for name in splits if name != chosen]
     notes = [f"left out: split {', '.join(other)} (--split)"] if other else []
-    return [file for _, file in sorted(found[chosen].items())], notes
+    return [file for _, file in sorted(splits[chosen].items())], notes
 
 
 def _sizes(

@@ -150,13 +150,13 @@ def _demos(file: Path, mask: str) -> list[str]:
         if mask:
             masks = list(root.get("mask", ()))
             if mask not in masks:
-                known = ", ".join(masks) or "no mask at all"
-                raise ValueError(f"{file}: no mask {mask!r} for --split; it has {known}")
+                names = ", ".join(masks) or "no mask at all"
+                raise ValueError(f"{file}: no mask {mask!r} for --split; it has {names}")
             chosen = root["mask"][mask]
             if not isinstance(chosen, h5py.Dataset) or chosen.ndim != 1:
                 raise ValueError(f"{file}: mask {mask!r} is no list of names; write it again")
             rows = _read_rows(chosen, slice(None), f"{file}: mask {mask!r}")
-            asked = [_said(name) for name in rows]
+            asked = [_as_text(name) for name in rows]
             unknown = set(asked) - set(there)
             if unknown:
                 raise ValueError(f"{file}: mask {mask!r} names {min(unknown)!r}, which is missing")
@@ -195,10 +195,10 @@ def _state(path: Path, numbers: Mapping[str, int], asked: tuple[str, ...]) -> tu
             )
     usual = tuple(name for name in DEFAULT_STATE if name in numbers)
     rest = tuple(name for name in sorted(numbers) if not name.startswith("object"))
-    found = asked or (usual if len(usual) == len(DEFAULT_STATE) else rest)
-    if not found:
+    columns = asked or (usual if len(usual) == len(DEFAULT_STATE) else rest)
+    if not columns:
         raise ValueError(f"{path}: found no state under obs; name its columns with --state")
-    return found
+    return columns
 
 
 def _vector(group: Any, name: str, demo: tuple[Path, str]) -> np.ndarray:
@@ -242,7 +242,7 @@ def _camera(name: str) -> str:
 def _rate(path: Path, attributes: Any) -> int:
     """Return the control rate that the environment was made with."""
     try:
-        rate = json.loads(_said(attributes["env_args"]))["env_kwargs"]["control_freq"]
+        rate = json.loads(_as_text(attributes["env_args"]))["env_kwargs"]["control_freq"]
     except (KeyError, TypeError, json.JSONDecodeError):
         rate = None
     if not isinstance(rate, (int, float)) or rate != int(rate) or rate < 1:
@@ -256,7 +256,7 @@ def _language(demo: Any, data: Any) -> str:
         (demo, "ep_meta", "lang"), (data, "problem_info", "language_instruction"),
     ):  # fmt: skip
         try:
-            text = json.loads(_said(attributes[name]))[key]
+            text = json.loads(_as_text(attributes[name]))[key]
         except (KeyError, TypeError, json.JSONDecodeError):
             continue
         if isinstance(text, str) and text.strip():
@@ -264,5 +264,5 @@ def _language(demo: Any, data: Any) -> str:
     return ""
 
 
-def _said(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)

@@ -76,12 +76,9 @@ def main(argv: list[str]) -> int:
 def inspect(
     data: Path, out: Path, robot: str | None = None
 ) -> tuple[Numbers, dict[str, list[FileScan]], list[Finding]]:
-    """Inspect a data set.
+    """Inspect a data set, against the limits of its own robot if `robot` is None.
 
-    Args:
-        data: The data set.
-        out: File of the page; scans are kept next to it.
-        robot: Name of the robot; that of the data set if None.
+    Scans are kept next to `out`, the file of the page.
 
     Returns:
         Its numbers, the scans by camera name, and the findings, errors first.
@@ -108,12 +105,9 @@ def summary(
     return {
         "data": str(info.path), "robot": info.robot, "fps": info.fps,
         "episodes": info.num_episodes, "frames": info.num_frames,
-        "lengths": {
-            name: int(value)
-            for name, value in zip(
-                ("min", "median", "max"), page.min_median_max(info.lengths), strict=True
-            )
-        },
+        "lengths": dict(
+            zip(("min", "median", "max"), map(int, page.min_median_max(info.lengths)), strict=True)
+        ),
         "tasks": page.tasks(info),
         "cameras": {
             c.name: {

@@ -101,13 +101,8 @@ def sample_rows(info: DatasetInfo) -> dict[int, str]:
 def scan(
     info: DatasetInfo, job: ScanJob, wanted: dict[int, str], advance: Callable[[int], None]
 ) -> FileScan:
-    """Decode a file and return its scan.
-
-    Args:
-        info: The data set.
-        job: The file.
-        wanted: Rows that the page shows.
-        advance: Called with 1 for every frame.
+    """Decode a file and return its scan, with the images of the `wanted` rows; `advance` is called
+    with 1 for every frame.
     """
     rows, mean, std, runs, shown = [], [], [], [], {}
     anchor: tuple[int, np.ndarray] | None = None  # start of the current run
@@ -230,13 +225,12 @@ def _missing(numbers: Numbers, camera: Camera, scans: list[FileScan]) -> Iterato
     there = np.zeros(info.num_frames, bool)
     for s in scans:
         there[s.rows] = True
-    where = numbers.episodes(np.flatnonzero(~there))
+    rows = np.flatnonzero(~there)
+    where = numbers.episodes(rows)
     reasons = [s.error for s in scans if s.error]
     if where or reasons:
         why = f" ({'; '.join(reasons[:3])})" if reasons else ""
-        lost = (
-            f"{count(len(where), 'frame')} of {named(where)}" if where else "no frame that is used"
-        )
+        lost = numbers.place(rows) if where else "no frame that is used"
         yield Finding(
             severity=ERROR, kind="missing frames", episodes=tuple(sorted(set(where))),
             message=f"camera {camera.name!r} lacks {lost}{why}: copy the videos again or drop "

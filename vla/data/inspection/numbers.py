@@ -137,17 +137,11 @@ def off_grid(numbers: Numbers) -> Iterator[Finding]:
         if not len(at):
             continue
         where = numbers.episodes(at)
-        what, advice = (
-            (
-                "over half a frame",
-                "frames were lost or the rate is wrong; record again or drop them",
-            )
-            if severity == ERROR
-            else (
-                f"up to {off[at].max() * 1e3:.1f} ms",
-                "stock LeRobot refuses such frames; write frame / fps instead",
-            )
-        )
+        what = "over half a frame"
+        advice = "frames were lost or the rate is wrong; record again or drop them"
+        if severity == WARNING:
+            what = f"up to {off[at].max() * 1e3:.1f} ms"
+            advice = "stock LeRobot refuses such frames; write frame / fps instead"
         yield Finding(
             severity=severity, kind="time", episodes=tuple(sorted(set(where))),
             message=f"timestamps of {numbers.place(at)} are off the grid "
@@ -228,11 +222,8 @@ def _resampled(values: np.ndarray) -> np.ndarray:
 
 
 def _near(shapes: np.ndarray, episodes: list[int]) -> list[tuple[int, int]]:
-    """Return pairs of episodes alike at every point; only neighbours in the mean can be.
-
-    Args:
-        shapes: f32 `e p`.
-        episodes: Number of each.
+    """Return pairs of episodes with shapes f32 `e p` alike at every point: only neighbours in the
+    mean can be.
     """
     finite = np.flatnonzero(np.isfinite(shapes).all(axis=1))
     if len(finite) < 2:
@@ -363,10 +354,6 @@ def lag(numbers: Numbers) -> Iterator[Finding]:
     if correlation < FOLLOWS:
         return
     seconds = frames / numbers.info.fps
-    text = (
-        f"the state follows the action by {count(frames, 'frame')} ({seconds:.2f} s, correlation "
-        f"{correlation:.2f})"
-    )
     if frames < 0:
         yield Finding(
             severity=WARNING, kind="lag",
@@ -375,10 +362,11 @@ def lag(numbers: Numbers) -> Iterator[Finding]:
         )  # fmt: skip
     else:
         slow = seconds > SLOW_S
+        advice = "check the clocks of arm and recorder" if slow else "as an arm does"
         yield Finding(
             severity=WARNING if slow else NOTE, kind="lag",
-            message=text
-            + (": check the clocks of arm and recorder" if slow else ": as an arm does"),
+            message=f"the state follows the action by {count(frames, 'frame')} ({seconds:.2f} s, "
+            f"correlation {correlation:.2f}): {advice}",
         )  # fmt: skip
 
 
@@ -393,11 +381,9 @@ def best_lag(numbers: Numbers) -> tuple[int, float]:
         rows = numbers.rows(e)
         moved, commanded = np.diff(state[rows], axis=0), np.diff(action[rows], axis=0)
         for place, k in enumerate(range(-LAGS, LAGS + 1)):
-            a, b = (
-                (commanded[: len(commanded) - k], moved[k:])
-                if k >= 0
-                else (commanded[-k:], moved[:k])
-            )
+            a, b = commanded[-k:], moved[:k]
+            if k >= 0:
+                a, b = commanded[: len(commanded) - k], moved[k:]
             sums[place] += (a * b).sum(), (a * a).sum(), (b * b).sum()
     both = np.sqrt(sums[:, 1] * sums[:, 2])
     correlation = np.divide(sums[:, 0], both, out=np.zeros(len(both)), where=both > 0)
