@@ -149,13 +149,13 @@ def follow(shell: Shell, lines: list[str]) -> None:
     elif "unix:/tmp/reach" in line:
         place = f"unix:{shell.folder}/socket"
         with (
-            shell.running(line.replace("unix:/tmp/reach", place), "serving", 0),
+            shell.running(line.replace("unix:/tmp/reach", place), "served at", 0),
             RemotePolicy(place) as policy,
         ):
             decide(policy)
     elif "--token-file" in line:
-        with shell.running(line.replace(":7410", ":0"), r"serving .*:(\d+)", 0) as said:
-            port = re.search(r":(\d+)", said)
+        with shell.running(line.replace(":7410", ":0"), r"served at .*:(\d+)", 0) as said:
+            port = re.search(r"served at .*:(\d+)", said)
             assert port
             token = (shell.folder / "token").read_text().strip()
             authority = shell.folder / "cert.pem"
