@@ -15,7 +15,6 @@ from training.rl.intervention.intervention import InterventionController
 from training.rl.intervention.source import InterventionSource
 from training.rl.processes import incremental_store
 from training.rl.processes.actor_pool import ActorPool
-from training.rl.rollout.clock import Stopwatch
 from training.rl.rollout.collector import (
     ActingPolicy,
     RolloutWorker,
@@ -47,7 +46,6 @@ class OnlineRunner:
         self.rewards: list[EpisodeReward] = []
         self.iteration = 0
         """Iterations collected so far."""
-        self.clock = Stopwatch()
         for folder in start.prior_runs:
             newest = episode_store.read_newest(folder, config.max_prior_episodes)
             self._add(_check_fits(newest, self.policy, folder))
@@ -60,19 +58,18 @@ class OnlineRunner:
 
     def collect(self, policy: VLAPolicy, updates: int) -> dict[str, float]:
         """Collect, store and score the rollouts of one iteration; return metrics of them."""
-        with self.clock.on("collect"):
-            episodes, scores = self._iteration(policy, updates)
-            self.episodes += episodes
-            self.rewards += [score.reward for score in scores]
-            self.iteration += 1
-            for resource in (self.actor_pool, self.intervention_source):
-                if resource and self.iteration == self.config.n_iterations:
-                    resource.close()
-            return {
-                **self._audit(len(episodes)),
-                **self._audit_mismatched([s.mismatched for s in scores if s.mismatched]),
-                "rollout/policy_lag": float(updates - min(e.version for e in episodes)),
-            }
+        episodes, scores = self._iteration(policy, updates)
+        self.episodes += episodes
+        self.rewards += [score.reward for score in scores]
+        self.iteration += 1
+        for resource in (self.actor_pool, self.intervention_source):
+            if resource and self.iteration == self.config.n_iterations:
+                resource.close()
+        return {
+            **self._audit(len(episodes)),
+            **self._audit_mismatched([s.mismatched for s in scores if s.mismatched]),
+            "rollout/policy_lag": float(updates - min(e.version for e in episodes)),
+        }
 
     def check_processes(self) -> None:
         """Restart the processes that collect and score where they have died, if there are any."""
@@ -103,8 +100,7 @@ class OnlineRunner:
         name = episode_store.iteration_name(self.iteration)
         episode_store.write_iteration(start.experience, name, episodes)
         incremental_store.drop(start.experience, name)
-        with self.clock.on("score"):
-            return episodes, self.reward_source.score(episodes)
+        return episodes, self.reward_source.score(episodes)
 
     def _collect(self, policy: VLAPolicy, updates: int, probs: np.ndarray | None) -> list[Episode]:
         config, seed = self.config, self.config.rollout_seed(self.iteration)
@@ -121,7 +117,7 @@ class OnlineRunner:
             )
         return collect_rollouts(
             policy, config.task, episodes=config.episodes_per_iteration, seed=seed,
-            version=updates, num_envs=config.parallel_envs, controller=controller, clock=self.clock,
+            version=updates, num_envs=config.parallel_envs, controller=controller,
         )  # fmt: skip
 
     def _collect_realtime(self, acting: ActingPolicy) -> list[Episode]:
@@ -131,7 +127,7 @@ class OnlineRunner:
         finished, _ = incremental_store.progress(folder, name)
         left = [number for number in range(count) if number not in finished]
         if left:
-            worker = RolloutWorker(acting.policy, config.task, 1, self.clock, config.backend)
+            worker = RolloutWorker(acting.policy, config.task, 1, config.backend)
             with contextlib.closing(worker):
                 for episode in run_episodes(worker, acting, left):
                     incremental_store.write_episode(folder, name, episode)
@@ -147,8 +143,7 @@ class OnlineRunner:
         self.iteration = iterations
 
     def _add(self, episodes: list[Episode], rewards: list[EpisodeReward] | None = None) -> None:
-        with self.clock.on("score"):
-            self.rewards += rewards or self.reward_source.compute_rewards(episodes)
+        self.rewards += rewards or self.reward_source.compute_rewards(episodes)
         self.episodes += episodes
 
     def _audit(self, latest: int) -> dict[str, float]:
