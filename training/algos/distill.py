@@ -17,6 +17,7 @@ from torch import Tensor
 
 from sim import vec_env
 from training.core.config import DistillConfig, Teacher
+from training.core.loop import Weights
 from training.core.optimizer import Optimizer
 from training.data import batches, sampler
 from training.evaluation.evaluate import Evaluation, evaluate
@@ -28,9 +29,6 @@ from vla.data import check
 from vla.data.store import load_episodes
 from vla.nn.context import Context, repeat_context
 from vla.policies.vla import VLAPolicy
-
-Weights = dict[str, Tensor]
-"""A state dict."""
 
 
 @dataclass(frozen=True, kw_only=True)

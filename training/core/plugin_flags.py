@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -57,7 +58,7 @@ def choose_plugins(config: T, argv: list[str]) -> tuple[T, list[str]]:
     return config, argv
 
 
-def read_args(kind: type[T], train: Any, argv: list[str], prog: str) -> T:
+def read_args(kind: Callable[..., T], train: Any, argv: list[str], prog: str) -> T:
     """Return the arguments `kind`, whose field `train` is a configuration that flags change.
 
     Raises:

@@ -25,6 +25,7 @@ from vla.contracts.config import type_name
 from vla.data.store import EpisodeStore, content_hash
 from vla.nn.context import Cacheable
 from vla.policies.vla import VLAPolicy
+from vla.utils import files
 
 VERSION = 1
 BLOCK = 64
@@ -98,7 +99,7 @@ def _write(policy: VLAPolicy, store: EpisodeStore, place: Path) -> None:
             arrays = {k: _array(part / k, v, count, begin > 0) for k, v in values.items()}
         for key, value in values.items():
             arrays[key][begin : begin + len(rows)] = value
-        _write_done(part, begin + len(rows), sorted(arrays))
+        files.write_json(part / "done.json", {"frames": begin + len(rows), "names": sorted(arrays)})
     part.rename(place)
 
 
@@ -147,12 +148,6 @@ def _frames_done(part: Path) -> int:
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         return 0
-
-
-def _write_done(part: Path, count: int, names: list[str]) -> None:
-    temporary = part / ".done.json.new"
-    temporary.write_text(json.dumps({"frames": count, "names": names}))
-    temporary.replace(part / "done.json")
 
 
 def _read(place: Path, count: int) -> dict[str, np.ndarray] | None:
