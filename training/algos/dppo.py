@@ -266,11 +266,8 @@ class Dppo(OnlineAlgorithm):
 def clipped(log_ratio: Tensor, advantage: Tensor, clip_coef: Tensor, discount: Tensor) -> Tensor:
     """Return PPO's clipped loss (Schulman et al. 2017, eq. 7), the mean over all transitions.
 
-    Args:
-        log_ratio: f32 [m, ft].
-        advantage: f32 [m].
-        clip_coef: f32 [ft], how far a ratio may usefully go from 1.
-        discount: f32 [ft], of the advantage.
+    Log-ratios are f32 [m, ft], advantages f32 [m]; each transition has a coefficient, how far its
+    ratio may usefully go from 1, and a discount of the advantage, f32 [ft].
     """
     ratio, weighted = log_ratio.exp(), advantage[:, None] * discount
     bounded = torch.clamp(ratio, 1 - clip_coef, 1 + clip_coef)

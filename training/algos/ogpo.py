@@ -187,11 +187,8 @@ class Ogpo(OnlineAlgorithm):
         return torch.stack(log_probs, 1)
 
     def advantages(self, features: Tensor, chunk: Tensor) -> Tensor:
-        """Return how much better than its group each chunk is, f32 [m g].
-
-        Args:
-            features: f32 [m, d].
-            chunk: f32 [m g, h, u], those of a state side by side.
+        """Return how much better than its group each chunk is, f32 [m g]; chunks f32 [m g, h, u] of
+        a state, with features f32 [m, d], are side by side.
         """
         group_size = self.config.group_size
         value = self.critics(features.repeat_interleave(group_size, 0), chunk)

@@ -63,14 +63,7 @@ def frame_batch(
 def augment_batch(
     batch: EpisodeBatch, shift_px: int, brightness: float, rng: np.random.Generator
 ) -> EpisodeBatch:
-    """Return a batch with randomly shifted and brightened images, alike within an episode.
-
-    Args:
-        batch: The batch.
-        shift_px: Largest shift in pixels.
-        brightness: Largest relative change of brightness.
-        rng: Source of randomness.
-    """
+    """Return a batch with images of episodes changed by `augment.shift_and_brighten`."""
     if not (shift_px or brightness):
         return batch
     first, count = batch.shard[:2] if batch.shard else (0, 0)

@@ -33,12 +33,8 @@ BLOCK = 64
 
 
 def load(policy: VLAPolicy, store: EpisodeStore, folder: Path) -> dict[str, np.ndarray]:
-    """Return the frozen features of all frames of a store by name, f32 [f, ...].
-
-    Args:
-        policy: The policy, on its device.
-        store: The frames and the instruction of each.
-        folder: Folder of the cache.
+    """Return the frozen features of all frames of a store by name, f32 [f, ...]; `folder` holds
+    the cache.
 
     Raises:
         ValueError: the backbone has no frozen part, or the features do not fit into memory.

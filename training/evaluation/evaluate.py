@@ -88,11 +88,8 @@ class Player:
         self._calls, self._chunk = 0, np.empty(0, np.float32)
 
     def step_actions(self, obs: Observation, episode: np.ndarray) -> np.ndarray:
-        """Return the actions f32 [e, 1, u] of one control step, for episodes that started together.
-
-        Args:
-            obs: Batch of E observations; only every `n_action_steps`-th is used.
-            episode: i64 [e], number of the episode of each row.
+        """Return the actions f32 [e, 1, u] of one control step, for episodes that started together:
+        as `decide` does, with every `n_action_steps`-th observation.
         """
         at = self._calls % self.policy.n_action_steps
         if at == 0:

@@ -167,14 +167,8 @@ def gather_boundaries(episodes: Sequence[Episode], views: Sequence[int]) -> Epis
 def windows(
     episodes: Sequence[Episode], frames: Sequence[np.ndarray], chunk: int, views: Sequence[int]
 ) -> EpisodeBatch:
-    """Return frames as episodes of one decision each, for a policy without memory; targets are
-    what was executed from there.
-
-    Args:
-        episodes: B of them.
-        frames: Frames of each, i64 [n_b]; the last one of an episode has only padding as target.
-        chunk: K, actions per decision.
-        views: The policy's cameras among those of the episodes.
+    """Return frames i64 [n_b] of each episode as episodes of one decision each, for a policy
+    without memory; targets are what was executed from there, only padding at the end.
     """
     index = np.arange(sum(len(f) for f in frames))
     task = tuple(e.task for e, f in zip(episodes, frames, strict=True) for _ in f)

@@ -45,13 +45,7 @@ Work = Callable[[Job, Callable[[], None]], None]
 
 
 class SupervisedProcess:
-    """One such process, as the learner sees it.
-
-    Args:
-        name: For messages.
-        work: A function at the top of a module.
-        job: What it is started with.
-    """
+    """One such process, as the learner sees it; `work` is a function at the top of a module."""
 
     def __init__(self, name: str, work: Work, job: Job) -> None:
         self.name, self.work, self.job = name, work, job
@@ -66,10 +60,8 @@ class SupervisedProcess:
         self.close = weakref.finalize(self, _end, self.__dict__)
 
     def check(self, finished: Callable[[], int]) -> None:
-        """Restart the process if it has died or sends no heartbeat.
-
-        Args:
-            finished: Counts results, to recognise a process that only ever dies.
+        """Restart the process if it has died or sends no heartbeat; `finished` counts results, to
+        recognize a process that only ever dies.
 
         Raises:
             ValueError: it failed with an error, or died too often.

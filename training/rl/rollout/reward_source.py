@@ -70,11 +70,7 @@ class RewardSource:
 def _reward_model(
     config: OnlineRLConfig, start: Start, robot: RobotSpec
 ) -> tuple[RewardModel | None, tuple[int, ...]]:
-    """Return the reward model, if the reward names one, and its cameras among the robot's.
-
-    Raises:
-        ValueError: none is given, or it needs cameras that the robot does not have.
-    """
+    """Return the reward model, if the reward names one, and its cameras among the robot's."""
     if "learned" not in config.reward:
         return None, ()
     if start.reward_model is None:

@@ -187,11 +187,7 @@ class OnlineRunner:
 
 
 def _check_fits(episodes: list[Episode], policy: VLAPolicy, folder: Path) -> list[Episode]:
-    """Return episodes of a prior run.
-
-    Raises:
-        ValueError: they are of another robot, or of a policy unlike this one.
-    """
+    """Return episodes of a prior run, unless of another robot, or of a policy unlike this one."""
     robot, config = policy.robot, policy.config
     camera = robot.cameras[0]
     shapes = {
