@@ -64,10 +64,10 @@ def main(argv: list[str]) -> int:
     """Run the verb."""
     args, console = parse(argv), Console()
 
-    def say(line: str) -> None:
+    def report(line: str) -> None:
         console.print(f"view: {line}", style="yellow", markup=False, soft_wrap=True)
 
-    watcher = rerun_stream.Live(args.view, say) if args.view else None
+    watcher = rerun_stream.Live(args.view, report) if args.view else None
     try:
         loop.run(args.train, args.start, args.out, console, callback=watcher)
     finally:

@@ -297,11 +297,7 @@ class _Trainer:
         learner.save(weights, optimizer.count, self.out / "checkpoint", also)
 
     def resume(self) -> None:
-        """Continue from OUT/checkpoint if there is one.
-
-        Raises:
-            ValueError: the checkpoint is damaged.
-        """
+        """Continue from OUT/checkpoint if there is one."""
         folder = self.out / "checkpoint"
         if not folder.exists():
             return

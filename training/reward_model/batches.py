@@ -175,8 +175,8 @@ def _memory_index(
     left = size - index % size
     later = index + np.floor(rng.random(len(index)) * left).astype(np.int64)
     # The memory is empty before the first frame of an episode.
-    rewound = (rng.random(len(index)) < rewind_prob) & (index % size > 0)
-    return np.where(rewound, later, index)
+    is_later = (rng.random(len(index)) < rewind_prob) & (index % size > 0)
+    return np.where(is_later, later, index)
 
 
 def _sample_pairs(begin: np.ndarray, size: int, count: int, rng: np.random.Generator) -> np.ndarray:

@@ -108,16 +108,16 @@ class Episode:
         Always the interventions; of a success all the rest, too, but not what led to an
         intervention or to the last retry, which begins with its retrace.
         """
-        worthy = np.flatnonzero(self.is_intervention)
+        chosen = np.flatnonzero(self.is_intervention)
         if success:
             retrace = self.action_source == ActionSource.RETRACE
             retries = np.flatnonzero(retrace & ~np.append(False, retrace[:-1]))
             first = retries[-1] if len(retries) else 0
-            after = worthy[worthy >= first]
-            worthy = np.union1d(worthy, np.arange(after[0] if len(after) else first, len(self)))
+            after = chosen[chosen >= first]
+            chosen = np.union1d(chosen, np.arange(after[0] if len(after) else first, len(self)))
         frames = np.arange(len(self.step) - 1)
         decision = np.searchsorted(self.decision_index, frames, side="right") - 1
-        return frames[np.isin(decision, worthy)]
+        return frames[np.isin(decision, chosen)]
 
     def targets(self, index: np.ndarray, chunk: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the actions f32 [n, k, u] executed from frames on, and what is padding [n, k].

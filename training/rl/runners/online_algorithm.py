@@ -112,8 +112,8 @@ class OnlineAlgorithm:
         return due
 
     def log_metrics(self, metrics: dict[str, float]) -> dict[str, float]:
-        """Return metrics of an update with those of the iteration; each alarm is said once an
-        iteration.
+        """Return metrics of an update with those of the iteration; each alarm is reported
+        once an iteration.
         """
         self.diagnostics.add_update(metrics["grad_norm"])
         iteration = {**self.rollout_metrics, **self.diagnostics.metrics()}

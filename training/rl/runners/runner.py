@@ -83,9 +83,9 @@ class OnlineRunner:
         config, start = self.config, self.start
         probs = None
         if config.jump_start.curriculum:
-            own = slice(self.num_prior, None)
+            this_run = slice(self.num_prior, None)
             probs = curriculum.guide_step_probs(
-                self.episodes[own], self.rewards[own], config.jump_start.max_guide_steps
+                self.episodes[this_run], self.rewards[this_run], config.jump_start.max_guide_steps
             )
             # An actor process reads them there.
             episode_store.write_guide_step_probs(start.experience, self.iteration, probs)
