@@ -30,9 +30,7 @@ class Evaluation:
     task: dict[str, Any]
     """Configuration of the task."""
     seed: int
-    """Seed of the episodes."""
     success: list[bool]
-    """Whether each episode succeeded."""
     progress: list[float]
     """Progress by the simulator at the end of each episode, in [0, 1]."""
     steps: list[int]

@@ -32,11 +32,8 @@ class Trace:
     """Memory contents during one episode: T decisions, L slots."""
 
     episode: int
-    """Number of the episode."""
     instruction: str
-    """Instruction."""
     success: bool
-    """Whether the episode succeeded."""
     step_index: np.ndarray
     """Control step of each decision, i64 [t]."""
     images: np.ndarray

@@ -62,9 +62,7 @@ class Rollout:
     """Record of one episode of T control steps and D decisions."""
 
     number: int
-    """Number of the episode."""
     task: str
-    """Instruction."""
     images: list[np.ndarray] = field(default_factory=list)
     """Images of every control step and of the end, T + 1 times u8 [v, h, w, 3]."""
     state: list[np.ndarray] = field(default_factory=list)
@@ -82,9 +80,7 @@ class Rollout:
     wrote: list[np.ndarray] = field(default_factory=list)
     """Slot that each decision wrote, D times f32 [n, d]; empty without slots."""
     over: bool = False
-    """Whether the episode has ended."""
     success: bool = False
-    """Whether it succeeded."""
 
     def record_observation(self, obs: Observation) -> None:
         """Append images and state of a batch of observations."""

@@ -60,11 +60,9 @@ class Episode:
     success: bool
     """By the simulator."""
     task: str
-    """Instruction."""
     number: int
     """Number of the episode among those of its seed."""
     seed: int
-    """Seed of the episode."""
     version: int
     """Updates that the acting policy had seen."""
 

@@ -31,7 +31,6 @@ class Job:
     """What a process is started with."""
 
     config: OnlineRLConfig
-    """The run."""
     start: Start
     """What it starts from, and where rollouts are stored."""
     policy: PluginConfig

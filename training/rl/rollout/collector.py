@@ -211,10 +211,8 @@ class RolloutWorker:
                 if intervention.actions is None:
                     scripted[row] = True
                 else:
-                    rest, actions = (
-                        self._plan[row, self._steps_taken[row] :],
-                        intervention.actions[i],
-                    )
+                    rest = self._plan[row, self._steps_taken[row] :]
+                    actions = intervention.actions[i]
                     rest[:] = actions[np.minimum(np.arange(len(rest)), len(actions) - 1)]
         return scripted
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from reward_models.metrics import ranks
+from training.data import batches
 from training.rl.config import OnlineRLConfig, Start
 from training.rl.experience import episode_store
 from training.rl.experience.episode import Episode
@@ -24,8 +25,6 @@ from training.rl.rollout.collector import (
 from training.rl.rollout.reward_source import EpisodeScore, RewardSource
 from training.rl.runners import curriculum
 from vla import checkpoint
-from vla.data import check
-from vla.data.store import EpisodeStore, load_episodes
 from vla.policies.vla import VLAPolicy
 
 MIN_SPEARMAN = 0.3
@@ -41,7 +40,7 @@ class OnlineRunner:
         self.reward_source = RewardSource(config, start, self.policy.robot)
         self.actor_pool: ActorPool | None = None
         self.intervention_source: InterventionSource | None = None
-        self.demos = _demonstrations(self.policy, start.dataset)
+        self.demos = batches.load_for_policy(self.policy, start.dataset, phase_seed=0)
         self.episodes: list[Episode] = []
         self.rewards: list[EpisodeReward] = []
         self.iteration = 0
@@ -202,15 +201,3 @@ def _check_fits(episodes: list[Episode], policy: VLAPolicy, folder: Path) -> lis
                 f"{folder}: {name} of shape {shape}, this policy has {expected}; leave it out"
             )
     return episodes
-
-
-def _demonstrations(policy: VLAPolicy, dataset: Path) -> EpisodeStore:
-    side = policy.config.backbone.image_px
-    demos = load_episodes(
-        dataset, cameras=policy.config.cameras, image_hw=(side, side),
-        # Without memory every step can stand for a decision; with one, only those of its cadence.
-        stride=policy.config.n_action_steps if policy.remembers else 1, phase_seed=0, phases=1,
-        cache_dir=dataset.parent / f"{dataset.name}-cache",
-    )  # fmt: skip
-    check.fits_robot(demos, policy.robot, dataset)
-    return demos
