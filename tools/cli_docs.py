@@ -10,7 +10,7 @@ follows from the same dataclasses as `vla VERB --help`. No command runs and no f
 import argparse
 import dataclasses
 import difflib
-import inspect
+import functools
 import os
 import re
 import sys
@@ -272,10 +272,9 @@ def _choice(flag: str, folders: str | tuple[str, ...], default: str) -> str:
 
 def _plugins(config: Any, path: str) -> Iterator[tuple[str, Any, str]]:
     """Yield path, folder and default of every plug-in field of a configuration."""
-    if inspect.isfunction(config):
-        for parameter in inspect.signature(config).parameters.values():
-            if dataclasses.is_dataclass(parameter.default):
-                yield from _plugins(parameter.default, path)
+    if isinstance(config, functools.partial):
+        for default in config.keywords.values():
+            yield from _plugins(default, path)
         return
     if isinstance(config, type) or not dataclasses.is_dataclass(config):
         return

@@ -4,9 +4,15 @@ Weights are random, so that every episode lasts until its limit; they do not cha
 step. One iteration is followed by its updates, as in `vla train rl`.
 """
 
+import contextlib
+import functools
 import time
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import torch
 from rich.console import Console
@@ -14,13 +20,17 @@ from rich.table import Table
 
 from benchmarks import harness
 from benchmarks.reward_models import synthetic_dataset
+from sim import vec_env
 from training.core import loop, runtime
 from training.core.config import EvalConfig
 from training.core.optimizer import Optimizer
 from training.data import demos
 from training.rl.config import OnlineRLConfig, Start
+from training.rl.rollout.reward_source import RewardSource
+from training.rl.runners.runner import OnlineRunner
 from vla.contracts import registry
 from vla.contracts.config import validate_min
+from vla.policies.vla import VLAPolicy
 from vla.utils import arguments
 
 
@@ -77,6 +87,53 @@ def begin(args: BenchArgs) -> Start:
     )  # fmt: skip
 
 
+class Stopwatch:
+    """Counts the seconds of an iteration's rollouts by part, while it is open as a context."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._make_env = vec_env.make
+        self._patches = contextlib.ExitStack()
+
+    def __enter__(self) -> "Stopwatch":
+        methods = (
+            ("collect", OnlineRunner, "collect"), ("score", RewardSource, "score"),
+            ("infer", VLAPolicy, "sample"),
+        )  # fmt: skip
+        for part, owner, name in methods:
+            method = self._counted(part, getattr(owner, name))
+            self._patches.enter_context(mock.patch.object(owner, name, method))
+        self._patches.enter_context(mock.patch.object(vec_env, "make", self._counted_env))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._patches.close()
+
+    def _counted(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            begin_s = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.seconds[part] += time.perf_counter() - begin_s
+
+        return call
+
+    def _counted_env(self, *args: Any, **kwargs: Any) -> Any:
+        env: Any = self._make_env(*args, **kwargs)
+        close = env.close
+
+        def close_counted() -> None:
+            self.seconds["render"] += env.render_time_s
+            close()
+
+        env.begin = self._counted("step", env.begin)
+        env.step_chunk = self._counted("step", env.step_chunk)
+        env.close = close_counted
+        return env
+
+
 def measure(args: BenchArgs, start: Start) -> Measured:
     """Collect one iteration and learn from it."""
     run = OnlineRLConfig(
@@ -88,10 +145,11 @@ def measure(args: BenchArgs, start: Start) -> Measured:
     optimizer = Optimizer(run.optimizer, learner.module, run.steps)
     generator = torch.Generator().manual_seed(run.seed)
     begin_s = time.perf_counter()
-    for _ in range(args.updates):
-        learner.update(learner.collect(), optimizer, generator)
+    with Stopwatch() as clock:
+        for _ in range(args.updates):
+            learner.update(learner.collect(), optimizer, generator)
     whole = time.perf_counter() - begin_s
-    took = learner.runner.clock.seconds
+    took = clock.seconds
     timed = took["step"] + took["infer"] + took["score"]
     seconds = {
         "simulate": took["step"] - took["render"], "render": took["render"],

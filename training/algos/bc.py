@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from sim import vec_env
 from training.core.config import TrainConfig
 from training.core.distributed import SINGLE_PROCESS, Partition, ProcessGroup
+from training.core.loop import Weights
 from training.core.optimizer import Optimizer
 from training.core.pretrained_vision import load_vision
 from training.data import batches, features, sampler
@@ -29,9 +30,6 @@ from vla.data import check
 from vla.data.store import EpisodeStore, load_episodes, statistics
 from vla.nn.normalize import NormalizationStatistics
 from vla.policies.vla import VLAPolicy
-
-Weights = dict[str, Tensor]
-"""A state dict."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from sim import vec_env
 from training.core.config import DistillConfig, Teacher
+from training.core.loop import Weights
 from training.core.optimizer import Optimizer
 from training.data import batches, sampler
 from training.evaluation.evaluate import Evaluation, evaluate
@@ -24,13 +25,8 @@ from vla import checkpoint
 from vla.contracts import config as configs
 from vla.contracts.config import PluginConfig, validate_min
 from vla.contracts.types import EpisodeBatch, Prefix
-from vla.data import check
-from vla.data.store import load_episodes
-from vla.nn.context import Context, repeat_context
+from vla.nn.context import repeat_context
 from vla.policies.vla import VLAPolicy
-
-Weights = dict[str, Tensor]
-"""A state dict."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,13 +70,7 @@ class Distillation:
         self.teacher = policy.with_steps(config.teacher_steps).to(train.device).eval()
         self.module = student(policy).to(train.device)
         self.frames_only = not policy.remembers
-        side = policy.config.backbone.image_px
-        self.store = load_episodes(
-            teacher.dataset, cameras=policy.config.cameras, image_hw=(side, side),
-            stride=1 if self.frames_only else policy.n_action_steps, phase_seed=train.seed,
-            phases=1, cache_dir=teacher.dataset.parent / f"{teacher.dataset.name}-cache",
-        )  # fmt: skip
-        check.fits_robot(self.store, policy.robot, teacher.dataset)
+        self.store = batches.load_for_policy(policy, teacher.dataset, train.seed)
         self.rng = np.random.default_rng(train.seed)
         count = len(self.store.frames if self.frames_only else self.store.seq_episode)
         size = config.batch_size if self.frames_only else config.batch_size // STATES_PER_EPISODE
@@ -108,13 +98,10 @@ class Distillation:
             noise = torch.randn(actions.shape, generator=generator, device=actions.device)
             prefix = self._prefix(actions, generator)
             target = self.teacher.head.sample(context, noise[:, None], False, prefix)[0][:, -1]
-        predicted = self._chunk(context, noise, prefix)
+        predicted = self.module.head.sample(context, noise[:, None], False, prefix)[0][:, -1]
         loss = (predicted - target).square().mean()
         step = optimizer.step(loss)
         return {"loss": float(loss.detach()), **step, "samples": float(len(data.loss_index))}
-
-    def _chunk(self, context: Context, noise: Tensor, prefix: Prefix | None) -> Tensor:
-        return self.module.head.sample(context, noise[:, None], False, prefix)[0][:, -1]
 
     def _prefix(self, actions: Tensor, generator: torch.Generator) -> Prefix | None:
         """Return a random prefix of demonstrated chunks f32 [m, k, u], as in training the head."""

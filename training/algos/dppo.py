@@ -20,9 +20,9 @@ from training.rl.config import OnlineRLConfig, Start
 from training.rl.diagnostics import training_diagnostics
 from training.rl.experience.episode import Episode
 from training.rl.experience.gae import advantages
-from training.rl.runners.online_algorithm import OnlineAlgorithm
+from training.rl.runners.online_algorithm import OnlineAlgorithm, OnlineAlgorithmConfig
 from vla.contracts import migrate
-from vla.contracts.config import PluginConfig, validate_min
+from vla.contracts.config import validate_min
 from vla.contracts.types import EpisodeBatch
 from vla.nn import diffusion
 from vla.nn.context import Context
@@ -33,7 +33,7 @@ LOG_PROB_BOUNDS = (-5.0, 2.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(PluginConfig):
+class Config(OnlineAlgorithmConfig):
     """Settings of DPPO."""
 
     batch_episodes: int = 10
@@ -71,15 +71,9 @@ class Config(PluginConfig):
             bc_batch_size=1, clip_ploss_coef=0, clip_ploss_coef_base=0,
         )  # fmt: skip
 
-    def start(self, train: Any, data: Any) -> "Dppo":
-        """Load the policy to fine-tune, its demonstrations and the reward model.
-
-        Raises:
-            ValueError: the run is not one of online RL, or something to start from is damaged.
-        """
-        if not (isinstance(train, OnlineRLConfig) and isinstance(data, Start)):
-            raise ValueError("algo dppo learns from rollouts: use `vla train rl`")
-        return Dppo(self, train, data)
+    def learner(self, train: OnlineRLConfig, start: Start) -> "Dppo":
+        """Return the learner of a run."""
+        return Dppo(self, train, start)
 
 
 class RolloutBatch(NamedTuple):
@@ -107,11 +101,12 @@ class Batch(NamedTuple):
 class Dppo(OnlineAlgorithm):
     """Satisfies `training.core.loop.Learner`."""
 
+    config: Config
     # Ratios are relative to the policy of the latest iteration.
     bounds = training_diagnostics.with_limits(staleness=1.0)
 
     def __init__(self, config: Config, train: OnlineRLConfig, start: Start) -> None:
-        super().__init__(train, start)
+        super().__init__(config, train, start)
         if train.runtime.max_policy_lag:
             raise ValueError(
                 f"dppo: got runtime.max_policy_lag {train.runtime.max_policy_lag}, but it learns "
@@ -129,7 +124,6 @@ class Dppo(OnlineAlgorithm):
                 f"ft_denoising_steps: got {config.ft_denoising_steps}, the policy denoises in "
                 f"{steps} steps"
             )
-        self.config = config
         self.ft_steps = range(steps - (config.ft_denoising_steps or steps), steps)
         if self.ft_steps.start:
             self._split_head()
@@ -272,11 +266,8 @@ class Dppo(OnlineAlgorithm):
 def clipped(log_ratio: Tensor, advantage: Tensor, clip_coef: Tensor, discount: Tensor) -> Tensor:
     """Return PPO's clipped loss (Schulman et al. 2017, eq. 7), the mean over all transitions.
 
-    Args:
-        log_ratio: f32 [m, ft].
-        advantage: f32 [m].
-        clip_coef: f32 [ft], how far a ratio may usefully go from 1.
-        discount: f32 [ft], of the advantage.
+    Log-ratios are f32 [m, ft], advantages f32 [m]; each transition has a coefficient, how far its
+    ratio may usefully go from 1, and a discount of the advantage, f32 [ft].
     """
     ratio, weighted = log_ratio.exp(), advantage[:, None] * discount
     bounded = torch.clamp(ratio, 1 - clip_coef, 1 + clip_coef)

@@ -9,7 +9,6 @@ to fine-tune: nothing is differentiated through their networks.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +18,8 @@ from training.rl.config import OnlineRLConfig, Start
 from training.rl.diagnostics import training_diagnostics
 from training.rl.experience.replay import transitions
 from training.rl.runners.chunk_critics import ChunkCritics
-from training.rl.runners.online_algorithm import OnlineAlgorithm
-from vla.contracts.config import PluginConfig, validate_min
+from training.rl.runners.online_algorithm import OnlineAlgorithm, OnlineAlgorithmConfig
+from vla.contracts.config import validate_min
 from vla.contracts.types import EpisodeBatch
 from vla.nn import ensembles
 from vla.nn.context import Context
@@ -28,7 +27,7 @@ from vla.nn.noise_actor import NoiseActor, NoiseActorConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(PluginConfig):
+class Config(OnlineAlgorithmConfig):
     """Settings of DSRL."""
 
     best_of_n: int = 1
@@ -63,15 +62,9 @@ class Config(PluginConfig):
             utd_ratio=1, critic_batch_size=1, critic_warmup_steps=0, actor_loss_coef=0,
         )  # fmt: skip
 
-    def start(self, train: Any, data: Any) -> "Dsrl":
-        """Load the policy, its demonstrations and the reward model.
-
-        Raises:
-            ValueError: the run is not one of online RL, or something to start from is damaged.
-        """
-        if not (isinstance(train, OnlineRLConfig) and isinstance(data, Start)):
-            raise ValueError("algo dsrl learns from rollouts: use `vla train rl`")
-        return Dsrl(self, train, data)
+    def learner(self, train: OnlineRLConfig, start: Start) -> "Dsrl":
+        """Return the learner of a run."""
+        return Dsrl(self, train, start)
 
 
 class ValueNet(nn.Module):
@@ -89,13 +82,13 @@ class ValueNet(nn.Module):
 class Dsrl(OnlineAlgorithm):
     """Satisfies `training.core.loop.Learner`."""
 
+    config: Config
     # The noise is meant to change; at this bound it is almost deterministic.
     bounds = training_diagnostics.with_limits(kl=4.0)
 
     def __init__(self, config: Config, train: OnlineRLConfig, start: Start) -> None:
-        super().__init__(train, start)
-        self.config, policy = config, self.policy
-        self.ref_policy = policy  # it stays as it was
+        super().__init__(config, train, start)
+        policy = self.ref_policy = self.policy  # it stays as it was
         policy.requires_grad_(requires_grad=False)
         settings = NoiseActorConfig(
             width=config.critic_hidden_dim, noise_bound=config.noise_bound,

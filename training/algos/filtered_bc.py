@@ -6,20 +6,19 @@ source of the reward predicts.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from training.core.optimizer import Optimizer
 from training.rl.config import OnlineRLConfig, Start
 from training.rl.experience.episode import join
-from training.rl.runners.online_algorithm import OnlineAlgorithm
-from vla.contracts.config import PluginConfig, validate_min
+from training.rl.runners.online_algorithm import OnlineAlgorithm, OnlineAlgorithmConfig
+from vla.contracts.config import validate_min
 from vla.contracts.types import EpisodeBatch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(PluginConfig):
+class Config(OnlineAlgorithmConfig):
     """Settings of filtered behaviour cloning."""
 
     batch_size: int = 16
@@ -30,23 +29,15 @@ class Config(PluginConfig):
     def __post_init__(self) -> None:
         validate_min(self, batch_size=2, states_per_episode=1)
 
-    def start(self, train: Any, data: Any) -> "FilteredBC":
-        """Load the policy to fine-tune, its demonstrations and the reward model.
-
-        Raises:
-            ValueError: the run is not one of online RL, or something to start from is damaged.
-        """
-        if not (isinstance(train, OnlineRLConfig) and isinstance(data, Start)):
-            raise ValueError("algo filtered_bc learns from rollouts: use `vla train rl`")
-        return FilteredBC(self, train, data)
+    def learner(self, train: OnlineRLConfig, start: Start) -> "FilteredBC":
+        """Return the learner of a run."""
+        return FilteredBC(self, train, start)
 
 
 class FilteredBC(OnlineAlgorithm):
     """Satisfies `training.core.loop.Learner`."""
 
-    def __init__(self, config: Config, train: OnlineRLConfig, start: Start) -> None:
-        super().__init__(train, start)
-        self.config = config
+    config: Config
 
     def collect(self) -> EpisodeBatch:
         """Collect rollouts if due; return demonstrations and successes."""

@@ -21,15 +21,19 @@ from training.rl.experience import episode_store
 from training.rl.experience.episode import join
 from training.rl.experience.replay import transitions
 from training.rl.runners.chunk_critics import ChunkCritics
-from training.rl.runners.online_algorithm import OnlineAlgorithm, sample_sorted
-from vla.contracts.config import PluginConfig, validate_min
+from training.rl.runners.online_algorithm import (
+    OnlineAlgorithm,
+    OnlineAlgorithmConfig,
+    sample_sorted,
+)
+from vla.contracts.config import validate_min
 from vla.contracts.types import EpisodeBatch
 from vla.nn import diffusion
 from vla.nn.context import Context, repeat_context
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(PluginConfig):
+class Config(OnlineAlgorithmConfig):
     """Settings of OGPO."""
 
     batch_episodes: int = 8
@@ -77,15 +81,9 @@ class Config(PluginConfig):
             bc_batch_size=2, clip_ploss_coef=0, actor_loss_coef=0, bc_loss_coeff=0,
         )  # fmt: skip
 
-    def start(self, train: Any, data: Any) -> "Ogpo":
-        """Load the policy to fine-tune, its demonstrations and the reward model.
-
-        Raises:
-            ValueError: the run is not one of online RL, or something to start from is damaged.
-        """
-        if not (isinstance(train, OnlineRLConfig) and isinstance(data, Start)):
-            raise ValueError("algo ogpo learns from rollouts: use `vla train rl`")
-        return Ogpo(self, train, data)
+    def learner(self, train: OnlineRLConfig, start: Start) -> "Ogpo":
+        """Return the learner of a run."""
+        return Ogpo(self, train, start)
 
 
 class Batch(NamedTuple):
@@ -99,9 +97,11 @@ class Batch(NamedTuple):
 class Ogpo(OnlineAlgorithm):
     """Satisfies `training.core.loop.Learner`."""
 
+    config: Config
+
     def __init__(self, config: Config, train: OnlineRLConfig, start: Start) -> None:
-        super().__init__(train, start)
-        head, self.config = self.policy.head, config
+        super().__init__(config, train, start)
+        head = self.policy.head
         head.config = replace(
             head.config, min_sampling_denoising_std=config.min_sampling_denoising_std
         )
@@ -187,11 +187,8 @@ class Ogpo(OnlineAlgorithm):
         return torch.stack(log_probs, 1)
 
     def advantages(self, features: Tensor, chunk: Tensor) -> Tensor:
-        """Return how much better than its group each chunk is, f32 [m g].
-
-        Args:
-            features: f32 [m, d].
-            chunk: f32 [m g, h, u], those of a state side by side.
+        """Return how much better than its group each chunk is, f32 [m g]; chunks f32 [m g, h, u] of
+        a state, with features f32 [m, d], are side by side.
         """
         group_size = self.config.group_size
         value = self.critics(features.repeat_interleave(group_size, 0), chunk)

@@ -19,6 +19,7 @@ from reward_models.losses import pairwise
 from reward_models.losses.pairwise import CorrectionBatch, Losses, RewardModelBatch
 from reward_models.metrics import ranks
 from training.core.config import RunConfig
+from training.core.loop import Weights
 from training.core.optimizer import Optimizer
 from training.reward_model.batches import SamplerConfig, all_instructions, sample_batch
 from training.reward_model.clips import Clips
@@ -29,8 +30,6 @@ from vla.contracts import config as configs
 from vla.contracts.config import PluginConfig, validate_min
 from vla.nn.text import train_tokenizer
 
-Weights = dict[str, torch.Tensor]
-"""A state dict."""
 ABSOLUTE_SHARES = (0.5, 0.65, 0.8, 0.9, 1.0)
 """Candidates for `ScorerConfig.absolute_share`."""
 CORRECTIONS = 4

@@ -71,11 +71,7 @@ class EvalArgs:
 
 
 def main(argv: list[str]) -> int:
-    """Run `vla eval CHECKPOINT ...`; return the exit code.
-
-    Raises:
-        ValueError: the checkpoint is damaged or for another robot, or an argument is invalid.
-    """
+    """Run `vla eval CHECKPOINT ...`; return the exit code."""
     if not argv or argv[0].startswith("-"):
         print(f"{USAGE}\n`vla eval CHECKPOINT --help` lists every setting of its task.")
         return 0 if argv[:1] in (["-h"], ["--help"]) else 2

@@ -41,11 +41,7 @@ class ReportArgs:
 
 
 def main(argv: list[str]) -> int:
-    """Run `vla report`; return the exit code.
-
-    Raises:
-        ValueError: a folder holds no run, or a file in it is damaged.
-    """
+    """Run `vla report`; return the exit code."""
     args = arguments.read(ReportArgs, argv, "vla report")
     if not args.runs:
         raise ValueError("no run given: vla report RUN [RUN ...] --out FILE")

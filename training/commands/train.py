@@ -14,7 +14,6 @@ from training.core.config import TrainConfig
 from training.data import demos
 from vla.contracts import registry
 from vla.contracts.config import PluginConfig
-from vla.utils import arguments
 
 DEFAULT_RECIPE = "reach"
 TASK_RECIPE = "imitate"
@@ -24,17 +23,20 @@ DEFAULT_PRESET = "tiny"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainArgs:
-    """Arguments of `vla train`."""
+class Args:
+    """Train a policy: --recipe NAME chooses a recipe, --preset NAME its scale, --task NAME (or
+    SUITE/TASK) its task, --policy.memory.type NAME a plug-in.
+    """
 
     out: Path
-    """Folder of the run."""
-    dataset: Path | None
-    """Data set to learn from; None to record one."""
-    parallel: distributed.Parallel
-    """How the weights are distributed over processes."""
-    train: TrainConfig
-    """The recipe with the changes that flags make."""
+    """Folder of the run; the same command resumes it."""
+    dataset: Path | None = None
+    """LeRobotDataset v3 to learn from; recorded next to the run if not given."""
+    parallel: distributed.Parallel = "ddp"
+    """Under torchrun, each process holds all weights (ddp) or a shard of the weights and of the
+    optimizer state (fsdp); not a setting of the run."""
+    train: Annotated[TrainConfig, tyro.conf.arg(name="")]
+    """The recipe; each setting is a flag."""
 
 
 def train(
@@ -54,9 +56,8 @@ def train(
         loop.check(config, out)
         config.policy.check()
         if config.pretrained_vision_encoder is not None:
-            reward_model_checkpoint.find(
-                Path(config.pretrained_vision_encoder)
-            )  # before demonstrations are recorded
+            # Before demonstrations are recorded.
+            reward_model_checkpoint.find(Path(config.pretrained_vision_encoder))
         if dataset is None:
             dataset = out.parent / f"data-{out.name}"
             recording = demos.DemosConfig(
@@ -70,7 +71,7 @@ def train(
         return loop.run(config, dataset, out, console, group)
 
 
-def parse(argv: list[str]) -> TrainArgs:
+def parse(argv: list[str]) -> Args:
     """Return the arguments of `vla train`.
 
     Raises:
@@ -85,25 +86,7 @@ def parse(argv: list[str]) -> TrainArgs:
     recipe = registry.load("training.presets", scale).preset(recipe)
     config, rest = plugin_flags.choose_plugins(recipe, rest)
     config = _adapt(recipe, config)
-
-    def arguments_of(
-        out: Path, dataset: Path | None = None,
-        parallel: distributed.Parallel = "ddp",
-        train: Annotated[TrainConfig, tyro.conf.arg(name="")] = config,
-    ) -> TrainArgs:  # fmt: skip
-        """Train a policy: --recipe NAME chooses a recipe, --preset NAME its scale, --task NAME (or
-        SUITE/TASK) its task, --policy.memory.type NAME a plug-in.
-
-        Args:
-            out: Folder of the run; the same command resumes it.
-            dataset: LeRobotDataset v3 to learn from; recorded next to the run if not given.
-            parallel: Under torchrun, each process holds all weights (ddp) or a shard of the weights
-                and of the optimizer state (fsdp); not a setting of the run.
-            train: The recipe; each setting is a flag.
-        """
-        return TrainArgs(out=out, dataset=dataset, parallel=parallel, train=train)
-
-    return arguments.read(arguments_of, rest, f"vla train --recipe {name}")
+    return plugin_flags.read_args(Args, config, rest, f"vla train --recipe {name}")
 
 
 def _for_task(recipe: TrainConfig, task: PluginConfig) -> TrainConfig:

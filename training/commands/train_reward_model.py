@@ -12,19 +12,19 @@ from training.reward_model import datasets
 from training.reward_model.config import Material, RewardModelConfig
 from training.reward_model.corrections import load_corrections
 from vla.contracts.config import type_name
-from vla.utils import arguments
 
 
 @dataclass(frozen=True, kw_only=True)
 class Args:
-    """Arguments of `vla reward-model train`."""
+    """Train a reward model on recorded progress of good and bad behaviour."""
 
     out: Path
-    """Folder of the run."""
-    dataset: Path
-    """Folder of the recordings."""
-    train: RewardModelConfig
-    """The run."""
+    """Folder of the run; the same command resumes an unfinished run."""
+    dataset: Path | None = None
+    """Folder of the recordings, a data set per split and task; reward_model-data next to the run by
+    default; missing ones are recorded."""
+    train: Annotated[RewardModelConfig, tyro.conf.arg(name="")]
+    """Every setting is a flag."""
 
 
 def train(config: RewardModelConfig, out: Path, data: Path, console: Console) -> list[loop.Outcome]:
@@ -71,33 +71,8 @@ def load(config: RewardModelConfig, split: datasets.Split, data: Path) -> datase
     )  # fmt: skip
 
 
-def parse(argv: list[str]) -> Args:
-    """Return the arguments of `vla reward-model train`.
-
-    Raises:
-        ValueError: an unknown plug-in or flag.
-    """
-    config, rest = plugin_flags.choose_plugins(RewardModelConfig(), argv)
-
-    def build(
-        out: Path, dataset: Path | None = None,
-        train: Annotated[RewardModelConfig, tyro.conf.arg(name="")] = config,
-    ) -> Args:  # fmt: skip
-        """Train a reward model on recorded progress of good and bad behaviour.
-
-        Args:
-            out: Folder of the run; the same command resumes an unfinished run.
-            dataset: Folder of the recordings, a data set per split and task; reward_model-data next
-                to the run by default; missing ones are recorded.
-            train: Every setting is a flag.
-        """
-        return Args(out=out, dataset=dataset or out.parent / "reward_model-data", train=train)
-
-    return arguments.read(build, rest, "vla reward-model train")
-
-
 def main(argv: list[str]) -> int:
     """Run the verb."""
-    args = parse(argv)
-    train(args.train, args.out, args.dataset, Console())
+    args = plugin_flags.read_args(Args, RewardModelConfig(), argv, "vla reward-model train")
+    train(args.train, args.out, args.dataset or args.out.parent / "reward_model-data", Console())
     return 0

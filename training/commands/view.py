@@ -59,11 +59,7 @@ class RunArgs:
 
 
 def main(argv: list[str]) -> int:
-    """Run `vla view`; return the exit code.
-
-    Raises:
-        ValueError: there is neither a data set nor a policy, or there is no viewer.
-    """
+    """Run `vla view`; return the exit code."""
     if not argv or argv[0].startswith("-"):
         print(USAGE)
         return 0 if argv[:1] in (["-h"], ["--help"]) else 2

@@ -114,11 +114,7 @@ SINGLE_PROCESS = ProcessGroup()
 
 @contextmanager
 def init_group(device: str, parallel: Parallel = "ddp") -> Iterator[ProcessGroup]:
-    """Join the processes that `torchrun` started, if it did.
-
-    Args:
-        device: Device of training; each process takes one GPU.
-        parallel: How the weights are distributed.
+    """Join the processes that `torchrun` started, if it did; on cuda each takes one GPU.
 
     Raises:
         ValueError: a process ended early, there are too few GPUs, or fsdp has only one process.

@@ -7,11 +7,9 @@ bit-identical weights to an uninterrupted run.
 import contextlib
 import json
 import math
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -32,7 +30,7 @@ from vla import checkpoint
 from vla.contracts import config as configs
 from vla.contracts import migrate
 from vla.utils import files
-from vla.utils.interrupted import Interrupted
+from vla.utils.interrupted import Interrupted, stop_requests
 
 Weights = dict[str, torch.Tensor]
 """A state dict."""
@@ -170,7 +168,7 @@ def run(
     console.print(f"{parameters:,} parameters, {left} updates to go, in {out}")
     results: list[Outcome] = []
     with trainer.open_log() as log:
-        with _signals() as stopped, _progress(console) as bar:
+        with stop_requests(KeyboardInterrupt) as stopped, _progress(console) as bar:
             results += trainer.train(log, bar, stopped)
         if stopped.is_set():
             raise Interrupted(f"saved after update {optimizer.count} of {config.steps}")
@@ -299,11 +297,7 @@ class _Trainer:
         learner.save(weights, optimizer.count, self.out / "checkpoint", also)
 
     def resume(self) -> None:
-        """Continue from OUT/checkpoint if there is one.
-
-        Raises:
-            ValueError: the checkpoint is damaged.
-        """
+        """Continue from OUT/checkpoint if there is one."""
         folder = self.out / "checkpoint"
         if not folder.exists():
             return
@@ -380,29 +374,6 @@ def _difference(a: Any, b: Any, name: str = "config") -> str:
             if a[key] != b[key]:
                 return _difference(a[key], b[key], f"{name}.{key}")
     return f"{name} is {a!r} there, {b!r} here"
-
-
-@contextmanager
-def _signals() -> Iterator[threading.Event]:
-    """Turn SIGINT and SIGTERM into an event that the loop checks between updates; a second signal
-    interrupts at once, for example during an evaluation.
-    """
-    stopped = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stopped
-        return
-
-    def stop(*_: object) -> None:
-        if stopped.is_set():
-            raise KeyboardInterrupt
-        stopped.set()
-
-    before = {s: signal.signal(s, stop) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _progress(console: Console) -> rich.progress.Progress:

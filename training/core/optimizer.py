@@ -141,8 +141,8 @@ class Optimizer:
             for name, value in tensors.items():
                 if name.startswith(f"{prefix}."):
                     _, index, key = name.split(".")
-                    mine = (
+                    shard = (
                         value if key == "step" else fsdp.shard_like(value, parameters[int(index)])
                     )
-                    state.setdefault(int(index), {})[key] = mine
+                    state.setdefault(int(index), {})[key] = shard
             adam.load_state_dict({**adam.state_dict(), "state": state})

@@ -1,11 +1,14 @@
 """Command-line flags of configurations: tyro, plus `--a.b.type NAME` to select plug-ins."""
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
 
 from vla.contracts import migrate, registry
+from vla.utils import arguments
 
 T = TypeVar("T")
 
@@ -53,6 +56,16 @@ def choose_plugins(config: T, argv: list[str]) -> tuple[T, list[str]]:
             path = flag[2:].removesuffix(".type").replace("-", "_")
             config = _with_plugin(config, path.split("."), flag, name)
     return config, argv
+
+
+def read_args(kind: Callable[..., T], train: Any, argv: list[str], prog: str) -> T:
+    """Return the arguments `kind`, whose field `train` is a configuration that flags change.
+
+    Raises:
+        ValueError: an unknown plug-in or flag.
+    """
+    train, rest = choose_plugins(train, argv)
+    return arguments.read(functools.partial(kind, train=train), rest, prog)
 
 
 def _with_plugin(config: Any, path: list[str], flag: str, name: str) -> Any:

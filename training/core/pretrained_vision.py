@@ -15,12 +15,8 @@ from vla.policies.vla import VLAPolicy
 def load_vision(policy: VLAPolicy, reward_model: str) -> None:
     """Copy the weights of a reward model's vision encoder into a policy.
 
-    Weights that depend on the instruction or the memory are kept: their vocabularies and widths
-    differ.
-
-    Args:
-        policy: Policy to initialize.
-        reward_model: Folder of the reward model, or of the run that trained it.
+    `reward_model` is its folder, or that of the run that trained it. Weights that depend on the
+    instruction or the memory are not copied: their vocabularies and widths differ.
 
     Raises:
         ValueError: there is no such reward model, or its backbone or cameras differ.

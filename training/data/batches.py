@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -11,10 +12,26 @@ from training.core.distributed import Partition
 from training.data import augment
 from training.data.sampler import draw_weighted
 from vla.contracts.types import BatchShard, EpisodeBatch
-from vla.data.store import EpisodeStore
+from vla.data import check
+from vla.data.store import EpisodeStore, load_episodes
+from vla.policies.vla import VLAPolicy
 
 Features = Mapping[str, np.ndarray]
 """Outputs of a frozen backbone for all frames of a store, by name (`training.data.features`)."""
+
+
+def load_for_policy(policy: VLAPolicy, dataset: Path, phase_seed: int) -> EpisodeStore:
+    """Return the decisions of a data set that a policy learns from: with a memory those of its
+    cadence; without, every step can stand for a decision.
+    """
+    side = policy.config.backbone.image_px
+    store = load_episodes(
+        dataset, cameras=policy.config.cameras, image_hw=(side, side),
+        stride=policy.n_action_steps if policy.remembers else 1, phase_seed=phase_seed, phases=1,
+        cache_dir=dataset.parent / f"{dataset.name}-cache",
+    )  # fmt: skip
+    check.fits_robot(store, policy.robot, dataset)
+    return store
 
 
 def episode_batch(
@@ -63,14 +80,7 @@ def frame_batch(
 def augment_batch(
     batch: EpisodeBatch, shift_px: int, brightness: float, rng: np.random.Generator
 ) -> EpisodeBatch:
-    """Return a batch with randomly shifted and brightened images, alike within an episode.
-
-    Args:
-        batch: The batch.
-        shift_px: Largest shift in pixels.
-        brightness: Largest relative change of brightness.
-        rng: Source of randomness.
-    """
+    """Return a batch with images of episodes changed by `augment.shift_and_brighten`."""
     if not (shift_px or brightness):
         return batch
     first, count = batch.shard[:2] if batch.shard else (0, 0)

@@ -15,7 +15,6 @@ import signal
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
-from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, TextIO
@@ -33,9 +32,8 @@ from vla.contracts.config import PluginConfig, to_json, type_name, validate_min
 from vla.data.progress_bar import Rate
 from vla.data.reader import DatasetInfo, open_dataset
 from vla.data.writer import Episode, merge_shards, write_shard
-from vla.utils import arguments
-from vla.utils.files import leftovers
-from vla.utils.interrupted import Interrupted
+from vla.utils import arguments, files
+from vla.utils.interrupted import Interrupted, sigint_blocked, stop_requests
 
 MAX_SHARD_EPISODES = 25
 """Episodes per shard and video file: the most that a kill loses per worker."""
@@ -125,7 +123,8 @@ def record_demos(config: DemosConfig, record: Recorder | None = None) -> Dataset
         Interrupted: Ctrl-C or SIGTERM; finished episodes were saved first.
         OSError: the disk is full; episodes reported as saved are intact.
     """
-    record = record or _recorder(config)
+    expert = suite_episode.record_episode if is_suite(config.task) else record_episode
+    record = record or expert
     recording = _recording(config)
     parts = config.out.with_name(config.out.name + ".parts")
     if config.out.exists():
@@ -148,10 +147,6 @@ def record_demos(config: DemosConfig, record: Recorder | None = None) -> Dataset
         info = merge_shards(list(_shards(parts)), config.out, recording)
     shutil.rmtree(parts)
     return info
-
-
-def _recorder(config: DemosConfig) -> Recorder:
-    return suite_episode.record_episode if is_suite(config.task) else record_episode
 
 
 def _recording(config: DemosConfig) -> dict[str, Any]:
@@ -177,9 +172,8 @@ def _check_same(place: Path, stored: dict[str, Any] | None, wanted: dict[str, An
 
 def _claim(lock: TextIO, out: Path) -> None:
     try:
-        fcntl.flock(
-            lock, fcntl.LOCK_EX | fcntl.LOCK_NB
-        )  # released by the system if this process is killed
+        # Released by the system if this process is killed.
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise ValueError(
             f"{out}: another process is recording it; wait for it or stop it"
@@ -192,16 +186,14 @@ def _continue(parts: Path, recording: dict[str, Any]) -> None:
     if file.exists():
         _check_same(parts, json.loads(file.read_text()), recording)
     else:
-        temporary = file.with_suffix(".tmp")
-        temporary.write_text(json.dumps(recording, indent=1))
-        temporary.rename(file)
+        files.write_text(file, json.dumps(recording, indent=1))
     _clear_leftovers(parts)
 
 
 def _clear_leftovers(parts: Path) -> None:
     """Delete unfinished files of killed workers; no recording may be in progress."""
     out = parts.with_name(parts.name.removesuffix(".parts"))
-    for leftover in (*parts.glob(".episodes-*.tmp"), *leftovers(out)):
+    for leftover in (*parts.glob(".episodes-*.tmp"), *files.leftovers(out)):
         shutil.rmtree(leftover)
 
 
@@ -211,10 +203,6 @@ def _shards(parts: Path) -> dict[Path, int]:
         shard: json.loads((shard / "meta/info.json").read_text())["total_episodes"]
         for shard in sorted(parts.glob("episodes-*"))
     }
-
-
-def _shard_path(parts: Path, first: int) -> Path:
-    return parts / f"episodes-{first:07d}"
 
 
 def _missing(parts: Path, config: DemosConfig) -> deque[range]:
@@ -237,32 +225,24 @@ def _record_missing(config: DemosConfig, record: Recorder, parts: Path) -> None:
     """Let workers record the missing episodes; return when all are saved."""
     jobs = _missing(parts, config)
     saved = sum(_shards(parts).values())
-    stopping = False
-
-    def stop(signum: int, frame: Any) -> None:
-        nonlocal stopping
-        if stopping:  # second signal: drop unsaved episodes
-            raise _stopped(config, parts)
-        stopping = True
-
-    previous = {s: signal.signal(s, stop) for s in (signal.SIGINT, signal.SIGTERM)}
     size = min(config.workers, len(jobs))
-    try:
-        with _WorkerPool(config, record, parts, size) as pool, _bar(config) as bar:
-            line = bar.add_task("", total=config.episodes, completed=saved, saved=saved)
-            pool.start(jobs)
-            while pool.busy:
-                for kind, count in pool.messages(stopping):
-                    if kind == "episode":
-                        bar.advance(line)
-                        continue
-                    saved += count
-                    bar.update(line, saved=saved)
-                    if not bar.console.is_terminal:
-                        print(f"saved {saved} of {config.episodes} episodes", flush=True)
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+    with (
+        # A second signal drops unsaved episodes.
+        stop_requests(lambda: _stopped(config, parts)) as stopping,
+        _WorkerPool(config, record, parts, size) as pool,
+        _bar(config) as bar,
+    ):
+        line = bar.add_task("", total=config.episodes, completed=saved, saved=saved)
+        pool.start(jobs)
+        while pool.busy:
+            for kind, count in pool.messages(stopping.is_set()):
+                if kind == "episode":
+                    bar.advance(line)
+                    continue
+                saved += count
+                bar.update(line, saved=saved)
+                if not bar.console.is_terminal:
+                    print(f"saved {saved} of {config.episodes} episodes", flush=True)
     if saved < config.episodes:
         raise _stopped(config, parts)
 
@@ -284,12 +264,7 @@ class _WorkerPool:
     """Worker processes and their current shards; they end with their parent process."""
 
     def __init__(self, config: DemosConfig, record: Recorder, parts: Path, size: int) -> None:
-        # Ctrl-C reaches the whole process group. Workers inherit the mask, so that it does not kill
-        # them within a shard; this process receives the signal when the mask is lifted. The
-        # resource tracker lifts the mask when it starts, so it starts first.
-        resource_tracker.ensure_running()
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
+        with sigint_blocked():
             context = multiprocessing.get_context("spawn")  # EGL does not survive a fork
             self._processes = {}
             for _ in range(size):
@@ -300,8 +275,6 @@ class _WorkerPool:
                 process.start()
                 child.close()
                 self._processes[parent] = process
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         self._jobs: deque[range] = deque()
         self._stopping = False
         self.busy: set[Connection] = set()
@@ -362,7 +335,7 @@ def _work(connection: Connection, config: DemosConfig, record: Recorder, parts: 
             job = connection.recv()
             if job is not None:  # None means stop, without a shard in progress
                 episodes = _play(connection, config, record, job)
-                path = _shard_path(parts, job.start)
+                path = parts / f"episodes-{job.start:07d}"
                 count = write_shard(
                     path, load_arm(config.task, config.robot), episodes, _recording(config)
                 )

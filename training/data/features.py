@@ -25,6 +25,7 @@ from vla.contracts.config import type_name
 from vla.data.store import EpisodeStore, content_hash
 from vla.nn.context import Cacheable
 from vla.policies.vla import VLAPolicy
+from vla.utils import files
 
 VERSION = 1
 BLOCK = 64
@@ -32,12 +33,8 @@ BLOCK = 64
 
 
 def load(policy: VLAPolicy, store: EpisodeStore, folder: Path) -> dict[str, np.ndarray]:
-    """Return the frozen features of all frames of a store by name, f32 [f, ...].
-
-    Args:
-        policy: The policy, on its device.
-        store: The frames and the instruction of each.
-        folder: Folder of the cache.
+    """Return the frozen features of all frames of a store by name, f32 [f, ...]; `folder` holds
+    the cache.
 
     Raises:
         ValueError: the backbone has no frozen part, or the features do not fit into memory.
@@ -98,7 +95,7 @@ def _write(policy: VLAPolicy, store: EpisodeStore, place: Path) -> None:
             arrays = {k: _array(part / k, v, count, begin > 0) for k, v in values.items()}
         for key, value in values.items():
             arrays[key][begin : begin + len(rows)] = value
-        _write_done(part, begin + len(rows), sorted(arrays))
+        files.write_json(part / "done.json", {"frames": begin + len(rows), "names": sorted(arrays)})
     part.rename(place)
 
 
@@ -147,12 +144,6 @@ def _frames_done(part: Path) -> int:
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         return 0
-
-
-def _write_done(part: Path, count: int, names: list[str]) -> None:
-    temporary = part / ".done.json.new"
-    temporary.write_text(json.dumps({"frames": count, "names": names}))
-    temporary.replace(part / "done.json")
 
 
 def _read(place: Path, count: int) -> dict[str, np.ndarray] | None:

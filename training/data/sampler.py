@@ -32,15 +32,10 @@ def motion_weights(store: EpisodeStore, horizon: int) -> np.ndarray:
 
 
 def draw_weighted(weight: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Sample `count` different columns of each row with probability proportional to `weight`.
+    """Sample `count` (at most t) different columns of each row, i64 `b count`, with probability
+    proportional to `weight`, f32 `b t`, at least 0; columns of weight 0 are taken last.
 
-    Args:
-        weight: f32 `b t`, at least 0; columns of weight 0 are taken last.
-        count: At most t.
-        rng: Source of randomness.
-
-    Returns:
-        i64 `b count`. Gumbel top-k (Kool et al. 2019, "Stochastic Beams and Where to Find Them").
+    Gumbel top-k (Kool et al. 2019, "Stochastic Beams and Where to Find Them").
     """
     if not 0 < count <= weight.shape[1]:
         raise ValueError(f"expected a count from 1 to {weight.shape[1]} columns, got {count}")
@@ -54,19 +49,14 @@ class SequenceStream:
 
     Batches mix sequence lengths as the data do, because batch statistics need both short and long
     sequences. The last batch of an epoch may be smaller.
+
+    Args:
+        sequences: i64 `q`, sequences to sample; not empty.
+        batch: Sequences per batch.
+        seed: Seed of the order.
     """
 
     def __init__(self, sequences: np.ndarray, batch: int, seed: int) -> None:
-        """Start the stream.
-
-        Args:
-            sequences: i64 `q`, sequences to sample.
-            batch: Sequences per batch.
-            seed: Seed of the order.
-
-        Raises:
-            ValueError: `sequences` is empty.
-        """
         if not len(sequences):
             raise ValueError("got no sequences, expected at least one")
         self._sequences, self._batch = sequences, batch
@@ -97,11 +87,7 @@ class SequenceStream:
 
 
 def no_longer_than(lengths: np.ndarray, limit: int) -> np.ndarray:
-    """Return the sequences of at most `limit` decisions, i64.
-
-    Args:
-        lengths: i64 `q`, decisions of each sequence (`EpisodeStore.seq_lengths`).
-        limit: Largest length.
+    """Return the sequences of at most `limit` decisions, i64, given the lengths of all, i64 `q`.
 
     Raises:
         ValueError: no sequence is short enough.

@@ -30,9 +30,7 @@ class Evaluation:
     task: dict[str, Any]
     """Configuration of the task."""
     seed: int
-    """Seed of the episodes."""
     success: list[bool]
-    """Whether each episode succeeded."""
     progress: list[float]
     """Progress by the simulator at the end of each episode, in [0, 1]."""
     steps: list[int]
@@ -88,11 +86,8 @@ class Player:
         self._calls, self._chunk = 0, np.empty(0, np.float32)
 
     def step_actions(self, obs: Observation, episode: np.ndarray) -> np.ndarray:
-        """Return the actions f32 [e, 1, u] of one control step, for episodes that started together.
-
-        Args:
-            obs: Batch of E observations; only every `n_action_steps`-th is used.
-            episode: i64 [e], number of the episode of each row.
+        """Return the actions f32 [e, 1, u] of one control step, for episodes that started together:
+        as `decide` does, with every `n_action_steps`-th observation.
         """
         at = self._calls % self.policy.n_action_steps
         if at == 0:

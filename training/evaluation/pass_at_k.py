@@ -113,15 +113,8 @@ def interval(rates: Float64[np.ndarray, " n"]) -> tuple[float, float]:
 def run(
     policy: VLAPolicy, task: PluginConfig, *, k: int, episodes: int, seed: int, quiet: bool = True
 ) -> Attempts:
-    """Make k attempts from the start states of episodes 0 to `episodes` - 1 of `seed`.
-
-    Args:
-        policy: Policy in evaluation mode.
-        task: Configuration of the task.
-        k: Attempts per start state.
-        episodes: Number of start states.
-        seed: Seed of the episodes; the noise differs between attempts.
-        quiet: Show no progress bars.
+    """Make k attempts, of different noise, from the start states of episodes 0 to `episodes` - 1 of
+    `seed`; other arguments as of `evaluate`.
     """
     success = [
         evaluate(policy, task, episodes=episodes, seed=seed, attempt=number, quiet=quiet).success

@@ -32,11 +32,8 @@ class Trace:
     """Memory contents during one episode: T decisions, L slots."""
 
     episode: int
-    """Number of the episode."""
     instruction: str
-    """Instruction."""
     success: bool
-    """Whether the episode succeeded."""
     step_index: np.ndarray
     """Control step of each decision, i64 [t]."""
     images: np.ndarray
@@ -51,6 +48,12 @@ class Trace:
     """Control step at which the arm is released, if the task has one."""
     control_hz: float
     """Control steps per second."""
+
+    @property
+    def in_cue(self) -> np.ndarray:
+        """Which decisions were made while the cue was shown, bool [t]."""
+        start, end = self.cue or (0, 0)
+        return (self.step_index >= start) & (self.step_index < end)
 
 
 def has_slots(policy: VLAPolicy) -> bool:
@@ -93,12 +96,8 @@ def record(policy: VLAPolicy, task: PluginConfig, *, seed: int, episode: int) ->
 def slot_weights(
     policy: VLAPolicy, tokens: torch.Tensor, steps: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return `share` and `count` of a `Trace` of T decisions.
-
-    Args:
-        policy: Policy with a slot memory.
-        tokens: Tokens that each decision wrote, f32 [t, n, d].
-        steps: Control step of each decision, i64 [t].
+    """Return `share` and `count` of a `Trace` of T decisions at control steps i64 [t], each of
+    which wrote tokens, f32 [t, n, d].
     """
     written = tokens[None]
     times = torch.as_tensor(steps, dtype=torch.float32, device=written.device)[None]
@@ -136,8 +135,7 @@ def cue_share(trace: Trace) -> float | None:
     at_go = np.flatnonzero(trace.step_index >= trace.go)
     if not len(at_go):
         return None
-    in_cue = (trace.step_index >= trace.cue[0]) & (trace.step_index < trace.cue[1])
-    return float(trace.share[at_go[0]][:, in_cue].sum(1).max())
+    return float(trace.share[at_go[0]][:, trace.in_cue].sum(1).max())
 
 
 def summary(trace: Trace) -> dict[str, Any]:
@@ -171,9 +169,7 @@ def _moments(trace: Trace) -> list[tuple[str, int]]:
     """Return labels and decisions of the images to show."""
     moments = [("start", 0)]
     if trace.cue is not None and trace.go is not None:
-        cue_decisions = np.flatnonzero(
-            (trace.step_index >= trace.cue[0]) & (trace.step_index < trace.cue[1])
-        )
+        cue_decisions = np.flatnonzero(trace.in_cue)
         go = int(np.searchsorted(trace.step_index, trace.go))
         if len(cue_decisions) and cue_decisions[0] < go < len(trace.step_index):
             cue = int(cue_decisions[-1])

@@ -33,13 +33,9 @@ class Frame(NamedTuple):
     """Images of E episodes at one control step; ended episodes keep their last images."""
 
     images: UInt8[Array, "e v h w 3"]
-    """Camera images."""
     over: Bool[Array, " e"]
-    """Whether the episode has ended."""
     success: Bool[Array, " e"]
-    """Whether it ended in success."""
     task: tuple[str, ...]
-    """Instructions."""
 
 
 def play(policy: ArmPolicy, task: PluginConfig, *, episodes: int, seed: int) -> Iterator[Frame]:

@@ -12,6 +12,6 @@ def preset(recipe: TrainConfig) -> TrainConfig:
         gradient_checkpointing=True, image_px=224, bottleneck=512, token_width=256,
         pooled_width=768,
     )  # fmt: skip
-    return _scale.scaled(recipe, _scale.Scale(
-        backbone=backbone, width=768, depth=8, slots=32, frames=16, episodes=2, lr=2e-4,
-    ))  # fmt: skip
+    return _scale.scaled(
+        recipe, backbone=backbone, width=768, depth=8, slots=32, frames=16, episodes=2, lr=2e-4,
+    )  # fmt: skip

@@ -16,6 +16,6 @@ def preset(recipe: TrainConfig) -> TrainConfig:
         gradient_checkpointing=True, image_px=320, bottleneck=512, token_width=256,
         pooled_width=1024,
     )  # fmt: skip
-    return _scale.scaled(recipe, _scale.Scale(
-        backbone=backbone, width=1024, depth=12, slots=64, frames=32, episodes=4, lr=1e-4,
-    ))  # fmt: skip
+    return _scale.scaled(
+        recipe, backbone=backbone, width=1024, depth=12, slots=64, frames=32, episodes=4, lr=1e-4,
+    )  # fmt: skip

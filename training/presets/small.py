@@ -16,6 +16,6 @@ def preset(recipe: TrainConfig) -> TrainConfig:
         token_width=128,
         pooled_width=512,
     )  # fmt: skip
-    return _scale.scaled(recipe, _scale.Scale(
-        backbone=backbone, width=512, depth=6, slots=32, frames=32, episodes=4, lr=3e-4,
-    ))  # fmt: skip
+    return _scale.scaled(
+        recipe, backbone=backbone, width=512, depth=6, slots=32, frames=32, episodes=4, lr=3e-4,
+    )  # fmt: skip

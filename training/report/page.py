@@ -30,9 +30,7 @@ class Run:
     name: str
     """Short name, unique on the page."""
     folder: Path
-    """Folder of the run."""
     config: dict[str, Any]
-    """Configuration of the training."""
     metrics: list[dict[str, int | float]]
     """Rows of metrics, oldest first."""
     checkpoint: dict[str, Any]

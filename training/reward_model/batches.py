@@ -69,14 +69,7 @@ class SamplerConfig:
 def sample_batch(
     clips: Clips, config: SamplerConfig, rng: np.random.Generator, among: np.ndarray | None = None
 ) -> RewardModelBatch:
-    """Return one batch.
-
-    Args:
-        clips: Episodes to sample from.
-        config: Sizes and probabilities.
-        rng: Source of randomness.
-        among: Episodes that may be sampled, bool [n]; None for all.
-    """
+    """Return one batch of the episodes `among` (bool [n]; None for all)."""
     chosen = _sample_episodes(clips, config.batch_episodes, rng, among)
     sampled = [_sample_frames(clips, int(e), config, rng) for e in chosen]
     index, scored = (np.stack(part) for part in zip(*sampled, strict=True))
@@ -182,8 +175,8 @@ def _memory_index(
     left = size - index % size
     later = index + np.floor(rng.random(len(index)) * left).astype(np.int64)
     # The memory is empty before the first frame of an episode.
-    rewound = (rng.random(len(index)) < rewind_prob) & (index % size > 0)
-    return np.where(rewound, later, index)
+    is_later = (rng.random(len(index)) < rewind_prob) & (index % size > 0)
+    return np.where(is_later, later, index)
 
 
 def _sample_pairs(begin: np.ndarray, size: int, count: int, rng: np.random.Generator) -> np.ndarray:

@@ -119,16 +119,9 @@ def load_clips(
     paths: Sequence[Path], cameras: Sequence[str], stride_s: float, side_px: int,
     keep: Filter | None = None,
 ) -> Clips:  # fmt: skip
-    """Read data sets of `vla demos`, with the last frame of each episode.
+    """Read episodes of data sets of `vla demos` at a stride in seconds, and the last frame of each.
 
-    All images are decoded into one array, to save memory.
-
-    Args:
-        paths: Data sets.
-        cameras: Names, in view order.
-        stride_s: Time between frames.
-        side_px: Side of the square images.
-        keep: Selects episodes; None for all.
+    Views are in the order of `cameras`. All images are decoded into one array, to save memory.
 
     Raises:
         ValueError: a set is damaged, lacks a camera, or lacks the simulator's truth.
@@ -194,12 +187,8 @@ def colour_of(instruction: str) -> str | None:
 
 
 def composed(task: np.ndarray, instruction: np.ndarray, held_out: Sequence[str]) -> np.ndarray:
-    """Return, bool [n], which episodes combine a task and a colour that `held_out` lists.
-
-    Args:
-        task: str [n].
-        instruction: str [n].
-        held_out: Pairs such as "reach:blue".
+    """Return, bool [n], which episodes, of tasks and instructions str [n], combine a task and a
+    colour that `held_out` lists, such as "reach:blue".
     """
     pairs = [f"{t}:{colour_of(str(i))}" for t, i in zip(task, instruction, strict=True)]
     return np.isin(pairs, list(held_out))

@@ -28,13 +28,10 @@ STRIDES = (1, 2, 5, 10)
 def predict_all(
     scorer: Scorer, clips: Clips, example: Example | None = None, pool: Sequence[str] = ()
 ) -> Predictions:
-    """Return the predictions for a set of episodes and for its variants.
+    """Return the predictions for the episodes of a test split and for its variants, with a
+    reference episode of their task if given.
 
-    Args:
-        scorer: The reward model.
-        clips: Episodes of a test split.
-        example: A reference episode of their task.
-        pool: Further instructions of other tasks, for the mismatched ones.
+    `pool` has further instructions of other tasks, for the mismatched ones.
     """
     matched, curves = predict(scorer, clips, tuple(clips.instruction), example)
     rng = np.random.default_rng(0)

@@ -49,15 +49,7 @@ def new_stream(name: str) -> Any:
 def scalars(
     stream: Any, path: str, times: Times, values: np.ndarray, names: Sequence[str] = ()
 ) -> None:
-    """Log time series.
-
-    Args:
-        stream: The recording.
-        path: Entity.
-        times: Times of T samples.
-        values: [t] or [t, n]; NaN is a gap.
-        names: Names of the N series.
-    """
+    """Log time series [t] or [t, n] at T times, with the names of the N; NaN is a gap."""
     import rerun
 
     table = np.asarray(values, np.float64).reshape(len(values), -1)
@@ -112,14 +104,8 @@ def tensors(
 
 
 def lines(stream: Any, path: str, times: Times, values: np.ndarray, names: Sequence[str]) -> None:
-    """Log N lines of K points each per time.
-
-    Args:
-        stream: The recording.
-        path: Entity.
-        times: Times of T samples.
-        values: [t, k, n]; [0, 1] is visible, larger values are drawn higher.
-        names: Names of the N lines.
+    """Log N lines of K points each per time, [t, k, n], with the names of the N; [0, 1] is visible,
+    larger values are drawn higher.
     """
     import rerun
 

@@ -68,7 +68,7 @@ def rollouts(rows: int, cameras: Sequence[str]) -> list[Any]:
     """Return the tabs of a run of online RL: some rollouts, and its metrics."""
     import rerun.blueprint as rrb
 
-    own = [
+    views = [
         rrb.Vertical(
             rrb.Horizontal(
                 *(rrb.Spatial2DView(origin=f"rollout_{k}/camera/{c}", name=c) for c in cameras)
@@ -79,4 +79,4 @@ def rollouts(rows: int, cameras: Sequence[str]) -> list[Any]:
         )
         for k in range(rows)
     ]  # fmt: skip
-    return [rrb.Grid(*own, name="rollouts"), rrb.TimeSeriesView(origin="metrics", name="metrics")]
+    return [rrb.Grid(*views, name="rollouts"), rrb.TimeSeriesView(origin="metrics", name="metrics")]

@@ -23,7 +23,7 @@ SILENT_S = 5.0
 """Seconds after which a viewer that takes nothing is given up."""
 SERIES = ("reward", "reward_model", "is_intervention")
 """Time series of each decision."""
-Say = Callable[[str], Any]
+Report = Callable[[str], Any]
 
 
 def check(target: str) -> str:
@@ -62,11 +62,11 @@ class Live:
 
     Args:
         target: What `check` returned.
-        say: Called once, with the reason, when nothing is shown any more.
+        report: Called once, with the reason, when nothing is shown any more.
     """
 
-    def __init__(self, target: str, say: Say) -> None:
-        self.target, self.say = target, say
+    def __init__(self, target: str, report: Report) -> None:
+        self.target, self.report = target, report
         self.sends = True
         self.ahead_s = 0.0
         """Where on the time line the next iteration begins."""
@@ -109,19 +109,19 @@ class Live:
             if self._stream is None:
                 self._stream = self._opened()
             if "://" in self.target:
-                _knock(self.target)  # the library would wait, and say nothing
+                _check_listening(self.target)  # the library would wait without an error
             send(self._stream)
             self._stream.flush(timeout_sec=SILENT_S)
         except (OSError, RuntimeError, ValueError) as error:
             self.sends = False
-            self.say(
+            self.report(
                 f"{self.target} shows nothing any more ({error}); the run continues without it"
             )
 
     def _opened(self) -> Any:
         stream = drawing.new_stream("rollouts")
         if "://" in self.target:
-            _knock(self.target)
+            _check_listening(self.target)
             stream.connect_grpc(self.target)
         else:
             path = free(Path(self.target))
@@ -132,14 +132,14 @@ class Live:
 
 def free(path: Path) -> Path:
     """Return a file that is not there yet: a resumed run does not overwrite its beginning."""
-    number, found = 2, path
-    while found.exists():
-        found = path.with_name(f"{path.stem}-{number}{path.suffix}")
+    number, candidate = 2, path
+    while candidate.exists():
+        candidate = path.with_name(f"{path.stem}-{number}{path.suffix}")
         number += 1
-    return found
+    return candidate
 
 
-def _knock(target: str) -> None:
+def _check_listening(target: str) -> None:
     """Raise OSError unless a server listens."""
     url = urlsplit(target)
     socket.create_connection((str(url.hostname), int(url.port or 0)), timeout=SILENT_S).close()

@@ -16,6 +16,7 @@ from sim import vec_env
 from sim.rollout import Played, rollout
 from training.evaluation import slot_map
 from training.evaluation.evaluate import Player
+from training.rl.rollout.reward_source import camera_indices
 from training.view import drawing, layout
 from training.view.episodes import place
 from vla.contracts import config as configs
@@ -61,9 +62,7 @@ class Rollout:
     """Record of one episode of T control steps and D decisions."""
 
     number: int
-    """Number of the episode."""
     task: str
-    """Instruction."""
     images: list[np.ndarray] = field(default_factory=list)
     """Images of every control step and of the end, T + 1 times u8 [v, h, w, 3]."""
     state: list[np.ndarray] = field(default_factory=list)
@@ -81,9 +80,7 @@ class Rollout:
     wrote: list[np.ndarray] = field(default_factory=list)
     """Slot that each decision wrote, D times f32 [n, d]; empty without slots."""
     over: bool = False
-    """Whether the episode has ended."""
     success: bool = False
-    """Whether it succeeded."""
 
     def record_observation(self, obs: Observation) -> None:
         """Append images and state of a batch of observations."""
@@ -149,13 +146,7 @@ def predict(row: Rollout, scorer: Scorer, robot: RobotSpec) -> dict[str, np.ndar
     Raises:
         ValueError: the reward model needs a camera that the robot does not have.
     """
-    cameras = [camera.name for camera in robot.cameras]
-    missing = [name for name in scorer.reward_model.cameras if name not in cameras]
-    if missing:
-        raise ValueError(
-            f"the reward model needs {', '.join(missing)}; {robot.name} has {', '.join(cameras)}"
-        )
-    views = [cameras.index(name) for name in scorer.reward_model.cameras]
+    views = camera_indices(scorer, robot, "the reward model")
     at = moments(row)
     images = np.stack([row.images[t][views] for t in at])
     truth = np.zeros((len(at), 2), np.float32)  # read by the baseline "oracle" only; unknown here

@@ -32,12 +32,8 @@ def states(latest: Sequence[Episode]) -> tuple[list[Episode], list[np.ndarray], 
 
 @torch.no_grad()
 def examine(policy: VLAPolicy, context: Context, generator: torch.Generator) -> dict[str, float]:
-    """Return how far chunks sampled at one state differ, and the share of dormant units.
-
-    Args:
-        policy: In evaluation mode.
-        context: What the head is conditioned on at m states.
-        generator: Draws the noise.
+    """Return how far chunks sampled at one state differ, and the share of dormant units, of a
+    policy in evaluation mode; `context` is what the head is conditioned on at m states.
     """
     noise = torch.randn((len(context.pooled) * SAMPLES, *policy.noise_shape), generator=generator)
     noise = noise.to(policy.device)
@@ -57,14 +53,8 @@ def examine(policy: VLAPolicy, context: Context, generator: torch.Generator) -> 
 def kl_from_start(
     policy: VLAPolicy, ref_policy: VLAPolicy, contexts: tuple[Context, Context], latents: Tensor
 ) -> float:
-    """Return KL(policy || ref_policy) of Gaussian transitions, in nats per number, the mean over
-    the transitions of denoising chains.
-
-    Args:
-        policy: Present weights.
-        ref_policy: The start policy.
-        contexts: What each is conditioned on at m states.
-        latents: f32 [m, steps + 1, k, u], chains from there.
+    """Return KL(policy || ref_policy) of Gaussian transitions, in nats per number: the mean over
+    denoising chains f32 [m, steps + 1, k, u] from m states, of which each has its context.
     """
     kls, latents = [], latents.to(policy.device)
     for i in range(policy.head.config.num_inference_steps):

@@ -107,10 +107,8 @@ def action_std(chunks: np.ndarray) -> float:
 
 
 def dormant_frac(activity: Sequence[np.ndarray]) -> float:
-    """Return the share of units that are dormant (Sokar et al. 2023, eq. 1).
-
-    Args:
-        activity: Mean absolute activity of the units of every layer, f32 [units].
+    """Return the share of units that are dormant (Sokar et al. 2023, eq. 1), given the mean
+    absolute activity of the units of every layer, f32 [units].
     """
     dormant = [layer <= DORMANT_THRESHOLD * layer.mean() for layer in activity]
     return float(np.concatenate(dormant).mean())
@@ -125,11 +123,7 @@ def grad_norm_ratio(norms: Sequence[float]) -> float:
 
 
 class TrainingDiagnostics:
-    """Diagnostics that are counted from update to update.
-
-    Args:
-        updates: In every iteration.
-    """
+    """Diagnostics that are counted from update to update, `updates` in every iteration."""
 
     def __init__(self, updates: int) -> None:
         self.updates = updates

@@ -60,11 +60,9 @@ class Episode:
     success: bool
     """By the simulator."""
     task: str
-    """Instruction."""
     number: int
     """Number of the episode among those of its seed."""
     seed: int
-    """Seed of the episode."""
     version: int
     """Updates that the acting policy had seen."""
 
@@ -108,16 +106,16 @@ class Episode:
         Always the interventions; of a success all the rest, too, but not what led to an
         intervention or to the last retry, which begins with its retrace.
         """
-        worthy = np.flatnonzero(self.is_intervention)
+        chosen = np.flatnonzero(self.is_intervention)
         if success:
             retrace = self.action_source == ActionSource.RETRACE
             retries = np.flatnonzero(retrace & ~np.append(False, retrace[:-1]))
             first = retries[-1] if len(retries) else 0
-            after = worthy[worthy >= first]
-            worthy = np.union1d(worthy, np.arange(after[0] if len(after) else first, len(self)))
+            after = chosen[chosen >= first]
+            chosen = np.union1d(chosen, np.arange(after[0] if len(after) else first, len(self)))
         frames = np.arange(len(self.step) - 1)
         decision = np.searchsorted(self.decision_index, frames, side="right") - 1
-        return frames[np.isin(decision, worthy)]
+        return frames[np.isin(decision, chosen)]
 
     def targets(self, index: np.ndarray, chunk: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the actions f32 [n, k, u] executed from frames on, and what is padding [n, k].
@@ -167,14 +165,8 @@ def gather_boundaries(episodes: Sequence[Episode], views: Sequence[int]) -> Epis
 def windows(
     episodes: Sequence[Episode], frames: Sequence[np.ndarray], chunk: int, views: Sequence[int]
 ) -> EpisodeBatch:
-    """Return frames as episodes of one decision each, for a policy without memory; targets are
-    what was executed from there.
-
-    Args:
-        episodes: B of them.
-        frames: Frames of each, i64 [n_b]; the last one of an episode has only padding as target.
-        chunk: K, actions per decision.
-        views: The policy's cameras among those of the episodes.
+    """Return frames i64 [n_b] of each episode as episodes of one decision each, for a policy
+    without memory; targets are what was executed from there, only padding at the end.
     """
     index = np.arange(sum(len(f) for f in frames))
     task = tuple(e.task for e, f in zip(episodes, frames, strict=True) for _ in f)

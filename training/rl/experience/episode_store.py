@@ -8,7 +8,7 @@ them as well, with the rewards of its own reward model.
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -147,16 +147,8 @@ def write_chunks(folder: Path, count: int, chunks: np.ndarray) -> None:
 
 
 def read_chunks(folder: Path, count: int) -> np.ndarray:
-    """Return what `write_chunks` stored.
-
-    Raises:
-        ValueError: it is not there, or damaged.
-    """
-    path = _chunks(folder, count)
-    try:
-        return np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise ValueError(f"{path}: missing or damaged ({error}); start a new run") from error
+    """Return what `write_chunks` stored; ValueError if it is not there, or damaged."""
+    return _read(_chunks(folder, count), lambda path: np.load(path, allow_pickle=False))
 
 
 def _chunks(folder: Path, count: int) -> Path:
@@ -170,17 +162,17 @@ def write_guide_step_probs(folder: Path, iteration: int, probs: np.ndarray) -> N
 
 
 def read_guide_step_probs(folder: Path, iteration: int) -> np.ndarray:
-    """Return what `write_guide_step_probs` stored.
-
-    Raises:
-        ValueError: it is not there, or damaged.
-    """
+    """Return what `write_guide_step_probs` stored; ValueError if it is not there, or damaged."""
     path = _guide_step_probs(folder, iteration)
-    try:
-        return np.array(json.loads(path.read_text()), np.float64)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: missing or damaged ({error}); start a new run") from error
+    return _read(path, lambda path: np.array(json.loads(path.read_text()), np.float64))
 
 
 def _guide_step_probs(folder: Path, iteration: int) -> Path:
     return folder / f"jump-start-{iteration:06d}.json"
+
+
+def _read(path: Path, read: Callable[[Path], np.ndarray]) -> np.ndarray:
+    try:
+        return read(path)
+    except (OSError, ValueError, EOFError) as error:
+        raise ValueError(f"{path}: missing or damaged ({error}); start a new run") from error

@@ -33,13 +33,9 @@ def transitions(
     policy: VLAPolicy, features: Sequence[Tensor], episodes: Sequence[Episode],
     rewards: Sequence[EpisodeReward],
 ) -> Transitions:  # fmt: skip
-    """Return the decisions of episodes.
+    """Return the decisions of episodes; `policy` normalizes the executed actions.
 
-    Args:
-        policy: Normalises the executed actions.
-        features: f32 [t + 1, d] of each episode: its decisions and its end.
-        episodes: All rollouts.
-        rewards: Of each.
+    Features are f32 [t + 1, d] of each episode: of its decisions and its end.
     """
     counts = np.array([len(e) for e in episodes])
     begin = np.cumsum(counts + 1) - counts - 1

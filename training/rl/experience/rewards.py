@@ -46,11 +46,8 @@ def compute_rewards(
         episodes: Rollouts.
         source: Source of the reward.
         gamma: Discount per decision, of the potential-based term.
-        scorer: The learned reward model, where the source names it.
+        scorer: The learned reward model, where the source names it; ValueError without.
         views: The reward model's cameras among those of the episodes.
-
-    Raises:
-        ValueError: a reward model is needed and none is given.
     """
     if source in ("sparse", "dense_oracle"):
         return true_rewards(episodes, source, gamma=gamma)

@@ -187,10 +187,8 @@ class InterventionController:
         return guided | np.array(due)
 
     def should_terminate(self, rows: np.ndarray) -> np.ndarray:
-        """Return which episodes end early, as of the last `needs_intervention`: bool [d].
-
-        Args:
-            rows: i64 [d], which environments.
+        """Return in which environments i64 [d] the episode ends early, as of the last
+        `needs_intervention`: bool [d].
         """
         return np.array([self._should_terminate(row) for row in rows.tolist()])
 

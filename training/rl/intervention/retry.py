@@ -46,9 +46,7 @@ class Retry:
     def step(self, stalled: bool, progress: float) -> bool:
         """Advance to the next decision; return whether progress is counted from zero again.
 
-        Args:
-            stalled: Whether progress has stalled; ignored during a retrace.
-            progress: The reward model's, NaN where it abstains.
+        `progress` is NaN where the reward model abstains; `stalled` is ignored during a retrace.
         """
         if self.retrace_left:
             self.retrace_left -= 1
@@ -65,12 +63,8 @@ class Retry:
         self.retrace_left, self.offset_m = 0, np.zeros(3)
 
     def actions(self, robot: RobotSpec, measured: np.ndarray, planned: np.ndarray) -> np.ndarray:
-        """Return what is executed in place of the planned actions, f32 [h, u].
-
-        Args:
-            robot: The arm.
-            measured: f32 [u].
-            planned: f32 [h, u].
+        """Return what is executed in place of the planned actions, f32 [h, u], from the measured
+        positions f32 [u] on.
         """
         if self.action_source == ActionSource.RETRACE:
             share = np.arange(1, len(planned) + 1) / (len(planned) * self.retrace_left)

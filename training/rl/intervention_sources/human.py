@@ -2,7 +2,7 @@
 
 Keys and sticks move the tool; the arm's kinematics turn that into joint targets. While the page is
 open the arm moves at its own pace. Where no page is open, or nobody responds, the policy continues
-and a line says so.
+and a line reports it.
 """
 
 import sys
@@ -163,7 +163,7 @@ class Human:
         return condition()
 
     def _check_page(self) -> None:
-        """Say when the page is opened or closed."""
+        """Report when the page is opened or closed."""
         page_open = self.viewer.input.page_open
         if page_open != self.page_open:
             _print(
@@ -237,11 +237,7 @@ def table_axes(robot: RobotSpec) -> np.ndarray:
 
 
 def build(config: Any, robot: RobotSpec) -> Human:
-    """Return the intervention source, with its page served.
-
-    Raises:
-        ValueError: the port is taken.
-    """
+    """Return the intervention source, with its page served; ValueError if the port is taken."""
     return Human(config, robot)
 
 

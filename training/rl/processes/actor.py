@@ -93,13 +93,8 @@ def controllers(
 
 
 class Actor:
-    """Chooses who acts in the episodes that begin: the newest weights, and a controller.
-
-    Args:
-        config: The run.
-        policy: What acts, with any weights.
-        board: Where weights are published.
-        make_controller: Makes the controller of an iteration.
+    """Chooses who acts in the episodes that begin: a policy with the newest weights on the board,
+    and the controller that `make_controller` makes for the iteration.
     """
 
     def __init__(

@@ -28,9 +28,9 @@ class ActorPool:
     Args:
         config: The run.
         start: What it starts from.
-        policy: What acts, with any weights; how it samples is fixed here.
-        reward_source: Scores here what no scorer process does.
-        score: What the scorer process does.
+        policy: The acting policy, with any weights; how it samples is fixed here.
+        reward_source: Scores in this process what no scorer process does.
+        score: Work of the scorer process.
     """
 
     def __init__(

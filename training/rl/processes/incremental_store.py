@@ -27,11 +27,7 @@ def write_episode(folder: Path, name: str, episode: Episode) -> None:
 
 
 def read_episode(folder: Path, name: str, number: int) -> Episode:
-    """Return a finished episode.
-
-    Raises:
-        ValueError: it is not there, or damaged.
-    """
+    """Return a finished episode; ValueError if it is not there, or damaged."""
     (episode,) = episode_store.read_iteration(_parts(folder, name), _episode(number))
     return episode
 
@@ -52,19 +48,13 @@ def write_score(folder: Path, name: str, number: int, score: EpisodeScore) -> No
 
 
 def read_score(folder: Path, name: str, number: int) -> EpisodeScore:
-    """Return what `write_score` wrote.
-
-    Raises:
-        ValueError: it is not there, or damaged.
-    """
+    """Return what `write_score` wrote; ValueError if it is not there, or damaged."""
     return _read(_score(_parts(folder, name), number))
 
 
 def read_scores(folder: Path, name: str, episodes: Sequence[Episode]) -> list[EpisodeScore] | None:
-    """Return the scores of the episodes of a complete iteration; None unless all are there.
-
-    Raises:
-        ValueError: a score is damaged.
+    """Return the scores of the episodes of a complete iteration; None unless all are there,
+    ValueError if one is damaged.
     """
     paths = [_score(folder / name, e.number) for e in episodes]
     return [_read(path) for path in paths] if all(path.exists() for path in paths) else None

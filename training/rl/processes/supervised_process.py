@@ -6,14 +6,12 @@ at any moment. It receives nothing but what it is started with.
 
 import multiprocessing
 import os
-import signal
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -22,6 +20,7 @@ from safetensors import SafetensorError
 
 from training.rl.config import OnlineRLConfig, Start
 from vla.contracts.config import PluginConfig
+from vla.utils.interrupted import sigint_blocked
 
 MAX_RESTARTS = 5
 """Restarts in a row, with nothing finished in between, after which the run fails."""
@@ -32,7 +31,6 @@ class Job:
     """What a process is started with."""
 
     config: OnlineRLConfig
-    """The run."""
     start: Start
     """What it starts from, and where rollouts are stored."""
     policy: PluginConfig
@@ -46,13 +44,7 @@ Work = Callable[[Job, Callable[[], None]], None]
 
 
 class SupervisedProcess:
-    """One such process, as the learner sees it.
-
-    Args:
-        name: For messages.
-        work: A function at the top of a module.
-        job: What it is started with.
-    """
+    """One such process, as the learner sees it; `work` is a function at the top of a module."""
 
     def __init__(self, name: str, work: Work, job: Job) -> None:
         self.name, self.work, self.job = name, work, job
@@ -67,10 +59,8 @@ class SupervisedProcess:
         self.close = weakref.finalize(self, _end, self.__dict__)
 
     def check(self, finished: Callable[[], int]) -> None:
-        """Restart the process if it has died or sends no heartbeat.
-
-        Args:
-            finished: Counts results, to recognise a process that only ever dies.
+        """Restart the process if it has died or sends no heartbeat; `finished` counts results, to
+        recognize a process that only ever dies.
 
         Raises:
             ValueError: it failed with an error, or died too often.
@@ -102,11 +92,7 @@ class SupervisedProcess:
         self._start()
 
     def _start(self) -> None:
-        # Ctrl-C reaches the whole process group, and only the learner answers it: a process
-        # inherits the mask. The tracker of shared memory lifts it when it starts, so it is first.
-        resource_tracker.ensure_running()
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
+        with sigint_blocked():
             self._pipe, theirs = self._context.Pipe()
             self._beat.value = time.monotonic()
             self.process = self._context.Process(
@@ -114,8 +100,6 @@ class SupervisedProcess:
             )
             self.process.start()
             theirs.close()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def _error(self) -> str:
         try:

@@ -13,7 +13,6 @@ from sim import vec_env
 from training.rl.experience.episode import ActionSource, Episode
 from training.rl.intervention.intervention import InterventionController
 from training.rl.intervention.source import InterventionContext
-from training.rl.rollout.clock import Stopwatch
 from vla.contracts import config as configs
 from vla.contracts.config import PluginConfig
 from vla.contracts.types import DenoisingChain, EnvStep, Observation
@@ -43,25 +42,16 @@ class ActingPolicy:
 def collect_rollouts(
     policy: VLAPolicy, task: PluginConfig, *, episodes: int, seed: int, version: int,
     num_envs: int = 32, controller: InterventionController | None = None,
-    clock: Stopwatch | None = None,
 ) -> list[Episode]:  # fmt: skip
     """Return episodes 0 to `episodes` - 1 of `seed`, sampled stochastically.
 
     The result does not depend on how many environments run side by side. Of a policy without
     memory the frame of every control step is stored.
 
-    Args:
-        policy: In evaluation mode.
-        task: Configuration of the task.
-        episodes: How many.
-        seed: Of episodes and of the policy's noise.
-        version: Stored with the episodes.
-        num_envs: Environments that run side by side.
-        controller: Decides where another agent acts, for as many environments as run.
-        clock: Counts the seconds of inference, simulation and rendering.
+    Arguments are those of `ActingPolicy` and `RolloutWorker`.
     """
     acting = ActingPolicy(policy=policy, seed=seed, version=version, controller=controller)
-    with contextlib.closing(RolloutWorker(policy, task, min(num_envs, episodes), clock)) as worker:
+    with contextlib.closing(RolloutWorker(policy, task, min(num_envs, episodes))) as worker:
         done = {e.number: e for e in run_episodes(worker, acting, range(episodes))}
     return [done[k] for k in range(episodes)]
 
@@ -91,15 +81,13 @@ class RolloutWorker:
         policy: One like all that will act here: its robot, cadence and memory.
         task: Configuration of the task.
         num_envs: Environments.
-        clock: Counts the seconds of inference, simulation and rendering.
         backend: The `Config` of a file in `sim/backends`; MuJoCo in this process if None.
     """
 
     def __init__(
-        self, policy: VLAPolicy, task: PluginConfig, num_envs: int, clock: Stopwatch | None = None,
+        self, policy: VLAPolicy, task: PluginConfig, num_envs: int,
         backend: PluginConfig | None = None,
     ) -> None:  # fmt: skip
-        self.clock = clock or Stopwatch()
         self._n_action_steps, self._remembers = policy.config.n_action_steps, policy.remembers
         self._frame_steps = self._n_action_steps if policy.remembers else 1
         """Control steps from one stored frame to the next."""
@@ -137,10 +125,8 @@ class RolloutWorker:
             self._running[row] = _RunningEpisode(acting, number)
             self._steps_taken[row], self._requested[row] = 0, False
         seeds = np.array([acting.seed for acting, _ in episodes])
-        with self.clock.on("step"):
-            self._obs = self._env.begin(
-                np.array(rows), seeds, np.array([number for _, number in episodes])
-            )
+        numbers = np.array([number for _, number in episodes])
+        self._obs = self._env.begin(np.array(rows), seeds, numbers)
 
     def step(self) -> list[Episode]:
         """Act until the next stored frame, or for one control step where an intervention source is
@@ -167,18 +153,17 @@ class RolloutWorker:
         ahead = self._steps_taken[:, None] + np.arange(steps)
         actions = self._plan[np.arange(len(self._plan))[:, None], ahead]
         free = np.array([episode is None for episode in self._running])
-        with self.clock.on("step"):
-            step = self._env.step_chunk(actions, scripted, free)
+        step = self._env.step_chunk(actions, scripted, free)
         self._steps_taken = (self._steps_taken + steps) % self._n_action_steps
         self._obs = step.obs
         for row, episode in busy:
             episode.add_step(step, row)
             if step.terminated[row] or step.truncated[row]:
+                self._running[row] = None
                 ended.append(episode.finish(
                     _frame(step.final_obs, row), self._n_action_steps,
                     terminated=bool(step.terminated[row]), success=bool(step.info["success"][row]),
                 ))  # fmt: skip
-                self._running[row] = None
         return ended
 
     @property
@@ -226,10 +211,8 @@ class RolloutWorker:
                 if intervention.actions is None:
                     scripted[row] = True
                 else:
-                    rest, actions = (
-                        self._plan[row, self._steps_taken[row] :],
-                        intervention.actions[i],
-                    )
+                    rest = self._plan[row, self._steps_taken[row] :]
+                    actions = intervention.actions[i]
                     rest[:] = actions[np.minimum(np.arange(len(rest)), len(actions) - 1)]
         return scripted
 
@@ -241,8 +224,7 @@ class RolloutWorker:
         seen, policy = _rows(obs, rows), acting.policy
         noise = episode_noise(acting.seed, number, decision, policy.noise_shape)
         past = self._state.rows(rows) if self._remembers else policy.initial_state(len(rows))
-        with self.clock.on("infer"):
-            chunk, chain, after = policy.sample(seen, past, noise)
+        chunk, chain, after = policy.sample(seen, past, noise)
         if self._remembers:
             for name, value in after.tensors.items():
                 self._state[name][rows] = value
@@ -258,7 +240,6 @@ class RolloutWorker:
 
     def close(self) -> None:
         """Release the environments; unfinished episodes are dropped."""
-        self.clock.add("render", self._env.render_time_s)
         self._env.close()
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from reward_models.core import checkpoint
+from reward_models.core.scorer import Scorer
 from sim import vec_env
 from training.rl.config import OnlineRLConfig, Start
 from training.rl.experience.episode import Episode
@@ -70,11 +71,7 @@ class RewardSource:
 def _reward_model(
     config: OnlineRLConfig, start: Start, robot: RobotSpec
 ) -> tuple[RewardModel | None, tuple[int, ...]]:
-    """Return the reward model, if the reward names one, and its cameras among the robot's.
-
-    Raises:
-        ValueError: none is given, or it needs cameras that the robot does not have.
-    """
+    """Return the reward model, if the reward names one, and its cameras among the robot's."""
     if "learned" not in config.reward:
         return None, ()
     if start.reward_model is None:
@@ -82,14 +79,19 @@ def _reward_model(
             f"reward {config.reward!r} needs a reward model; give one with --reward-model"
         )
     scorer = checkpoint.load(start.reward_model)
+    return scorer, tuple(camera_indices(scorer, robot, str(start.reward_model)))
+
+
+def camera_indices(scorer: Scorer, robot: RobotSpec, name: str) -> list[int]:
+    """Return the indices of a reward model's cameras; ValueError if the robot lacks one."""
+    needed = scorer.reward_model.cameras
     cameras = [camera.name for camera in robot.cameras]
-    missing = [name for name in scorer.reward_model.cameras if name not in cameras]
+    missing = [name for name in needed if name not in cameras]
     if missing:
         raise ValueError(
-            f"{start.reward_model}: looks through {', '.join(missing)}; {robot.name} has only "
-            f"{', '.join(cameras)}"
+            f"{name} needs {', '.join(missing)}; {robot.name} has only {', '.join(cameras)}"
         )
-    return scorer, tuple(cameras.index(name) for name in scorer.reward_model.cameras)
+    return [cameras.index(name) for name in needed]
 
 
 def _other_instruction(task: PluginConfig, robot: RobotSpec) -> str:

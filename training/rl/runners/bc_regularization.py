@@ -19,11 +19,8 @@ MIN_EPISODES = 5
 
 
 def choose(policy: Sequence[bool], data: Sequence[bool]) -> Anchor:
-    """Return the anchor: the policy if its Wilson interval lies above that of the data.
-
-    Args:
-        policy: Whether each rollout of the start policy succeeded, by the reward.
-        data: Whether each demonstration did.
+    """Return the anchor: the policy if the Wilson interval of its successes, by the reward, lies
+    above that of the demonstrations'.
     """
     if len(policy) < MIN_EPISODES or not data:
         return "data"
@@ -39,11 +36,8 @@ def policy_success(episodes: Sequence[Episode], rewards: Sequence[EpisodeReward]
 
 
 def recorded_success(success: np.ndarray | None, offsets: np.ndarray) -> list[bool]:
-    """Return whether recorded episodes ended well; all did where the data set does not say.
-
-    Args:
-        success: f32 [steps], above 0.5 where a step's state was a success.
-        offsets: i64 [n + 1], where episodes begin and end among the steps.
+    """Return whether recorded episodes, steps offsets[e] to offsets[e + 1], ended in success: above
+    0.5 in f32 [steps]; all did where the data set has no such column.
     """
     if success is None:
         return [True] * (len(offsets) - 1)

@@ -7,18 +7,11 @@ from vla.nn.ensembles import Ensemble
 
 
 class ChunkCritics(Ensemble):
-    """N networks Q(features, chunk), and `slow`, the target networks that follow them.
+    """N networks Q(features, chunk), and `slow`, the target networks that follow them with Polyak
+    coefficient `tau`; other arguments as of `Ensemble`.
 
     A run saves the weights with its module, and the state of `adam` with that of the optimizers
     that a learner names.
-
-    Args:
-        inputs: Numbers of features and chunk together.
-        count: N.
-        width: Of the two hidden layers.
-        seed: Of the weights.
-        lr: Learning rate.
-        tau: Polyak coefficient of the target networks.
     """
 
     def __init__(
@@ -35,15 +28,8 @@ class ChunkCritics(Ensemble):
         return dict(self.named_parameters(recurse=False))
 
     def update(self, features: Tensor, chunk: Tensor, target: Tensor) -> float:
-        """Descend the mean squared error to targets f32 [m] once; the target networks follow.
-
-        Args:
-            features: f32 [m, d].
-            chunk: f32 [m, h, u].
-            target: f32 [m], the same for all networks.
-
-        Returns:
-            The error before, the mean over networks.
+        """Descend the mean squared error of chunks f32 [m, h, u] at features f32 [m, d] to targets
+        f32 [m] once; the target networks follow. Return the error before, the mean over networks.
         """
         weights = list(self.weights().values())
         for weight in weights:

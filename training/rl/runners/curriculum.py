@@ -30,12 +30,8 @@ def guide_step_probs(
 ) -> np.ndarray:
     """Return how likely a jump start of 0 to `longest` decisions is, f64 [longest + 1]; sums to 1.
 
-    Where an intervention or a retry came after it, the episode did not succeed by itself.
-
-    Args:
-        episodes: Rollouts so far.
-        rewards: Of each; success is the reward's prediction, not the simulator's.
-        longest: Decisions of the longest jump start.
+    Success is the reward's prediction, not the simulator's. Where an intervention or a retry came
+    after the jump start, the episode did not succeed by itself.
     """
     length = np.array([guide_steps(episode) for episode in episodes], float)
     success = np.array([

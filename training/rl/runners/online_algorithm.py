@@ -5,6 +5,7 @@ An algorithm plug-in says how to draw a batch from the rollouts and how to learn
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 
 from training.core.callbacks import Callbacks
+from training.core.loop import Weights
 from training.data import batches
 from training.evaluation.evaluate import Evaluation, evaluate
 from training.rl.config import OnlineRLConfig, Start
@@ -23,6 +25,7 @@ from training.rl.runners.runner import OnlineRunner
 from vla import checkpoint
 from vla.contracts import config as configs
 from vla.contracts import migrate
+from vla.contracts.config import PluginConfig
 from vla.contracts.types import EpisodeBatch
 from vla.nn.context import Context
 from vla.policies.vla import VLAPolicy
@@ -39,6 +42,23 @@ class PolicyAndValue(nn.Module):
         self.policy, self.value_net = policy, value_net
 
 
+@dataclass(frozen=True, kw_only=True)
+class OnlineAlgorithmConfig(PluginConfig):
+    """Base of their settings; `learner` of each returns its learner."""
+
+    def start(self, train: Any, data: Any) -> "OnlineAlgorithm":
+        """Load the policy to fine-tune, its demonstrations and the reward model.
+
+        Raises:
+            ValueError: the run is not one of online RL, or something to start from is damaged.
+        """
+        if not (isinstance(train, OnlineRLConfig) and isinstance(data, Start)):
+            raise ValueError(
+                f"algo {configs.type_name(self)} learns from rollouts: use `vla train rl`"
+            )
+        return self.learner(train, data)
+
+
 class OnlineAlgorithm:
     """What online RL algorithms have in common; satisfies `training.core.loop.Learner` but for
     `collect` and `update`.
@@ -49,9 +69,10 @@ class OnlineAlgorithm:
     optimizers: dict[str, torch.optim.Optimizer] = {}
     """See `training.core.loop.HasOptimizers`."""
 
-    def __init__(self, config: OnlineRLConfig, start: Start) -> None:
-        self.run = config
-        self.runner = OnlineRunner(config, start)
+    def __init__(self, config: Any, train: OnlineRLConfig, start: Start) -> None:
+        self.config = config
+        self.run = train
+        self.runner = OnlineRunner(train, start)
         self.policy = self.runner.policy
         if self.policy.noise_actor is not None:
             raise ValueError(
@@ -60,11 +81,11 @@ class OnlineAlgorithm:
             )
         self.module = PolicyAndValue(self.policy, nn.Identity())
         self.ref_policy = copy.deepcopy(self.policy).requires_grad_(requires_grad=False)
-        self.rng = np.random.default_rng(config.seed)
+        self.rng = np.random.default_rng(train.seed)
         self.updates = 0
         self.rollout_metrics: dict[str, float] = {}
         self.diagnostics = training_diagnostics.TrainingDiagnostics(
-            config.steps // config.n_iterations
+            train.steps // train.n_iterations
         )
         self.callbacks = Callbacks()
         self._warned: set[str] = set()
@@ -91,8 +112,8 @@ class OnlineAlgorithm:
         return due
 
     def log_metrics(self, metrics: dict[str, float]) -> dict[str, float]:
-        """Return metrics of an update with those of the iteration; each alarm is said once an
-        iteration.
+        """Return metrics of an update with those of the iteration; each alarm is reported
+        once an iteration.
         """
         self.diagnostics.add_update(metrics["grad_norm"])
         iteration = {**self.rollout_metrics, **self.diagnostics.metrics()}
@@ -202,7 +223,7 @@ class OnlineAlgorithm:
         run = self.run
         return batches.augment_batch(batch, run.random_shift_px, run.brightness_jitter, self.rng)
 
-    def evaluate(self, weights: dict[str, torch.Tensor], *, episodes: int, seed: int) -> Evaluation:
+    def evaluate(self, weights: Weights, *, episodes: int, seed: int) -> Evaluation:
         """Return the success of weights in simulation."""
         averaged = copy.deepcopy(self.policy)
         averaged.load_state_dict(_policy_weights(weights))
@@ -210,10 +231,7 @@ class OnlineAlgorithm:
             averaged.eval(), self.run.task, episodes=episodes, seed=seed, backend=self.run.backend
         )
 
-    def save(
-        self, weights: dict[str, torch.Tensor], step: int, folder: Path,
-        also: Callable[[Path], None],
-    ) -> None:  # fmt: skip
+    def save(self, weights: Weights, step: int, folder: Path, also: Callable[[Path], None]) -> None:
         """Write a policy checkpoint."""
         tasks = tuple(sorted({*self.runner.origin.instructions, *self.runner.demos.tasks}))
         origin = checkpoint.provenance(configs.to_json(self.run.task), tasks, step)
@@ -262,5 +280,5 @@ def sample_sorted(values: np.ndarray, count: int, rng: np.random.Generator) -> n
     return np.sort(rng.choice(values, min(count, len(values)), replace=False))
 
 
-def _policy_weights(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _policy_weights(weights: Weights) -> Weights:
     return {k.removeprefix("policy."): v for k, v in weights.items() if k.startswith("policy.")}

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from reward_models.metrics import ranks
+from training.data import batches
 from training.rl.config import OnlineRLConfig, Start
 from training.rl.experience import episode_store
 from training.rl.experience.episode import Episode
@@ -15,7 +16,6 @@ from training.rl.intervention.intervention import InterventionController
 from training.rl.intervention.source import InterventionSource
 from training.rl.processes import incremental_store
 from training.rl.processes.actor_pool import ActorPool
-from training.rl.rollout.clock import Stopwatch
 from training.rl.rollout.collector import (
     ActingPolicy,
     RolloutWorker,
@@ -25,8 +25,6 @@ from training.rl.rollout.collector import (
 from training.rl.rollout.reward_source import EpisodeScore, RewardSource
 from training.rl.runners import curriculum
 from vla import checkpoint
-from vla.data import check
-from vla.data.store import EpisodeStore, load_episodes
 from vla.policies.vla import VLAPolicy
 
 MIN_SPEARMAN = 0.3
@@ -42,12 +40,11 @@ class OnlineRunner:
         self.reward_source = RewardSource(config, start, self.policy.robot)
         self.actor_pool: ActorPool | None = None
         self.intervention_source: InterventionSource | None = None
-        self.demos = _demonstrations(self.policy, start.dataset)
+        self.demos = batches.load_for_policy(self.policy, start.dataset, phase_seed=0)
         self.episodes: list[Episode] = []
         self.rewards: list[EpisodeReward] = []
         self.iteration = 0
         """Iterations collected so far."""
-        self.clock = Stopwatch()
         for folder in start.prior_runs:
             newest = episode_store.read_newest(folder, config.max_prior_episodes)
             self._add(_check_fits(newest, self.policy, folder))
@@ -60,19 +57,18 @@ class OnlineRunner:
 
     def collect(self, policy: VLAPolicy, updates: int) -> dict[str, float]:
         """Collect, store and score the rollouts of one iteration; return metrics of them."""
-        with self.clock.on("collect"):
-            episodes, scores = self._iteration(policy, updates)
-            self.episodes += episodes
-            self.rewards += [score.reward for score in scores]
-            self.iteration += 1
-            for resource in (self.actor_pool, self.intervention_source):
-                if resource and self.iteration == self.config.n_iterations:
-                    resource.close()
-            return {
-                **self._audit(len(episodes)),
-                **self._audit_mismatched([s.mismatched for s in scores if s.mismatched]),
-                "rollout/policy_lag": float(updates - min(e.version for e in episodes)),
-            }
+        episodes, scores = self._iteration(policy, updates)
+        self.episodes += episodes
+        self.rewards += [score.reward for score in scores]
+        self.iteration += 1
+        for resource in (self.actor_pool, self.intervention_source):
+            if resource and self.iteration == self.config.n_iterations:
+                resource.close()
+        return {
+            **self._audit(len(episodes)),
+            **self._audit_mismatched([s.mismatched for s in scores if s.mismatched]),
+            "rollout/policy_lag": float(updates - min(e.version for e in episodes)),
+        }
 
     def check_processes(self) -> None:
         """Restart the processes that collect and score where they have died, if there are any."""
@@ -86,9 +82,9 @@ class OnlineRunner:
         config, start = self.config, self.start
         probs = None
         if config.jump_start.curriculum:
-            own = slice(self.num_prior, None)
+            this_run = slice(self.num_prior, None)
             probs = curriculum.guide_step_probs(
-                self.episodes[own], self.rewards[own], config.jump_start.max_guide_steps
+                self.episodes[this_run], self.rewards[this_run], config.jump_start.max_guide_steps
             )
             # An actor process reads them there.
             episode_store.write_guide_step_probs(start.experience, self.iteration, probs)
@@ -103,8 +99,7 @@ class OnlineRunner:
         name = episode_store.iteration_name(self.iteration)
         episode_store.write_iteration(start.experience, name, episodes)
         incremental_store.drop(start.experience, name)
-        with self.clock.on("score"):
-            return episodes, self.reward_source.score(episodes)
+        return episodes, self.reward_source.score(episodes)
 
     def _collect(self, policy: VLAPolicy, updates: int, probs: np.ndarray | None) -> list[Episode]:
         config, seed = self.config, self.config.rollout_seed(self.iteration)
@@ -121,7 +116,7 @@ class OnlineRunner:
             )
         return collect_rollouts(
             policy, config.task, episodes=config.episodes_per_iteration, seed=seed,
-            version=updates, num_envs=config.parallel_envs, controller=controller, clock=self.clock,
+            version=updates, num_envs=config.parallel_envs, controller=controller,
         )  # fmt: skip
 
     def _collect_realtime(self, acting: ActingPolicy) -> list[Episode]:
@@ -131,7 +126,7 @@ class OnlineRunner:
         finished, _ = incremental_store.progress(folder, name)
         left = [number for number in range(count) if number not in finished]
         if left:
-            worker = RolloutWorker(acting.policy, config.task, 1, self.clock, config.backend)
+            worker = RolloutWorker(acting.policy, config.task, 1, config.backend)
             with contextlib.closing(worker):
                 for episode in run_episodes(worker, acting, left):
                     incremental_store.write_episode(folder, name, episode)
@@ -147,8 +142,7 @@ class OnlineRunner:
         self.iteration = iterations
 
     def _add(self, episodes: list[Episode], rewards: list[EpisodeReward] | None = None) -> None:
-        with self.clock.on("score"):
-            self.rewards += rewards or self.reward_source.compute_rewards(episodes)
+        self.rewards += rewards or self.reward_source.compute_rewards(episodes)
         self.episodes += episodes
 
     def _audit(self, latest: int) -> dict[str, float]:
@@ -192,11 +186,7 @@ class OnlineRunner:
 
 
 def _check_fits(episodes: list[Episode], policy: VLAPolicy, folder: Path) -> list[Episode]:
-    """Return episodes of a prior run.
-
-    Raises:
-        ValueError: they are of another robot, or of a policy unlike this one.
-    """
+    """Return episodes of a prior run, unless of another robot, or of a policy unlike this one."""
     robot, config = policy.robot, policy.config
     camera = robot.cameras[0]
     shapes = {
@@ -211,15 +201,3 @@ def _check_fits(episodes: list[Episode], policy: VLAPolicy, folder: Path) -> lis
                 f"{folder}: {name} of shape {shape}, this policy has {expected}; leave it out"
             )
     return episodes
-
-
-def _demonstrations(policy: VLAPolicy, dataset: Path) -> EpisodeStore:
-    side = policy.config.backbone.image_px
-    demos = load_episodes(
-        dataset, cameras=policy.config.cameras, image_hw=(side, side),
-        # Without memory every step can stand for a decision; with one, only those of its cadence.
-        stride=policy.config.n_action_steps if policy.remembers else 1, phase_seed=0, phases=1,
-        cache_dir=dataset.parent / f"{dataset.name}-cache",
-    )  # fmt: skip
-    check.fits_robot(demos, policy.robot, dataset)
-    return demos
