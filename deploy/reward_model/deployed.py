@@ -53,8 +53,6 @@ class DeployedRewardModel:
         self.config, self.calibration = artefact.manifest.scorer, artefact.manifest.calibration
         self.tokenize = InstructionTokenizer(artefact.tokenizer)
 
-    # --- frame by frame ------------------------------------------------------------------------
-
     def start(self, batch: int, example: Example | None = None, task: str = "") -> Stream:
         """Return the empty state of `batch` streams, with a reference episode of `task`.
 
@@ -96,8 +94,6 @@ class DeployedRewardModel:
         )
         return labels(curves, self.config, self.calibration), after
 
-    # --- all at once ---------------------------------------------------------------------------
-
     def score(
         self, frames: Frames, task: tuple[str, ...], example: Example | None = None
     ) -> Progress:
@@ -128,8 +124,6 @@ class DeployedRewardModel:
                 column = scores.setdefault(name, np.empty((len(row), *value.shape[1:]), np.float32))
                 column[at[here]] = value[here]
         return Progress(**scores)
-
-    # --- shared --------------------------------------------------------------------------------
 
     def _encode_reference(self, example: Example | None, task: str) -> dict[str, np.ndarray]:
         """Encode a reference episode, frame by frame."""

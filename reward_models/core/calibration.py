@@ -25,7 +25,6 @@ class Calibration:
     and the change of the curve, on the logit of progress; mirrored, on that of regress."""
 
     def __post_init__(self) -> None:
-        """Refuse wrong numbers of weights, and weights that are not finite."""
         for name, count in (("confidence", 4), ("trend", 5)):
             if len(getattr(self, name)) != count:
                 raise ValueError(

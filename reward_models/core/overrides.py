@@ -37,7 +37,6 @@ class Override:
     """Time of the correction, ISO 8601."""
 
     def __post_init__(self) -> None:
-        """Refuse an invalid correction."""
         problem = _problem(dataclasses.asdict(self))
         if problem:
             raise ValueError(f"a correction has {problem}")

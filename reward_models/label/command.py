@@ -46,9 +46,6 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-# --- the run -------------------------------------------------------------------------------------
-
-
 def label(plan: Plan) -> str:
     """Score the missing episodes, write the data set once all are scored; return a message.
 

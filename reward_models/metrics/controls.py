@@ -51,9 +51,6 @@ def _within(value: np.ndarray, progress: np.ndarray) -> float:
     return float(np.mean(np.abs(value - progress) <= WITHIN))
 
 
-# --- without inputs ------------------------------------------------------------------------------
-
-
 def clock(episodes: Episodes) -> Episodes:
     """Return t/T, done at the end: it knows the length of each episode."""
     end_s = episodes.time_s[episodes.last][episodes.episode]
@@ -91,9 +88,6 @@ def constant(fitted: Constant, episodes: Episodes) -> Episodes:
     """Return the averages for every frame."""
     ones = np.ones(len(episodes.time_s))
     return predict(episodes, fitted.value * ones, fitted.done_prob * ones, fitted.confidence)
-
-
-# --- pixels --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,9 +223,6 @@ def falling(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         pools.append((mean, weight, size))
     level = np.repeat([pool[0] for pool in pools], [pool[2] for pool in pools])
     return place, level
-
-
-# --- proprioception ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,6 @@ REJECTED = 0.1
 """Progress below which an instruction counts as rejected."""
 
 
-# --- language ------------------------------------------------------------------------------------
-
-
 def diagonal_margin(episodes: Episodes, mismatched: Episodes) -> Statistic:
     """Return the final value under the right instruction minus that under a mismatched one.
 
@@ -50,9 +47,6 @@ def match_auroc(episodes: Episodes, mismatched: Episodes) -> Statistic:
     counts = tally(np.concatenate([episodes.match, mismatched.match]), matched)
     episode = np.concatenate([episodes.episode, mismatched.episode])
     return over_episodes(lambda weight: auroc(*counts(weight[episode])))
-
-
-# --- consistency ---------------------------------------------------------------------------------
 
 
 def path_agreement(episodes: Episodes, curves: np.ndarray) -> Statistic:

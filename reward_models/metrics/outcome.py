@@ -25,9 +25,6 @@ from reward_models.metrics.resample import (
 NEAR_MISS = "near_miss"
 
 
-# --- done, frame by frame ------------------------------------------------------------------------
-
-
 def done_auroc(episodes: Episodes) -> Statistic:
     """Return the chance that a complete frame has a higher `done_prob` than an incomplete one."""
     return _of_done(episodes, auroc)
@@ -95,9 +92,6 @@ def undone_recall(episodes: Episodes) -> Statistic:
     undone = ~np.isnan(_left(episodes)) & ~episodes.succeeded
     detected = ~np.isnan(_delays(episodes)) & (episodes.final_done < DONE)
     return mean_over_tasks(np.where(undone, detected.astype(np.float64), np.nan))
-
-
-# --- outcome, episode by episode -----------------------------------------------------------------
 
 
 def outcome_auroc(episodes: Episodes) -> Statistic:

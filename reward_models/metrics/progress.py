@@ -20,9 +20,6 @@ LEVELS = 101
 REGRESS, STAGNATION, PROGRESS = 0, 1, 2
 
 
-# --- order ---------------------------------------------------------------------------------------
-
-
 def voc(episodes: Episodes) -> Statistic:
     """Return the value-order correlation: Spearman of value with time in successful episodes.
 
@@ -126,9 +123,6 @@ def coverage(episodes: Episodes) -> Statistic:
     """Return the share of frames without abstention."""
     valid = ~np.isnan(episodes.value)
     return over_frames(episodes, lambda weight: float(weight @ valid / weight.sum()))
-
-
-# --- direction -----------------------------------------------------------------------------------
 
 
 def true_direction(episodes: Episodes) -> np.ndarray:

@@ -72,9 +72,6 @@ def interval_over(statistic: Statistic, samples: Iterable[Draw]) -> tuple[float,
     return float(low), float(high)
 
 
-# --- aggregation ---------------------------------------------------------------------------------
-
-
 def mean_over_tasks(values: np.ndarray) -> Statistic:
     """Return the mean over tasks of the mean over their episodes of `values` f64 [n].
 

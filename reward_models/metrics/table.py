@@ -41,7 +41,6 @@ class Predictions:
     """Values of the frames of `matched` at another frame rate; NaN for frames left out."""
 
     def __post_init__(self) -> None:
-        """Refuse parts of different episodes."""
         for name in ("backward", "mismatched"):
             part = getattr(self, name)
             if part is not None and part.task != self.matched.task:

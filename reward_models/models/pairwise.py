@@ -104,8 +104,6 @@ class PairwiseRewardModel(nn.Module):
         """Device of the weights."""
         return self.value.weight.device
 
-    # --- the interface -------------------------------------------------------------------------
-
     def initial_memory(self, batch: int) -> Tensor:
         """Return -inf, below every feature, [b, 2 m]."""
         return torch.full((batch, 2 * self.num_features), -torch.inf, device=self.device)
@@ -137,7 +135,7 @@ class PairwiseRewardModel(nn.Module):
         features = (self.features(x, first, reference) for x in (a, b))
         return self.score_pairs(*features)
 
-    # --- also used in training -----------------------------------------------------------------
+    # Also used in training:
 
     def encode(self, frames: Frames, task: Sequence[str]) -> tuple[Tensor, "Refinement"]:
         """Return the tokens of each frame [f, m], and their refinement by memory."""

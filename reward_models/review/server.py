@@ -109,8 +109,6 @@ class ReviewServer(LocalServer):
         super().server_close()
         self.clips.close()
 
-    # --- answers ------------------------------------------------------------------------------
-
     def page(self) -> Answer:
         """Return the page."""
         text = pages.render(
