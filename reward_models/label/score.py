@@ -123,6 +123,7 @@ def columns_of(
     }
 
 
+@torch.no_grad()
 def encode(
     job: Job, segments: Sequence[Segment], images: Iterator[np.ndarray] | None = None
 ) -> list[Tensor]:
@@ -137,17 +138,10 @@ def encode(
         rows = np.unique(frames.episode_index)
         tasks = tuple(names[r] for r in rows)
         for views, memory, done in zip(subsets, memories, parts, strict=True):
-            embedded, new = _embed(job, _mask_views(frames, rows, views), tasks, memory[rows])
-            memory[rows] = new
+            shown = _mask_views(frames, rows, views)
+            embedded, memory[rows] = job.scorer.reward_model.embed(shown, tasks, memory[rows])
             done.append(embedded)
     return [torch.cat(done) for done in parts]
-
-
-@torch.no_grad()
-def _embed(
-    job: Job, frames: Frames, tasks: tuple[str, ...], memory: Tensor
-) -> tuple[Tensor, Tensor]:
-    return job.scorer.reward_model.embed(frames, tasks, memory)
 
 
 def _mask_views(frames: Frames, rows: np.ndarray, views: list[int]) -> Frames:
@@ -247,8 +241,6 @@ def _curves(
         if mask.any():
             chosen = embedded[torch.as_tensor(np.flatnonzero(mask), device=embedded.device)]
             parts.append((mask, job.scorer.curves_of(chosen, row[mask], time_s[mask], reference)))
-    if len(parts) == 1:
-        return parts[0][1]
     joined = []
     for values in zip(*(curves for _, curves in parts), strict=True):
         both = np.empty((len(row), *values[0].shape[1:]), values[0].dtype)
