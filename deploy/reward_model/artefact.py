@@ -4,12 +4,12 @@
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from deploy.runtime import artefact as artefacts
-from deploy.runtime.artefact import ExportedGraphs, Graph
+from deploy.runtime.artefact import ExportedGraphs, ExportManifest
 from reward_models.core.calibration import Calibration
 from reward_models.core.curves import Scored, ScorerConfig
 
@@ -22,13 +22,11 @@ OUTPUTS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class RewardModelManifest:
+class RewardModelManifest(ExportManifest):
     """Description of an exported reward model: everything needed to score with the graphs."""
 
     kind: Literal["reward_model"] = "reward_model"
     """What was exported."""
-    format: int
-    """Format number."""
     cameras: tuple[str, ...]
     """Its cameras, in view order."""
     image_hw: tuple[int, int]
@@ -41,20 +39,10 @@ class RewardModelManifest:
     """Settings that turn its outputs into curves."""
     calibration: Calibration
     """Calibration of its probabilities."""
-    batch: int
-    """Rows of every graph."""
-    graphs: dict[str, Graph]
-    """Graphs by stage."""
-    tokenizer: str
-    """SHA-256 of the tokenizer's file."""
     identity: str
     """Hash of the reward model it was exported from: configuration, tokenizer and weights."""
     provenance: dict[str, Any]
     """Origin of that reward model: data sets, updates, revision, versions."""
-    versions: dict[str, str]
-    """Versions of the packages that exported it."""
-    parity: dict[str, Any] = field(default_factory=dict)
-    """Result of `vla verify-export`; empty before."""
 
     @property
     def pairs(self) -> int:

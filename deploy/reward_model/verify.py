@@ -6,7 +6,7 @@ the inputs of the exported ones, so a difference belongs to the stage.
 
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from deploy.export.graph import Traced
 from deploy.reward_model import artefact as artefacts
 from deploy.reward_model import graph
 from deploy.reward_model.artefact import STAGES, RewardModelArtefact
@@ -107,7 +106,9 @@ def compare(
             scores[name].append(progress)
         if i in compared:
             for name, calls in recorder.calls.items():
-                stages[name].append(_stage(traced[name], *calls[-1]))
+                inputs, outputs = calls[-1]
+                expected = traced[name].run(inputs)
+                stages[name].append(between([(x, outputs[key]) for key, x in expected.items()]))
     ours, theirs = (_joined(scores[name], counted) for name in sides)
     silent, silent_too = np.isnan(ours["value"]), np.isnan(theirs["value"])
     return RewardModelComparison(
@@ -148,20 +149,6 @@ def frames_at(store: EpisodeStore, at: np.ndarray) -> Iterator[tuple[Frames, tup
             time_s=store.frame_time[now] / store.info.fps, episode_index=np.arange(len(now)),
         )  # fmt: skip
         yield frames, tuple(store.tasks[e] for e in store.frame_episode[now])
-
-
-@torch.no_grad()
-def _stage(
-    traced: Traced, inputs: Mapping[str, np.ndarray], outputs: dict[str, np.ndarray]
-) -> Difference:
-    """Return the difference of a graph's outputs and PyTorch's for the same inputs."""
-    tensors = [
-        torch.from_numpy(np.asarray(inputs[name])) if name in inputs else example
-        for name, example in traced.inputs.items()  # a graph lacks inputs that it does not use
-    ]
-    ours = traced.function(*tensors)
-    pairs = [(a.numpy(), outputs[name]) for a, name in zip(ours, traced.outputs, strict=True)]
-    return between(pairs)
 
 
 def _joined(scores: list[Progress], counted: np.ndarray) -> dict[str, np.ndarray]:

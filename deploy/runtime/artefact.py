@@ -38,7 +38,7 @@ Kind = Literal["policy", "reward_model"]
 Precision = Literal["fp32", "fp16", "bf16", "int8"]
 Dtype = Literal["float32", "int64", "uint8", "bool"]
 
-M = TypeVar("M")
+M = TypeVar("M", bound="ExportManifest")
 """A class of manifests."""
 _SOURCE = {"policy": "CHECKPOINT", "reward_model": "REWARD_MODEL"}
 
@@ -91,13 +91,29 @@ class Scaling:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manifest:
+class ExportManifest:
+    """What the descriptions of exported policies and reward models share."""
+
+    format: int
+    """Format number."""
+    batch: int
+    """Rows of every graph."""
+    graphs: dict[str, Graph]
+    """Graphs by stage."""
+    tokenizer: str
+    """SHA-256 of the tokenizer's file."""
+    versions: dict[str, str]
+    """Versions of the packages that exported it."""
+    parity: dict[str, Any] = field(default_factory=dict)
+    """Result of `vla verify-export`; empty before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest(ExportManifest):
     """Description of an exported policy: everything needed to drive an arm with the graphs."""
 
     kind: Literal["policy"] = "policy"
     """What was exported."""
-    format: int
-    """Format number."""
     robot: RobotSpec
     """The arm."""
     views: tuple[int, ...]
@@ -123,15 +139,9 @@ class Manifest:
     """How many of the last ones use graph `denoise_ft`."""
     scaling: Scaling
     """Units."""
-    batch: int
-    """Rows of every graph."""
     precision: Precision
     """Of convolutions and products with learned matrices; everything else, inputs and outputs
     included, is FP32."""
-    graphs: dict[str, Graph]
-    """Graphs by stage."""
-    tokenizer: str
-    """SHA-256 of the tokenizer's file."""
     task: dict[str, Any]
     """Configuration of the task that it was trained on."""
     instructions: tuple[str, ...]
@@ -140,12 +150,8 @@ class Manifest:
     """Training updates."""
     revision: str
     """Git revision of the code that trained it."""
-    versions: dict[str, str]
-    """Versions of the packages that exported it."""
     pretrained: dict[str, Any] = field(default_factory=dict)
     """Name, revision, licence and hash of a pretrained backbone's weights; empty for none."""
-    parity: dict[str, Any] = field(default_factory=dict)
-    """Result of `vla verify-export`; empty before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +160,7 @@ class ExportedGraphs:
 
     folder: Path
     """Their folder."""
-    manifest: Any
+    manifest: ExportManifest
     """Their description: `graphs` by name."""
     tokenizer: Tokenizer
     """Instructions to token ids."""
@@ -245,12 +251,8 @@ def read_manifest(folder: Path, description: type[M], kind: Kind) -> M:
     return manifest
 
 
-def read_files(folder: Path, manifest: Any) -> Tokenizer:
-    """Check every file that a manifest names; return the tokenizer.
-
-    Args:
-        folder: Their folder.
-        manifest: Of a policy or a reward model: its `graphs` and `tokenizer`.
+def read_files(folder: Path, manifest: ExportManifest) -> Tokenizer:
+    """Check every file in a folder that its manifest names; return the tokenizer.
 
     Raises:
         ValueError: one is missing, damaged or was changed since the export.
@@ -264,7 +266,7 @@ def read_files(folder: Path, manifest: Any) -> Tokenizer:
     return _tokenizer(folder / TOKENIZER)
 
 
-def write_manifest(folder: Path, manifest: Any) -> None:
+def write_manifest(folder: Path, manifest: ExportManifest) -> None:
     """Write the manifest of an exported policy or reward model; the file is replaced as a whole."""
     new = folder / f".{MANIFEST}.new"
     new.write_text(json.dumps(configs.to_json(manifest), indent=1) + "\n")
@@ -280,7 +282,7 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def files(manifest: Any) -> dict[str, str]:
+def files(manifest: ExportManifest) -> dict[str, str]:
     """Return the SHA-256 of every file but the manifest, by name."""
     return {**{g.file: g.sha256 for g in manifest.graphs.values()}, TOKENIZER: manifest.tokenizer}
 

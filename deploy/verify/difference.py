@@ -10,6 +10,7 @@ import numpy as np
 from rich.table import Table
 
 from deploy.runtime import artefact as artefacts
+from deploy.runtime.artefact import ExportManifest
 from vla.contracts.types import PolicyState
 
 
@@ -61,7 +62,9 @@ def sheet(title: str, stages: Mapping[str, Difference]) -> Table:
     return table
 
 
-def conclude(folder: Path, manifest: Any, result: Any, wrong: Sequence[str], **more: Any) -> int:
+def conclude(
+    folder: Path, manifest: ExportManifest, result: Any, wrong: Sequence[str], **more: Any
+) -> int:
     """Write the result into the manifest and print failures; return the exit code.
 
     Args:

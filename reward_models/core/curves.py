@@ -9,13 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reward_models.core.calibration import (
-    Calibration,
-    features,
-    sigmoid,
-    trend_features,
-    trend_probability,
-)
+from reward_models.core import calibration as fits
+from reward_models.core.calibration import Calibration, sigmoid
 from reward_models.core.truth import SLACK
 from vla.contracts.config import validate_min
 from vla.contracts.types import Progress
@@ -213,11 +208,11 @@ def weigh_changes(difference: np.ndarray, trend: np.ndarray) -> Compared:
 def labels(curves: Curves, config: ScorerConfig, calibration: Calibration) -> Progress:
     """Return calibrated labels; NaN where confidence is too low."""
     weights = np.array(calibration.confidence)
-    inputs = features(curves.value, curves.spread, curves.disagreement)
+    inputs = fits.features(curves.value, curves.spread, curves.disagreement)
     confidence = sigmoid(inputs @ weights).astype(np.float32)
     abstains = confidence < config.abstain_below
     offset, factor = calibration.done
-    trend = trend_probability(calibration.trend, *trend_evidence(curves))
+    trend = fits.trend_probability(calibration.trend, *trend_evidence(curves))
     delta = share_of_work(curves.before, curves.value, curves.difference)
     return Progress(
         value=np.where(abstains, np.nan, curves.value).astype(np.float32),
@@ -231,7 +226,7 @@ def labels(curves: Curves, config: ScorerConfig, calibration: Calibration) -> Pr
 
 def trend_evidence(curves: Curves) -> tuple[np.ndarray, np.ndarray]:
     """Return the features for regress and for progress of every frame; see `trend_features`."""
-    return trend_features(curves.trend, curves.difference, curves.value - curves.before)
+    return fits.trend_features(curves.trend, curves.difference, curves.value - curves.before)
 
 
 def share_of_work(before: np.ndarray, after: np.ndarray, difference: np.ndarray) -> np.ndarray:

@@ -36,10 +36,9 @@ def calibration_error(probability: np.ndarray, right: np.ndarray) -> Weighted:
 def confidence_ece(episodes: Episodes) -> Statistic:
     """Return the calibration error of `confidence` against |value - truth| <= 0.1.
 
-    Frames of which the reward model valid nothing do not count.
+    Frames on which the reward model abstained do not count.
     """
-    valid = ~np.isnan(episodes.value)
-    miss = np.abs(episodes.value[valid] - episodes.progress[valid])
+    valid, miss = _misses(episodes)
     error = calibration_error(episodes.confidence[valid], miss <= WITHIN)
     return over_frames(episodes, lambda weight: error(weight[valid]))
 
@@ -90,8 +89,13 @@ def risk_area(episodes: Episodes) -> Statistic:
     return _of_risk(episodes, 1)
 
 
-def _of_risk(episodes: Episodes, part: int) -> Statistic:
+def _misses(episodes: Episodes) -> tuple[np.ndarray, np.ndarray]:
+    """Return which frames have a value, bool [f], and the errors of those."""
     valid = ~np.isnan(episodes.value)
-    miss = np.abs(episodes.value[valid] - episodes.progress[valid])
+    return valid, np.abs(episodes.value[valid] - episodes.progress[valid])
+
+
+def _of_risk(episodes: Episodes, part: int) -> Statistic:
+    valid, miss = _misses(episodes)
     curve = risk(episodes.confidence[valid], miss)
     return over_frames(episodes, lambda weight: curve(weight[valid], COVERAGE)[part])

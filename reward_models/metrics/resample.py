@@ -27,7 +27,6 @@ class Draw(NamedTuple):
 
 Statistic = Callable[[Draw], float]
 """A metric of a resampled set; NaN where it is undefined."""
-Prepare = Callable[[Episodes], Statistic]
 Weighted = Callable[[np.ndarray], float]
 """A metric of frames, or of episodes, as a function of their weights."""
 
@@ -48,18 +47,6 @@ def draws(episodes: Episodes, rng: np.random.Generator, samples: int = SAMPLES) 
             chosen = rng.choice(members[t], size=len(members[t]))
             weight[row] = np.bincount(chosen, minlength=len(episodes.task))
         yield Draw(task, weight)
-
-
-def value(metric: Prepare, episodes: Episodes) -> float:
-    """Return a metric of a set of episodes."""
-    return metric(episodes)(whole(episodes))
-
-
-def interval(
-    metric: Prepare, episodes: Episodes, rng: np.random.Generator, samples: int = SAMPLES
-) -> tuple[float, float]:
-    """Return the 95 % interval of a metric; NaN where it is defined in no sample."""
-    return interval_over(metric(episodes), draws(episodes, rng, samples))
 
 
 def interval_over(statistic: Statistic, samples: Iterable[Draw]) -> tuple[float, float]:

@@ -10,7 +10,7 @@ import torch
 from filelock import FileLock
 
 from deploy.commands import export
-from deploy.reward_model import artefact as reward_model_artefact
+from deploy.reward_model import artefact as reward_model_artefacts
 from deploy.reward_model import export as reward_model_export
 from deploy.reward_model.artefact import RewardModelArtefact
 from deploy.runtime import artefact as artefacts
@@ -154,7 +154,7 @@ def reward_model_folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
 @pytest.fixture
 def reward_model_artefact(reward_model_folders: tuple[Path, Path]) -> RewardModelArtefact:
     """Return the exported reward model."""
-    return reward_model_artefact.read(reward_model_folders[1])
+    return reward_model_artefacts.read(reward_model_folders[1])
 
 
 def with_steps(policy: VLAPolicy, steps: int) -> VLAPolicy:
