@@ -141,9 +141,7 @@ def compare(
 
 
 def _prefix(policy: VLAPolicy, values: np.ndarray, decision: int) -> Prefix | None:
-    """Return the last chunk f32 [1, k, u] as a prefix, of each length that the policy continues in
-    turn; None if it was not trained to.
-    """
+    """Return the last chunk as a prefix of each length that the policy continues, in turn."""
     if not policy.max_prefix_len:
         return None
     mask = np.arange(policy.config.chunk_size)[None] < decision % (policy.max_prefix_len + 1)

@@ -184,11 +184,6 @@ class RemotePolicy:
 
 
 def _encoder(quality: int) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Return the JPEG encoder.
-
-    Raises:
-        ValueError: OpenCV is not installed.
-    """
     try:
         from deploy.server import jpeg
     except ImportError as error:

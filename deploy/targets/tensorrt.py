@@ -316,11 +316,6 @@ def _check_shape(port: Port, shape: tuple[int, ...]) -> None:
 
 
 def _library() -> Any:
-    """Return the `tensorrt` package.
-
-    Raises:
-        ValueError: it is not installed, or is of a version with another interface.
-    """
     try:
         library = importlib.import_module("tensorrt")
     except ModuleNotFoundError as error:

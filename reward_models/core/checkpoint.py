@@ -126,11 +126,7 @@ def load(place: str | Path) -> Scorer:
 
 
 def _local(reward_model: Any) -> Any:
-    """Return settings that download nothing, since the folder may come from anywhere.
-
-    Raises:
-        ValueError: they name a model that is not on this machine.
-    """
+    """Return settings that download nothing, since the folder may come from anywhere."""
     name: str = getattr(reward_model, "model", "")
     if not name:
         return reward_model

@@ -135,12 +135,9 @@ def reward(
 
 
 def smoothed(time_s: np.ndarray, value: np.ndarray, sigma_s: float) -> np.ndarray:
-    """Return values averaged over past and future with a Gaussian; NaN stays NaN and has no weight.
+    """Return values averaged over past and future with a Gaussian of standard deviation `sigma_s`.
 
-    Args:
-        time_s: f64 [k].
-        value: f32 [k].
-        sigma_s: Its standard deviation.
+    NaN stays NaN and has no weight.
     """
     valid = ~np.isnan(value)
     result = np.full(len(value), np.nan, np.float32)

@@ -102,11 +102,7 @@ def _tidy(plan: Plan, labelled: set[int]) -> None:
 
 
 def _labelled(plan: Plan) -> set[int]:
-    """Return the episodes of `out` that have labels.
-
-    Raises:
-        ValueError: it holds something else.
-    """
+    """Return the episodes of `out` that have labels."""
     out = plan.args.out
     if not out.exists():
         return set()

@@ -85,12 +85,9 @@ def score_groups(
 def score_group(
     job: Job, episodes: Sequence[int], images: Iterator[np.ndarray] | None = None
 ) -> dict[int, dict[str, np.ndarray]]:
-    """Return, for each episode, columns of its scored frames (see `columns_of`).
+    """Return, for each episode of a group, columns of its scored frames (see `columns_of`).
 
-    Args:
-        job: What to score and how.
-        episodes: The group.
-        images: The group's frames, slice by slice; decoded here if None.
+    Images are the group's frames, slice by slice; decoded here if None.
     """
     segments = _segments_of(job, episodes)
     row = np.repeat(np.arange(len(segments)), [len(s.steps) for s in segments])

@@ -87,11 +87,7 @@ def _write(source: Source, temporary: Path, labels: Labels) -> None:
 
 
 def _renamed_columns(features: Mapping[str, Any], labels: Labels) -> dict[str, str]:
-    """Return the new names of the renamed columns of the source.
-
-    Raises:
-        ValueError: a new name exists already.
-    """
+    """Return the new names of the renamed columns of the source."""
     renamed = {n: f"source.{n}" for n in (*labels.frame, *RENAMED) if n in features}
     taken = [name for name in renamed.values() if name in features]
     if taken:

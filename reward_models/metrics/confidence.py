@@ -17,9 +17,7 @@ _STEPS = 1000
 def calibration_error(probability: np.ndarray, right: np.ndarray) -> Weighted:
     """Return the expected calibration error over ten equal bins, a function of weights [n].
 
-    Args:
-        probability: [n], in [0, 1].
-        right: bool [n], the outcome.
+    Probabilities [n] lie in [0, 1]; outcomes are bool [n].
     """
     code = np.minimum((probability * BINS).astype(np.int64), BINS - 1)
 
@@ -53,15 +51,8 @@ def risk(
 ) -> Callable[[np.ndarray, float], tuple[float, float]]:
     """Return error over coverage when the least confident rows are left out first.
 
-    Rows of equal confidence each count with their mean error.
-
-    Args:
-        confidence: [n].
-        miss: [n], the error of each row.
-
-    Returns:
-        A function of weights [n] and a coverage: the mean error of that share, and the mean of
-        this error over all coverages.
+    The result is a function of weights [n] and a coverage: the mean of errors [n] of that share,
+    and the mean of this over all coverages. Rows of equal confidence count with their mean error.
     """
     levels, code = np.unique(-confidence, return_inverse=True)
 

@@ -14,10 +14,6 @@ def diagonal_margin(episodes: Episodes, mismatched: Episodes) -> Statistic:
     """Return the final value under the right instruction minus that under a mismatched one.
 
     Over episodes that end in success: elsewhere the right instruction has no high value either.
-
-    Args:
-        episodes: Predictions under the episodes' instructions.
-        mismatched: Predictions for the same episodes under instructions that do not fit.
     """
     margin = (episodes.final_value - mismatched.final_value).astype(np.float64)
     return mean_over_tasks(np.where(episodes.succeeded, margin, np.nan))
@@ -41,7 +37,7 @@ def mismatch_rejected_throughout(mismatched: Episodes) -> Statistic:
 def match_auroc(episodes: Episodes, mismatched: Episodes) -> Statistic:
     """Return the chance that `match` is higher under the right instruction than a mismatched one.
 
-    Over all frames; for the arguments see `diagonal_margin`.
+    Over all frames.
     """
     matched = np.arange(len(episodes.match) + len(mismatched.match)) < len(episodes.match)
     counts = tally(np.concatenate([episodes.match, mismatched.match]), matched)
@@ -52,11 +48,8 @@ def match_auroc(episodes: Episodes, mismatched: Episodes) -> Statistic:
 def path_agreement(episodes: Episodes, curves: np.ndarray) -> Statistic:
     """Return 1 minus the mean distance between the highest and lowest of several curves.
 
-    Args:
-        episodes: The set whose frames the curves run over.
-        curves: f32 [c, f], values of the same frames at different strides (1, 2, 5,
-            10); NaN where a stride leaves the frame out. Frames with fewer than two values do not
-            count.
+    Curves f32 [c, f] are values of the same frames at different strides (1, 2, 5, 10); NaN where a
+    stride leaves the frame out. Frames with fewer than two values do not count.
     """
     known = ~np.isnan(curves)
     high = np.where(known, curves, -np.inf).max(0)
@@ -69,20 +62,16 @@ def path_agreement(episodes: Episodes, curves: np.ndarray) -> Statistic:
 def mirror_error(episodes: Episodes, changes: np.ndarray) -> Statistic:
     """Return the largest |d(A, B) + d(B, A)| of the set.
 
-    Args:
-        episodes: The set.
-        changes: f32 [2, f], compared from the horizon's beginning A to every frame B, and from B to
-            A: changes of progress, not shares of the work left.
+    Changes of progress f32 [2, f] are compared from the horizon's beginning A to every frame B, and
+    from B to A.
     """
     return _largest(episodes, changes.sum(0))
 
 
 def rate_error(episodes: Episodes, resampled: np.ndarray) -> Statistic:
-    """Return the largest difference between values at two frame rates.
+    """Return the largest difference to values f32 [f] of the same moments at another frame rate.
 
-    Args:
-        episodes: At one rate.
-        resampled: f32 [f], values of the same moments at another rate; NaN where it has none.
+    NaN where the other rate has none.
     """
     return _largest(episodes, episodes.value - resampled)
 

@@ -21,10 +21,9 @@ def voc(episodes: Episodes) -> Statistic:
 
 
 def vroc(backward: Episodes) -> Statistic:
-    """Return the same for reversed videos: 1 where the value falls throughout.
+    """Return the same for frames, truth and predictions in reversed order.
 
-    Args:
-        backward: The same episodes; frames, truth and predictions in reversed order.
+    It is 1 where the value falls throughout.
     """
     return resample.mean_over_tasks(-_order(backward, backward.success[backward.begin]))
 

@@ -77,10 +77,8 @@ def mean_over_tasks(values: np.ndarray) -> Statistic:
 def each_task(episodes: Episodes, build: Callable[[np.ndarray], Weighted]) -> Statistic:
     """Return the mean over tasks of a metric that is computed for each task.
 
-    Args:
-        episodes: The set.
-        build: Given the episodes of a task, i64 [m], returns its metric as a function of their
-            weights f64 [m]. Tasks where it is NaN do not count.
+    Given the episodes of a task, i64 [m], `build` returns its metric as a function of their weights
+    f64 [m]. Tasks where it is NaN do not count.
     """
     members = [np.flatnonzero(episodes.task_of == t) for t in range(len(episodes.tasks))]
     metrics = [build(chosen) for chosen in members]
