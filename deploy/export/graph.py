@@ -105,10 +105,7 @@ def trace(policy: VLAPolicy, batch: int) -> dict[str, Traced]:
 def export(owner: nn.Module, traced: Traced, path: Path) -> Graph:
     """Write one graph and return its description; unused inputs are left out.
 
-    Args:
-        owner: The module that holds its weights.
-        traced: The graph.
-        path: File to write.
+    `owner` is the module that holds its weights.
     """
     dynamic = [traced.dynamic_axes.get(name) for name in traced.inputs]
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of missing operators

@@ -49,6 +49,26 @@ class RewardModelManifest(ExportManifest):
         """Earlier frames that a frame is compared with: `reward_models.core.curves.Compared`."""
         return len(self.scorer.back_s) + 1
 
+    def contradictions(self) -> Iterator[str]:
+        """Yield a clause for each field that does not fit the others."""
+        if self.batch < 1 or not self.cameras:
+            yield f"batch {self.batch}, cameras {self.cameras}"
+        expected = shapes(self)
+        for stage in STAGES:
+            if stage not in self.graphs:
+                yield f"lacks graph {stage!r}"
+            graph = self.graphs[stage]
+            names = tuple(port.name for port in graph.outputs)
+            if names != OUTPUTS[stage]:
+                wanted = ", ".join(OUTPUTS[stage])
+                yield f"graph {stage!r} returns {', '.join(names)}, expected {wanted}"
+            for port in (*graph.inputs, *graph.outputs):
+                if port.shape != expected.get(port.name):
+                    yield (
+                        f"{port.name} of graph {stage!r} has shape {port.shape}, the rest of the "
+                        f"description asks for {expected.get(port.name)}"
+                    )
+
 
 @dataclass(frozen=True, kw_only=True)
 class RewardModelArtefact(ExportedGraphs):
@@ -75,32 +95,8 @@ def read(folder: Path) -> RewardModelArtefact:
         ValueError: it is none, or a file is missing, damaged or was changed since the export.
     """
     manifest = artefacts.read_manifest(folder, RewardModelManifest, "reward_model")
-    for wrong in _misfits(manifest):
-        raise ValueError(f"{folder / artefacts.MANIFEST}: {wrong}; export again")
     tokenizer = artefacts.read_files(folder, manifest)
     return RewardModelArtefact(folder=folder, manifest=manifest, tokenizer=tokenizer)
-
-
-def _misfits(manifest: RewardModelManifest) -> Iterator[str]:
-    """Yield what contradicts itself in a manifest."""
-    if manifest.batch < 1 or not manifest.cameras:
-        yield f"batch {manifest.batch}, cameras {manifest.cameras}"
-    expected = shapes(manifest)
-    for stage in STAGES:
-        if stage not in manifest.graphs:
-            yield f"lacks graph {stage!r}"
-            continue
-        graph = manifest.graphs[stage]
-        names = tuple(port.name for port in graph.outputs)
-        if names != OUTPUTS[stage]:
-            wanted = ", ".join(OUTPUTS[stage])
-            yield f"graph {stage!r} returns {', '.join(names)}, expected {wanted}"
-        for port in (*graph.inputs, *graph.outputs):
-            if port.shape != expected.get(port.name):
-                yield (
-                    f"{port.name} of graph {stage!r} has shape {port.shape}, the rest of the "
-                    f"description asks for {expected.get(port.name)}"
-                )
 
 
 def shapes(manifest: RewardModelManifest) -> dict[str, tuple[int | str, ...]]:

@@ -67,12 +67,8 @@ def conclude(
 ) -> int:
     """Write the result into the manifest and print failures; return the exit code.
 
-    Args:
-        folder: Folder of the exported policy or reward model.
-        manifest: Its description.
-        result: A dataclass with `stages`.
-        wrong: A sentence for each exceeded budget.
-        more: Further entries of the result, as JSON types.
+    The result is a dataclass with `stages`, `wrong` a sentence for each exceeded budget, and `more`
+    are further entries of the result, as JSON types.
     """
     stages = {name: apart._asdict() for name, apart in result.stages.items()}
     parity = {"found": {**dataclasses.asdict(result), "stages": stages}, **more, "faults": wrong}
