@@ -103,13 +103,8 @@ def pseudo_progress(
 ) -> np.ndarray:
     """Return progress f32 [t] from 0 to 1: equal for all sub-tasks, by joint travel within each.
 
-    Unlike t/T it is constant while the arm is at rest. The episode must be a success.
-
-    Args:
-        state: Measured channel positions, f32 [t, u].
-        boundaries: Result of `segments`, i64 [k], in [0, t).
-        fps: Frames per second.
-        gripper_index: The gripper's channel.
+    Unlike t/T it is constant while the arm is at rest. The episode must be a success. Boundaries
+    are the result of `segments`, the other arguments the same.
     """
     step = arm_speed(state, fps=fps, gripper_index=gripper_index) / fps
     way = np.concatenate([[0.0], np.cumsum(0.5 * (step[1:] + step[:-1]))])

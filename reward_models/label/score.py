@@ -252,11 +252,7 @@ def encode_example(
 ) -> tuple[str, Reference]:
     """Encode the first segment of an episode as a reference of its task.
 
-    Args:
-        job: How frames are read.
-        episode: Its number.
-        column: Name of the column of `progress`, for messages.
-        progress: f32 [t] of every frame of the episode, in [0, 1]; None for linear in time.
+    Progress f32 [t] of every frame, in [0, 1], comes from a column; None is linear in time.
 
     Raises:
         ValueError: the progress is not within [0, 1].

@@ -50,12 +50,9 @@ class Source:
 
 
 def read(path: Path, *, stride_s: float, instruction: str = "") -> Source:
-    """Check a data set and cut its episodes into segments.
+    """Check a LeRobotDataset v3 and cut its episodes into segments.
 
-    Args:
-        path: Directory of a LeRobotDataset v3.
-        stride_s: Time between scored frames.
-        instruction: Replaces the data set's instructions unless empty.
+    An instruction that is not empty replaces those of the data set.
 
     Raises:
         ValueError: it is damaged (see `open_dataset`), or labelled already.

@@ -148,10 +148,8 @@ def table(
 ) -> dict[str, Metric]:
     """Return every defined metric by name, in the order of `ROWS`.
 
-    Args:
-        predictions: Of the reward model.
-        rng: Draws the bootstrap samples; equal generators give the same samples of one set.
-        samples: Bootstrap samples; 200 for 100,000 frames take about two seconds.
+    Equal generators give the same bootstrap samples of one set; 200 for 100,000 frames take about
+    two seconds.
     """
     metrics: dict[str, Metric] = {}
     drawn: dict[str, list[Draw]] = {}
@@ -174,12 +172,8 @@ def table(
 def compare(tables: Mapping[str, Mapping[str, Metric]], title: str | None = None) -> Table:
     """Return tables side by side for printing: a row per metric, a column per reward model.
 
-    A metric of the first that misses its bound is marked "x"; a control that beats the first is
-    marked "!".
-
-    Args:
-        tables: Results of `table` by name; the reward model first, then the controls.
-        title: Name of the evaluation set.
+    The first is the reward model, the others are the controls. A metric of the first that misses
+    its bound is marked "x"; a control that beats the first is marked "!".
 
     Raises:
         ValueError: there is no table.

@@ -227,13 +227,7 @@ class Refinement:
 
 
 def update_memory_step(tokens: Tensor, memory: Tensor, is_first: Tensor) -> tuple[Tensor, Tensor]:
-    """Do what `update_memory` does for one frame per episode, in operators that export.
-
-    Args:
-        tokens: [b, m].
-        memory: [b, 2 m], the maximum so far and the first frame.
-        is_first: bool [b], True where an episode begins: its memory is reset.
-    """
+    """Do what `update_memory` does for one frame per episode, in operators that export."""
     best, first = memory.chunk(2, 1)
     begins = is_first[:, None]
     first = torch.where(begins | first.isinf(), tokens, first)
