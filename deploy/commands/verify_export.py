@@ -119,20 +119,20 @@ def compare(
     stages: dict[str, list[Difference]] = {}
     worst, cosines, parted = 0.0, [], 0
     torch_state, state = policy.initial_state(1), exported.initial_state(1)
-    ours = np.tile(np.array(policy.robot.home, np.float32), (1, policy.config.chunk_size, 1))
+    expected = np.tile(np.array(policy.robot.home, np.float32), (1, policy.config.chunk_size, 1))
     observations = recorded.observations(store, policy.robot.control_hz, args.decisions)
     for i, obs in enumerate(track(observations, "comparing", total=args.decisions, transient=True)):
         noise = rng.standard_normal((1, *policy.noise_shape), np.float32)
         if i in at:
             inputs = exported.inputs(obs, state, noise)
-            for name, apart in _stages(traced, runner, artefact, inputs, exported).items():
-                stages.setdefault(name, []).append(apart)
-        prefix = _prefix(policy, ours, i)
+            for name, gap in _stages(traced, runner, artefact, inputs, exported).items():
+                stages.setdefault(name, []).append(gap)
+        prefix = _prefix(policy, expected, i)
         chunk, torch_state = policy.act(obs, torch_state, noise, prefix)
         other, state = exported.act(obs, state, noise, prefix)
-        ours, theirs = chunk.values.numpy(), np.asarray(other.values)
-        worst = float(np.maximum(worst, np.abs((ours - theirs) / extent).max()))  # NaN stays
-        cosines.append(cosine(ours, theirs))
+        expected, actual = chunk.values.numpy(), np.asarray(other.values)
+        worst = float(np.maximum(worst, np.abs((expected - actual) / extent).max()))  # NaN stays
+        cosines.append(cosine(expected, actual))
         parted += not difference.alike(torch_state, state)
     return PolicyComparison(
         stages={n: worst_of(f) for n, f in stages.items()},

@@ -109,12 +109,13 @@ def compare(
                 inputs, outputs = calls[-1]
                 expected = traced[name].run(inputs)
                 stages[name].append(between([(x, outputs[key]) for key, x in expected.items()]))
-    ours, theirs = (_joined(scores[name], counted) for name in sides)
-    silent, silent_too = np.isnan(ours["value"]), np.isnan(theirs["value"])
+    expected, exported = (_joined(scores[name], counted) for name in sides)
+    abstained, abstained_too = np.isnan(expected["value"]), np.isnan(exported["value"])
+    either = abstained | abstained_too
     return RewardModelComparison(
-        stages={name: worst_of(apart) for name, apart in stages.items()},
-        outputs={name: _apart(ours[name], theirs[name], silent | silent_too) for name in ours},
-        parted=int((silent != silent_too).sum()), abstained=int(silent.sum()),
+        stages={name: worst_of(gap) for name, gap in stages.items()},
+        outputs={name: _largest(expected[name], exported[name], either) for name in expected},
+        parted=int((abstained != abstained_too).sum()), abstained=int(abstained.sum()),
         frames=int(counted.sum()),
         episodes=episodes,
         seconds={
@@ -157,11 +158,11 @@ def _joined(scores: list[Progress], counted: np.ndarray) -> dict[str, np.ndarray
     return {name: np.stack([getattr(score, name) for score in scores])[counted] for name in names}
 
 
-def _apart(ours: np.ndarray, theirs: np.ndarray, silent: np.ndarray) -> float:
+def _largest(expected: np.ndarray, exported: np.ndarray, abstained: np.ndarray) -> float:
     """Return the largest difference; the NaN of abstention is not compared."""
-    apart = np.abs(ours - theirs)
-    unknown = silent & np.isnan(apart) if apart.ndim == 1 else np.zeros(apart.shape, np.bool_)
-    return float(np.where(unknown, 0.0, apart).max())
+    gap = np.abs(expected - exported)
+    unknown = abstained & np.isnan(gap) if gap.ndim == 1 else np.zeros(gap.shape, np.bool_)
+    return float(np.where(unknown, 0.0, gap).max())
 
 
 def sheet(result: RewardModelComparison, rows: int) -> Table:

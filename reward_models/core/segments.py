@@ -127,8 +127,8 @@ def _stopped(cut: int, moving: np.ndarray, window: int) -> int:
 
 def _first(true: np.ndarray, start: int, window: int, otherwise: int) -> int:
     """Return the first true frame in [start, start + window], or something else."""
-    found = np.flatnonzero(true[start : start + window + 1])
-    return start + int(found[0]) if len(found) else otherwise
+    hits = np.flatnonzero(true[start : start + window + 1])
+    return start + int(hits[0]) if len(hits) else otherwise
 
 
 def _check(state: np.ndarray, gripper_index: int) -> None:

@@ -56,7 +56,7 @@ def frame_columns(
     Frames of episodes that were not scored have NaN, confidence 0 and no reward.
     """
     count = source.info.num_frames
-    columns = {name: np.zeros(count, dtype) for name, dtype in FRAME_COLUMNS.items()}
+    columns: dict[str, np.ndarray] = {n: np.zeros(count, t) for n, t in FRAME_COLUMNS.items()}
     for name in ("progress", "progress.delta", "progress.done_prob", "progress.match"):
         columns[name][:] = np.nan
     if derivation.smooth:

@@ -21,5 +21,5 @@ def report(labelled: Path, out: Path | None, gates: Gates, videos: int = page.VI
         if result.missed:
             print(f"gate missed: {result.sentence}", file=sys.stderr)
         else:
-            print(f"{'gate kept' if result.checked else 'gate'}: {result.sentence}")
+            print(f"{'gate passed' if result.checked else 'gate'}: {result.sentence}")
     return 1 if summary.missed else 0

@@ -109,7 +109,7 @@ def findings(summary: Summary) -> Iterator[str]:
         verb = "is" if missed == 1 else "are"
         yield f"{missed} of {_count(checked, 'quality gate')} checked {verb} missed."
     else:
-        yield f"All {checked} quality gates that could be checked are kept."
+        yield f"All {checked} quality gates that could be checked passed."
     if whole.truth is None:
         yield (
             "The data set holds no truth, so the labels cannot be verified here; review the "

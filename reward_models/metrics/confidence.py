@@ -64,8 +64,8 @@ def risk(
             return float("nan"), float("nan")
         steps = (np.arange(_STEPS) + 0.5) / _STEPS * covered[-1]
         area = float(np.mean(np.interp(steps, covered, total) / steps))
-        kept = coverage * covered[-1]
-        return float(np.interp(kept, covered, total) / kept), area
+        included = coverage * covered[-1]
+        return float(np.interp(included, covered, total) / included), area
 
     return curve
 

@@ -55,8 +55,8 @@ def path_agreement(episodes: Episodes, curves: np.ndarray) -> Statistic:
     high = np.where(known, curves, -np.inf).max(0)
     low = np.where(known, curves, np.inf).min(0)
     shared = known.sum(0) > 1
-    apart = np.where(shared, high - low, np.nan)
-    return mean_over_tasks(1.0 - _mean_of_known(episodes.cut(apart)))
+    distance = np.where(shared, high - low, np.nan)
+    return mean_over_tasks(1.0 - _mean_of_known(episodes.cut(distance)))
 
 
 def mirror_error(episodes: Episodes, changes: np.ndarray) -> Statistic:
@@ -81,8 +81,8 @@ def _largest(episodes: Episodes, error: np.ndarray) -> Statistic:
     largest = np.array(per_episode, np.float64)
 
     def statistic(draw: Draw) -> float:
-        found = largest[draw.weight.any(0)].max(initial=-1.0)
-        return float(found) if found >= 0 else float("nan")
+        worst = largest[draw.weight.any(0)].max(initial=-1.0)
+        return float(worst) if worst >= 0 else float("nan")
 
     return statistic
 
