@@ -10,7 +10,7 @@ from reward_models.core.truth import frame_at_lag, trend_of
 from reward_models.metrics import confidence, grounding, outcome, progress
 from reward_models.metrics.episodes import Episodes, with_predictions
 from reward_models.metrics.resample import Statistic, draws, interval_over, whole
-from tests.fake_reward_models import judged
+from tests.fake_reward_models import judged, value
 from vla.contracts.types import Progress
 
 NAN = float("nan")
@@ -18,10 +18,6 @@ NAN = float("nan")
 
 def of(statistic: Statistic, episodes: Episodes) -> float:
     return statistic(whole(episodes))
-
-
-def value(metric, episodes: Episodes) -> float:
-    return of(metric(episodes), episodes)
 
 
 def interval(metric, episodes: Episodes, rng: np.random.Generator, samples: int = 200):
