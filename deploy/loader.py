@@ -14,13 +14,9 @@ def open_policy(
     folder: Path, threads: int, targets: tuple[str, ...] = (),
     reference_checkpoint: Path | None = None,
 ) -> LoadedPolicy:  # fmt: skip
-    """Return the policy in a folder that `vla export` wrote.
+    """Return the policy in a folder that `vla export` wrote, on the first target that runs it.
 
-    Args:
-        folder: Its folder.
-        threads: CPU threads it may use.
-        targets: Targets in order of preference; () for ONNX Runtime on the CPU.
-        reference_checkpoint: Its checkpoint, for targets of a checkpoint.
+    Without targets it is ONNX Runtime on the CPU; targets of a checkpoint need the checkpoint.
 
     Raises:
         ValueError: it is damaged, or no target runs it.

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from reward_models.core.interface import FrameScores, PairScores, Reference
 from reward_models.metrics.episodes import Episodes, unpredicted
+from reward_models.metrics.resample import whole
 from vla.contracts.types import Frames
 
 
@@ -73,6 +74,11 @@ def take(frames: Frames, chosen: Any) -> Frames:
     }
     parts["episode_index"] = np.unique(parts["episode_index"], return_inverse=True)[1]
     return Frames(**parts)
+
+
+def value(metric, episodes: Episodes) -> float:
+    """Return a metric of a set of episodes."""
+    return metric(episodes)(whole(episodes))
 
 
 def judged(

@@ -68,6 +68,11 @@ def talk(address, frames, wait_s=5.0):
 HELLO = {"do": "hello", "protocol": wire.PROTOCOL, "token": "", "role": "control"}
 
 
+def pack(say, arrays=None):
+    """Return a frame in one piece."""
+    return b"".join(wire.parts(say, arrays))
+
+
 def request(policy, **changes):
     """Return a frame that asks for a decision, with some of it changed."""
     obs, state, noise = given(policy)
@@ -78,4 +83,4 @@ def request(policy, **changes):
     say = {"do": "act", "sequence": 0, "age_s": 0.0, "task": list(obs.task)}
     for name, value in changes.items():
         (arrays if name in arrays or isinstance(value, np.ndarray) else say)[name] = value
-    return wire.pack(say, {k: v for k, v in arrays.items() if v is not None})
+    return pack(say, {k: v for k, v in arrays.items() if v is not None})

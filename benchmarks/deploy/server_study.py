@@ -79,6 +79,7 @@ def hostile(rng: np.random.Generator, policy: ArmPolicy) -> bytes:
     """Return bytes that are no frame, or a frame of a request that is not allowed."""
     size = int(rng.integers(0, 300))
     noise = rng.bytes(size)
+    hello = {"do": "hello", "protocol": wire.PROTOCOL, "token": "", "role": "control"}
     kinds = [
         noise,
         wire.MAGIC + noise[:8].ljust(8, b"\xff") + noise,
@@ -105,9 +106,7 @@ def hostile(rng: np.random.Generator, policy: ArmPolicy) -> bytes:
         struct.pack(">4sII", b"MNV0", 2, 0) + b"{}",
         b"\x80\x04\x95" + noise,  # as a pickle begins
         b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
-        wire.pack({"do": "hello", "protocol": wire.PROTOCOL, "token": "", "role": "control"})[
-            : -size or -1
-        ],
+        b"".join(wire.parts(hello))[: -size or -1],
     ]
     return kinds[int(rng.integers(len(kinds)))]
 

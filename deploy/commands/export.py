@@ -63,13 +63,7 @@ def export(
 ) -> Manifest:  # fmt: skip
     """Write an exported policy; an old folder is replaced as a whole or stays.
 
-    Args:
-        policy: In evaluation mode, on the CPU.
-        origin: Its task and training.
-        folder: Folder to write; replaced if it is an exported policy.
-        batch: Rows of every graph.
-        precision: Of convolutions and products with learned matrices.
-        calibration: Recorded observations, for int8.
+    The policy is in evaluation mode, on the CPU; int8 is calibrated on recorded observations.
 
     Raises:
         ValueError: the policy has a noise actor, or the folder holds something else.

@@ -43,7 +43,6 @@ class ServeArgs:
     """Limits of clients, and dynamic batching."""
 
     def __post_init__(self) -> None:
-        """Refuse settings that contradict each other."""
         validate_min(self, threads=1)
         if (self.certificate is None) != (self.key is None):
             raise ValueError(

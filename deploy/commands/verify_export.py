@@ -119,20 +119,20 @@ def compare(
     stages: dict[str, list[Difference]] = {}
     worst, cosines, parted = 0.0, [], 0
     torch_state, state = policy.initial_state(1), exported.initial_state(1)
-    ours = np.tile(np.array(policy.robot.home, np.float32), (1, policy.config.chunk_size, 1))
+    expected = np.tile(np.array(policy.robot.home, np.float32), (1, policy.config.chunk_size, 1))
     observations = recorded.observations(store, policy.robot.control_hz, args.decisions)
     for i, obs in enumerate(track(observations, "comparing", total=args.decisions, transient=True)):
         noise = rng.standard_normal((1, *policy.noise_shape), np.float32)
         if i in at:
             inputs = exported.inputs(obs, state, noise)
-            for name, apart in _stages(traced, runner, artefact, inputs, exported).items():
-                stages.setdefault(name, []).append(apart)
-        prefix = _prefix(policy, ours, i)
+            for name, gap in _stages(traced, runner, artefact, inputs, exported).items():
+                stages.setdefault(name, []).append(gap)
+        prefix = _prefix(policy, expected, i)
         chunk, torch_state = policy.act(obs, torch_state, noise, prefix)
         other, state = exported.act(obs, state, noise, prefix)
-        ours, theirs = chunk.values.numpy(), np.asarray(other.values)
-        worst = float(np.maximum(worst, np.abs((ours - theirs) / extent).max()))  # NaN stays
-        cosines.append(cosine(ours, theirs))
+        expected, actual = chunk.values.numpy(), np.asarray(other.values)
+        worst = float(np.maximum(worst, np.abs((expected - actual) / extent).max()))  # NaN stays
+        cosines.append(cosine(expected, actual))
         parted += not difference.alike(torch_state, state)
     return PolicyComparison(
         stages={n: worst_of(f) for n, f in stages.items()},
@@ -141,16 +141,13 @@ def compare(
 
 
 def _prefix(policy: VLAPolicy, values: np.ndarray, decision: int) -> Prefix | None:
-    """Return the last chunk f32 [1, k, u] as a prefix, of each length that the policy continues in
-    turn; None if it was not trained to.
-    """
+    """Return the last chunk as a prefix of each length that the policy continues, in turn."""
     if not policy.max_prefix_len:
         return None
     mask = np.arange(policy.config.chunk_size)[None] < decision % (policy.max_prefix_len + 1)
     return Prefix(values=values, mask=mask.astype(np.float32))
 
 
-@torch.no_grad()
 def _stages(
     traced: dict[str, graph.Traced], runner: GraphRunner, artefact: Artefact,
     inputs: dict[str, np.ndarray], exported: DeployedPolicy,
@@ -160,13 +157,11 @@ def _stages(
 
     def run(name: str, label: str, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Compare one stage, note its difference and return PyTorch's outputs."""
-        stage, ports = traced[name], artefact.manifest.graphs[name].inputs
-        tensors = [torch.from_numpy(np.asarray(values[key])) for key in stage.inputs]
-        ours = [part.numpy() for part in stage.function(*tensors)]
-        theirs = runner.run(name, {port.name: values[port.name] for port in ports})
-        pairs = [(a, theirs[n]) for a, n in zip(ours, stage.outputs, strict=True)]
-        differences[label] = between(pairs)
-        return dict(zip(stage.outputs, ours, strict=True))
+        ports = artefact.manifest.graphs[name].inputs
+        outputs = runner.run(name, {port.name: values[port.name] for port in ports})
+        expected = traced[name].run(values)
+        differences[label] = between([(x, outputs[key]) for key, x in expected.items()])
+        return expected
 
     values = inputs
     for name in (*artefacts.STAGES[:-1], artefacts.ACT):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -40,6 +41,16 @@ class Traced(NamedTuple):
     """Names of the outputs."""
     dynamic_axes: Mapping[str, dict[int, Any]] = DYNAMIC_AXES
     """Axes of variable length, by input."""
+
+    @torch.no_grad()
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return PyTorch's outputs by name; examples replace missing inputs, which are unused."""
+        tensors = [
+            torch.from_numpy(np.asarray(inputs[name])) if name in inputs else example
+            for name, example in self.inputs.items()
+        ]
+        outputs = self.function(*tensors)
+        return {name: x.numpy() for name, x in zip(self.outputs, outputs, strict=True)}
 
 
 class _Module(nn.Module):
@@ -94,10 +105,7 @@ def trace(policy: VLAPolicy, batch: int) -> dict[str, Traced]:
 def export(owner: nn.Module, traced: Traced, path: Path) -> Graph:
     """Write one graph and return its description; unused inputs are left out.
 
-    Args:
-        owner: The module that holds its weights.
-        traced: The graph.
-        path: File to write.
+    `owner` is the module that holds its weights.
     """
     dynamic = [traced.dynamic_axes.get(name) for name in traced.inputs]
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of missing operators

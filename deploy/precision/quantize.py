@@ -42,12 +42,9 @@ class _Reader(quantization.CalibrationDataReader):
 def record(
     policies: Iterable[DeployedPolicy], observations: list[Observation], seed: int
 ) -> dict[str, list[dict[str, np.ndarray]]]:
-    """Return the inputs of every graph while policies act on observations of one row.
+    """Return the inputs of every graph while policies act on an unbroken episode of one row.
 
-    Args:
-        policies: One that runs whole and one stage by stage: together they run every graph.
-        observations: One unbroken episode.
-        seed: Seed of the noise.
+    One policy runs whole and one stage by stage: together they run every graph.
     """
     inputs: dict[str, list[dict[str, np.ndarray]]] = {}
     for policy in policies:

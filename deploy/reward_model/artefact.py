@@ -4,12 +4,12 @@
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from deploy.runtime import artefact as artefacts
-from deploy.runtime.artefact import ExportedGraphs, Graph
+from deploy.runtime.artefact import ExportedGraphs, ExportManifest
 from reward_models.core.calibration import Calibration
 from reward_models.core.curves import Scored, ScorerConfig
 
@@ -22,13 +22,11 @@ OUTPUTS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class RewardModelManifest:
+class RewardModelManifest(ExportManifest):
     """Description of an exported reward model: everything needed to score with the graphs."""
 
     kind: Literal["reward_model"] = "reward_model"
     """What was exported."""
-    format: int
-    """Format number."""
     cameras: tuple[str, ...]
     """Its cameras, in view order."""
     image_hw: tuple[int, int]
@@ -41,25 +39,35 @@ class RewardModelManifest:
     """Settings that turn its outputs into curves."""
     calibration: Calibration
     """Calibration of its probabilities."""
-    batch: int
-    """Rows of every graph."""
-    graphs: dict[str, Graph]
-    """Graphs by stage."""
-    tokenizer: str
-    """SHA-256 of the tokenizer's file."""
     identity: str
     """Hash of the reward model it was exported from: configuration, tokenizer and weights."""
     provenance: dict[str, Any]
     """Origin of that reward model: data sets, updates, revision, versions."""
-    versions: dict[str, str]
-    """Versions of the packages that exported it."""
-    parity: dict[str, Any] = field(default_factory=dict)
-    """Result of `vla verify-export`; empty before."""
 
     @property
     def pairs(self) -> int:
         """Earlier frames that a frame is compared with: `reward_models.core.curves.Compared`."""
         return len(self.scorer.back_s) + 1
+
+    def contradictions(self) -> Iterator[str]:
+        """Yield a clause for each field that does not fit the others."""
+        if self.batch < 1 or not self.cameras:
+            yield f"batch {self.batch}, cameras {self.cameras}"
+        expected = shapes(self)
+        for stage in STAGES:
+            if stage not in self.graphs:
+                yield f"lacks graph {stage!r}"
+            graph = self.graphs[stage]
+            names = tuple(port.name for port in graph.outputs)
+            if names != OUTPUTS[stage]:
+                wanted = ", ".join(OUTPUTS[stage])
+                yield f"graph {stage!r} returns {', '.join(names)}, expected {wanted}"
+            for port in (*graph.inputs, *graph.outputs):
+                if port.shape != expected.get(port.name):
+                    yield (
+                        f"{port.name} of graph {stage!r} has shape {port.shape}, the rest of the "
+                        f"description asks for {expected.get(port.name)}"
+                    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,32 +95,8 @@ def read(folder: Path) -> RewardModelArtefact:
         ValueError: it is none, or a file is missing, damaged or was changed since the export.
     """
     manifest = artefacts.read_manifest(folder, RewardModelManifest, "reward_model")
-    for wrong in _misfits(manifest):
-        raise ValueError(f"{folder / artefacts.MANIFEST}: {wrong}; export again")
     tokenizer = artefacts.read_files(folder, manifest)
     return RewardModelArtefact(folder=folder, manifest=manifest, tokenizer=tokenizer)
-
-
-def _misfits(manifest: RewardModelManifest) -> Iterator[str]:
-    """Yield what contradicts itself in a manifest."""
-    if manifest.batch < 1 or not manifest.cameras:
-        yield f"batch {manifest.batch}, cameras {manifest.cameras}"
-    expected = shapes(manifest)
-    for stage in STAGES:
-        if stage not in manifest.graphs:
-            yield f"lacks graph {stage!r}"
-            continue
-        graph = manifest.graphs[stage]
-        names = tuple(port.name for port in graph.outputs)
-        if names != OUTPUTS[stage]:
-            wanted = ", ".join(OUTPUTS[stage])
-            yield f"graph {stage!r} returns {', '.join(names)}, expected {wanted}"
-        for port in (*graph.inputs, *graph.outputs):
-            if port.shape != expected.get(port.name):
-                yield (
-                    f"{port.name} of graph {stage!r} has shape {port.shape}, the rest of the "
-                    f"description asks for {expected.get(port.name)}"
-                )
 
 
 def shapes(manifest: RewardModelManifest) -> dict[str, tuple[int | str, ...]]:

@@ -11,15 +11,8 @@ import numpy as np
 
 from deploy.reward_model.artefact import COMPARE, EMBED, SCORE, RewardModelArtefact
 from deploy.runtime.policy import GraphRunner, InstructionTokenizer, group
-from reward_models.core.curves import (
-    Past,
-    Scored,
-    advance,
-    empty_past,
-    labels,
-    look_back,
-    weigh_changes,
-)
+from reward_models.core import curves
+from reward_models.core.curves import Past, Scored
 from vla.contracts.types import Example, Frames, Progress
 
 
@@ -53,8 +46,6 @@ class DeployedRewardModel:
         self.config, self.calibration = artefact.manifest.scorer, artefact.manifest.calibration
         self.tokenize = InstructionTokenizer(artefact.tokenizer)
 
-    # --- frame by frame ------------------------------------------------------------------------
-
     def start(self, batch: int, example: Example | None = None, task: str = "") -> Stream:
         """Return the empty state of `batch` streams, with a reference episode of `task`.
 
@@ -65,7 +56,7 @@ class DeployedRewardModel:
         return Stream(
             memory=np.zeros((batch, self.manifest.memory), np.float32),
             embeddings=np.zeros((batch, 0, width), np.float32),
-            first=np.zeros((batch, width), np.float32), past=empty_past(batch),
+            first=np.zeros((batch, width), np.float32), past=curves.empty_past(batch),
             reference=self._encode_reference(example, task),
         )  # fmt: skip
 
@@ -81,7 +72,7 @@ class DeployedRewardModel:
         self._check_images(images)
         self._check_rows(np.asarray(frames.episode_index), task, state)
         self._check_time(time_s, state.past)
-        look = look_back(state.past, time_s, self.config)
+        look = curves.look_back(state.past, time_s, self.config)
         embedding, memory = self._embed(images, task, state.memory, look.is_first)
         first = np.where(look.is_first[:, None], embedding, state.first)
         history = np.concatenate([first[:, None], state.embeddings, embedding[:, None]], 1)
@@ -89,14 +80,12 @@ class DeployedRewardModel:
         earlier = np.take_along_axis(history, look.at[:, :, None], 1)
         pairs = self._run(COMPARE, {"earlier_embeddings": earlier, **inputs}, state.reference)
         scored = Scored(**self._run(SCORE, inputs, state.reference))
-        compared = weigh_changes(pairs["difference"], pairs["trend"])
-        curves, past, old = advance(state.past, look, scored, compared, self.config)
+        compared = curves.weigh_changes(pairs["difference"], pairs["trend"])
+        now, past, old = curves.advance(state.past, look, scored, compared, self.config)
         after = replace(
             state, memory=memory, embeddings=history[:, 1 + old :], first=first, past=past
         )
-        return labels(curves, self.config, self.calibration), after
-
-    # --- all at once ---------------------------------------------------------------------------
+        return curves.labels(now, self.config, self.calibration), after
 
     def score(
         self, frames: Frames, task: tuple[str, ...], example: Example | None = None
@@ -128,8 +117,6 @@ class DeployedRewardModel:
                 column = scores.setdefault(name, np.empty((len(row), *value.shape[1:]), np.float32))
                 column[at[here]] = value[here]
         return Progress(**scores)
-
-    # --- shared --------------------------------------------------------------------------------
 
     def _encode_reference(self, example: Example | None, task: str) -> dict[str, np.ndarray]:
         """Encode a reference episode, frame by frame."""

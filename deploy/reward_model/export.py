@@ -38,16 +38,10 @@ def is_source(place: Path) -> bool:
 
 
 def export(place: Path, folder: Path, *, batch: int = 1) -> RewardModelManifest:
-    """Write an exported reward model; an old folder is replaced as a whole or stays.
-
-    Args:
-        place: Folder or run of a trained reward model.
-        folder: Folder to write; replaced if it is an exported reward model.
-        batch: Rows of every graph.
+    """Write the reward model at `place`; an old folder is replaced as a whole or stays.
 
     Raises:
-        ValueError: there is no reward model that can be exported, or the folder holds something
-        else.
+        ValueError: it is none that can be exported, or the folder holds something else.
     """
     scorer = reward_model_checkpoint.load(place)
     reward_model: Any = scorer.reward_model  # a module: nothing else has weights

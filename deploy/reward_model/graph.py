@@ -25,10 +25,7 @@ MAX_REFERENCE_FRAMES = 4096
 def trace(reward_model: Exportable, pairs: int, batch: int) -> dict[str, Traced]:
     """Return the graphs of a reward model in evaluation mode, with examples of `batch` rows.
 
-    Args:
-        reward_model: The module to export.
-        pairs: Earlier frames that a frame is compared with.
-        batch: Rows.
+    A frame is compared with `pairs` earlier ones.
     """
     shape = (batch, len(reward_model.cameras), *reward_model.image_hw, 3)
     frame = dict(zip(FRAME, (

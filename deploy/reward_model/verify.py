@@ -6,7 +6,7 @@ the inputs of the exported ones, so a difference belongs to the stage.
 
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from deploy.export.graph import Traced
 from deploy.reward_model import artefact as artefacts
 from deploy.reward_model import graph
 from deploy.reward_model.artefact import STAGES, RewardModelArtefact
@@ -107,13 +106,16 @@ def compare(
             scores[name].append(progress)
         if i in compared:
             for name, calls in recorder.calls.items():
-                stages[name].append(_stage(traced[name], *calls[-1]))
-    ours, theirs = (_joined(scores[name], counted) for name in sides)
-    silent, silent_too = np.isnan(ours["value"]), np.isnan(theirs["value"])
+                inputs, outputs = calls[-1]
+                expected = traced[name].run(inputs)
+                stages[name].append(between([(x, outputs[key]) for key, x in expected.items()]))
+    expected, exported = (_joined(scores[name], counted) for name in sides)
+    abstained, abstained_too = np.isnan(expected["value"]), np.isnan(exported["value"])
+    either = abstained | abstained_too
     return RewardModelComparison(
-        stages={name: worst_of(apart) for name, apart in stages.items()},
-        outputs={name: _apart(ours[name], theirs[name], silent | silent_too) for name in ours},
-        parted=int((silent != silent_too).sum()), abstained=int(silent.sum()),
+        stages={name: worst_of(gap) for name, gap in stages.items()},
+        outputs={name: _largest(expected[name], exported[name], either) for name in expected},
+        parted=int((abstained != abstained_too).sum()), abstained=int(abstained.sum()),
         frames=int(counted.sum()),
         episodes=episodes,
         seconds={
@@ -150,31 +152,17 @@ def frames_at(store: EpisodeStore, at: np.ndarray) -> Iterator[tuple[Frames, tup
         yield frames, tuple(store.tasks[e] for e in store.frame_episode[now])
 
 
-@torch.no_grad()
-def _stage(
-    traced: Traced, inputs: Mapping[str, np.ndarray], outputs: dict[str, np.ndarray]
-) -> Difference:
-    """Return the difference of a graph's outputs and PyTorch's for the same inputs."""
-    tensors = [
-        torch.from_numpy(np.asarray(inputs[name])) if name in inputs else example
-        for name, example in traced.inputs.items()  # a graph lacks inputs that it does not use
-    ]
-    ours = traced.function(*tensors)
-    pairs = [(a.numpy(), outputs[name]) for a, name in zip(ours, traced.outputs, strict=True)]
-    return between(pairs)
-
-
 def _joined(scores: list[Progress], counted: np.ndarray) -> dict[str, np.ndarray]:
     """Return the scores of every counted frame, by field."""
     names = (field.name for field in dataclasses.fields(Progress))
     return {name: np.stack([getattr(score, name) for score in scores])[counted] for name in names}
 
 
-def _apart(ours: np.ndarray, theirs: np.ndarray, silent: np.ndarray) -> float:
+def _largest(expected: np.ndarray, exported: np.ndarray, abstained: np.ndarray) -> float:
     """Return the largest difference; the NaN of abstention is not compared."""
-    apart = np.abs(ours - theirs)
-    unknown = silent & np.isnan(apart) if apart.ndim == 1 else np.zeros(apart.shape, np.bool_)
-    return float(np.where(unknown, 0.0, apart).max())
+    gap = np.abs(expected - exported)
+    unknown = abstained & np.isnan(gap) if gap.ndim == 1 else np.zeros(gap.shape, np.bool_)
+    return float(np.where(unknown, 0.0, gap).max())
 
 
 def sheet(result: RewardModelComparison, rows: int) -> Table:

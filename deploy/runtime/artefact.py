@@ -7,6 +7,7 @@ a manifest of its own (`deploy.reward_model.artefact`).
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -38,7 +39,7 @@ Kind = Literal["policy", "reward_model"]
 Precision = Literal["fp32", "fp16", "bf16", "int8"]
 Dtype = Literal["float32", "int64", "uint8", "bool"]
 
-M = TypeVar("M")
+M = TypeVar("M", bound="ExportManifest")
 """A class of manifests."""
 _SOURCE = {"policy": "CHECKPOINT", "reward_model": "REWARD_MODEL"}
 
@@ -91,13 +92,33 @@ class Scaling:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manifest:
+class ExportManifest:
+    """What the descriptions of exported policies and reward models share."""
+
+    format: int
+    """Format number."""
+    batch: int
+    """Rows of every graph."""
+    graphs: dict[str, Graph]
+    """Graphs by stage."""
+    tokenizer: str
+    """SHA-256 of the tokenizer's file."""
+    versions: dict[str, str]
+    """Versions of the packages that exported it."""
+    parity: dict[str, Any] = field(default_factory=dict)
+    """Result of `vla verify-export`; empty before."""
+
+    def contradictions(self) -> Iterator[str]:
+        """Yield a clause for each field that does not fit the others."""
+        yield from ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest(ExportManifest):
     """Description of an exported policy: everything needed to drive an arm with the graphs."""
 
     kind: Literal["policy"] = "policy"
     """What was exported."""
-    format: int
-    """Format number."""
     robot: RobotSpec
     """The arm."""
     views: tuple[int, ...]
@@ -123,15 +144,9 @@ class Manifest:
     """How many of the last ones use graph `denoise_ft`."""
     scaling: Scaling
     """Units."""
-    batch: int
-    """Rows of every graph."""
     precision: Precision
     """Of convolutions and products with learned matrices; everything else, inputs and outputs
     included, is FP32."""
-    graphs: dict[str, Graph]
-    """Graphs by stage."""
-    tokenizer: str
-    """SHA-256 of the tokenizer's file."""
     task: dict[str, Any]
     """Configuration of the task that it was trained on."""
     instructions: tuple[str, ...]
@@ -140,12 +155,26 @@ class Manifest:
     """Training updates."""
     revision: str
     """Git revision of the code that trained it."""
-    versions: dict[str, str]
-    """Versions of the packages that exported it."""
     pretrained: dict[str, Any] = field(default_factory=dict)
     """Name, revision, licence and hash of a pretrained backbone's weights; empty for none."""
-    parity: dict[str, Any] = field(default_factory=dict)
-    """Result of `vla verify-export`; empty before."""
+
+    def contradictions(self) -> Iterator[str]:
+        """Yield a clause for each field that does not fit the others."""
+        channels, cameras = len(self.robot.channels), len(self.robot.cameras)
+        if not 1 <= self.num_inference_steps <= len(self.alphas) or self.batch < 1:
+            yield f"{self.num_inference_steps} steps of {len(self.alphas)}, batch {self.batch}"
+        if any(not 0 <= view < cameras for view in self.views):
+            yield f"views {self.views} of {cameras} cameras"
+        for name, numbers in vars(self.scaling).items():
+            if len(numbers) != channels:
+                yield f"scaling.{name} has {len(numbers)} numbers for {channels}"
+        for stage in STAGES:
+            if stage not in self.graphs:
+                yield f"lacks graph {stage!r}"
+        outputs = {port.name: port.shape for port in self.graphs[STAGES[1]].outputs}
+        for name, shape in self.state_shapes.items():
+            if outputs.get(NEW_STATE.format(name)) != (self.batch, *shape):
+                yield f"state_shapes.{name} is no output of graph {STAGES[1]!r} of that shape"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +183,7 @@ class ExportedGraphs:
 
     folder: Path
     """Their folder."""
-    manifest: Any
+    manifest: ExportManifest
     """Their description: `graphs` by name."""
     tokenizer: Tokenizer
     """Instructions to token ids."""
@@ -200,20 +229,14 @@ def read(folder: Path) -> Artefact:
         ValueError: it is none, or a file is missing, damaged or was changed since the export.
     """
     manifest = read_manifest(folder, Manifest, "policy")
-    _check(manifest, folder / MANIFEST)
     return Artefact(folder=folder, manifest=manifest, tokenizer=read_files(folder, manifest))
 
 
 def read_manifest(folder: Path, description: type[M], kind: Kind) -> M:
-    """Return the manifest of an exported policy or reward model.
-
-    Args:
-        folder: Its folder.
-        description: Class of the manifest.
-        kind: Expected kind.
+    """Return the manifest in the folder of an exported policy or reward model.
 
     Raises:
-        ValueError: there is none, it is damaged, or of another kind.
+        ValueError: there is none, it is damaged, contradicts itself, or is of another kind.
     """
     path = folder / MANIFEST
     if not path.is_file():
@@ -239,18 +262,16 @@ def read_manifest(folder: Path, description: type[M], kind: Kind) -> M:
             content = {**content, "graphs": migrate.graphs(kind, content.get("graphs"))}
         content = {**migrate.manifest(content), "format": FORMAT}
         manifest: M = configs.from_json(description, content, str(path))
+        for clause in manifest.contradictions():
+            raise ValueError(clause)
     except ValueError as error:
         where = "" if str(path) in str(error) else f"{path}: "
         raise ValueError(f"{where}{error}; export again") from error
     return manifest
 
 
-def read_files(folder: Path, manifest: Any) -> Tokenizer:
-    """Check every file that a manifest names; return the tokenizer.
-
-    Args:
-        folder: Their folder.
-        manifest: Of a policy or a reward model: its `graphs` and `tokenizer`.
+def read_files(folder: Path, manifest: ExportManifest) -> Tokenizer:
+    """Check every file in a folder that its manifest names; return the tokenizer.
 
     Raises:
         ValueError: one is missing, damaged or was changed since the export.
@@ -264,7 +285,7 @@ def read_files(folder: Path, manifest: Any) -> Tokenizer:
     return _tokenizer(folder / TOKENIZER)
 
 
-def write_manifest(folder: Path, manifest: Any) -> None:
+def write_manifest(folder: Path, manifest: ExportManifest) -> None:
     """Write the manifest of an exported policy or reward model; the file is replaced as a whole."""
     new = folder / f".{MANIFEST}.new"
     new.write_text(json.dumps(configs.to_json(manifest), indent=1) + "\n")
@@ -280,7 +301,7 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def files(manifest: Any) -> dict[str, str]:
+def files(manifest: ExportManifest) -> dict[str, str]:
     """Return the SHA-256 of every file but the manifest, by name."""
     return {**{g.file: g.sha256 for g in manifest.graphs.values()}, TOKENIZER: manifest.tokenizer}
 
@@ -294,40 +315,6 @@ def _kind(content: Any) -> str:
     """Return a manifest's kind; the oldest ones have none and are of policies."""
     kind = str(content.get("kind", "policy")) if isinstance(content, dict) else "damaged"
     return {"critic": "reward_model"}.get(kind, kind)
-
-
-def _check(manifest: Manifest, path: Path) -> None:
-    """Raise ValueError unless the fields of a manifest fit each other."""
-    channels, scaling, steps = (
-        len(manifest.robot.channels), manifest.scaling, manifest.num_inference_steps
-    )  # fmt: skip
-    wrong = None
-    for name in ("state_mean", "state_std", "action_center", "action_scale"):
-        if len(getattr(scaling, name)) != channels:
-            wrong = f"scaling.{name} has {len(getattr(scaling, name))} numbers for {channels}"
-    missing = [name for name in STAGES if name not in manifest.graphs]
-    if missing:
-        wrong = f"lacks graph {missing[0]!r}"
-    elif shapes := _unmatched(manifest):
-        wrong = (
-            f"state_shapes.{shapes[0]} is no output of graph {STAGES[1]!r}, or has another shape"
-        )
-    if not 1 <= steps <= len(manifest.alphas) or manifest.batch < 1:
-        wrong = f"{steps} steps of {len(manifest.alphas)}, batch {manifest.batch}"
-    if any(not 0 <= view < len(manifest.robot.cameras) for view in manifest.views):
-        wrong = f"views {manifest.views} of {len(manifest.robot.cameras)} cameras"
-    if wrong:
-        raise ValueError(f"{path}: {wrong}; export again")
-
-
-def _unmatched(manifest: Manifest) -> list[str]:
-    """Return the names of state tensors that graph "memory_update" does not return."""
-    outputs = {port.name: port.shape for port in manifest.graphs[STAGES[1]].outputs}
-    return [
-        name
-        for name, shape in manifest.state_shapes.items()
-        if outputs.get(NEW_STATE.format(name)) != (manifest.batch, *shape)
-    ]
 
 
 def _check_file(path: Path, expected: str) -> None:

@@ -47,11 +47,11 @@ def steps(path: Path, alphas: Sequence[float], count: int) -> tuple[Step, ...]:
     whole = len(alphas)
     if not 1 <= count <= whole:
         raise ValueError(f"denoising steps must lie in [1, {whole}], got {count}")
-    asked = [round(whole - i * whole / count) - 1 for i in range(count + 1)]
-    after = asked[1:] if path == "flow" else [t - whole // count for t in asked[:-1]]
+    timesteps = [round(whole - i * whole / count) - 1 for i in range(count + 1)]
+    after = timesteps[1:] if path == "flow" else [t - whole // count for t in timesteps[:-1]]
     return tuple(
         Step(t, *_shares(path, alphas[t]), *(_shares(path, alphas[s]) if s >= 0 else (1.0, 0.0)))
-        for t, s in zip(asked[:-1], after, strict=True)
+        for t, s in zip(timesteps[:-1], after, strict=True)
     )
 
 

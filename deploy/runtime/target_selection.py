@@ -75,11 +75,9 @@ def config(name: str, threads: int) -> PluginConfig:
 
 
 def select(names: tuple[str, ...], open_target: Callable[[str], ArmPolicy]) -> SelectedPolicy:
-    """Return the policy on the first target that runs it.
+    """Return the policy on the first of some targets that runs it.
 
-    Args:
-        names: Targets in order of preference.
-        open_target: Opens a target by name; a ValueError says why it cannot.
+    `open_target` opens one by name; its ValueError says why it cannot.
 
     Raises:
         ValueError: none does; it gives the reason for each.
@@ -102,13 +100,9 @@ def open_policy(
     artefact: Artefact, names: tuple[str, ...], threads: int,
     reference_checkpoint: Path | None = None,
 ) -> SelectedPolicy:  # fmt: skip
-    """Return an exported policy on the first target that runs it.
+    """Return an exported policy on the first of some targets that runs it.
 
-    Args:
-        artefact: The exported policy.
-        names: Targets in order of preference.
-        threads: CPU threads that each may use.
-        reference_checkpoint: Its checkpoint, for targets `torch` and `torch-compile`.
+    Targets `torch` and `torch-compile` need its checkpoint.
 
     Raises:
         ValueError: a name is unknown, or no target runs the policy.

@@ -103,14 +103,7 @@ class RemotePolicy:
         self, obs: Observation, state: PolicyState, noise: np.ndarray,
         prefix: Prefix | None = None, observed_s: float | None = None,
     ) -> tuple[ActionChunk, PolicyState]:  # fmt: skip
-        """See `Policy.act`.
-
-        Args:
-            obs: Observation.
-            state: Memory before it.
-            noise: As in `Policy.act`.
-            prefix: As in `Policy.act`.
-            observed_s: Time of the observation, by `time.monotonic`; now if None.
+        """See `Policy.act`; `observed_s` is the observation's `time.monotonic`, now if None.
 
         Raises:
             ValueError: the server refuses or does not answer; the caller has to hold the arm.
@@ -184,11 +177,6 @@ class RemotePolicy:
 
 
 def _encoder(quality: int) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Return the JPEG encoder.
-
-    Raises:
-        ValueError: OpenCV is not installed.
-    """
     try:
         from deploy.server import jpeg
     except ImportError as error:

@@ -36,13 +36,7 @@ def most_bytes(height_px: int, width_px: int) -> int:
 
 
 def decode(data: np.ndarray, lengths: np.ndarray, height_px: int, width_px: int) -> np.ndarray:
-    """Return RGB images u8 [b, v, h, w, 3].
-
-    Args:
-        data: u8 [total], one image after another.
-        lengths: i64 [b, v], bytes of each.
-        height_px: Height of every image.
-        width_px: Width of every image.
+    """Return RGB images u8 [b, v, h, w, 3] of bytes u8 [total] and the length of each, i64 [b, v].
 
     Raises:
         ValueError: lengths do not add up, or an image is too long, damaged, or no JPEG of that

@@ -299,11 +299,7 @@ class _Connection:
         return {"sequence": sequence}, result
 
     def _named(self, say: dict[str, Any]) -> dict[str, np.ndarray] | None:
-        """Return the memory that a request names, None if it brings its own.
-
-        Raises:
-            StateNotHeld: the connection holds another one.
-        """
+        """Return the memory that a request names, None if it brings its own."""
         if "continues" not in say:
             return None
         sequence = say["continues"]

@@ -85,11 +85,6 @@ def parts(say: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None
     return [PREFIX.pack(MAGIC, len(head), size) + head, *body]
 
 
-def pack(say: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> bytes:
-    """Return a frame in one piece; see `parts`."""
-    return b"".join(parts(say, arrays))
-
-
 def send(connection: socket.socket, frame: Sequence[Part]) -> None:
     """Send the parts of a frame."""
     if isinstance(connection, ssl.SSLSocket):  # encrypts one piece at a time

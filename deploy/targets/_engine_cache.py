@@ -46,7 +46,7 @@ class Key:
     @property
     def name(self) -> str:
         """Name of its files: a hash of all fields."""
-        return hashlib.sha256(_text(configs.to_json(self)).encode()).hexdigest()[:32]
+        return _hashed(configs.to_json(self))
 
 
 class CachedEngine(NamedTuple):

@@ -164,7 +164,10 @@ class TensorRTRunner:
             for name, (least, usual, most) in shapes.items():
                 ranges.set_shape(name, least, usual, most)
             settings.add_optimization_profile(ranges)
-        timed = self._timings()
+        timed = {  # what timings of kernels depend on
+            "kind": "timing cache", "tensorrt": trt.__version__, "gpu": self.device.name,
+            "capability": list(self.device.capability),
+        }  # fmt: skip
         timings = settings.create_timing_cache(_engine_cache.load(self.folder, timed))
         if not settings.set_timing_cache(timings, ignore_mismatch=False):
             settings.set_timing_cache(settings.create_timing_cache(b""), ignore_mismatch=False)
@@ -176,13 +179,6 @@ class TensorRTRunner:
         measured = settings.get_timing_cache()
         _engine_cache.store(self.folder, timed, bytes(measured.serialize()))
         return bytes(plan)
-
-    def _timings(self) -> dict[str, Any]:
-        """Return what timings of kernels depend on."""
-        return {
-            "kind": "timing cache", "tensorrt": self.library.__version__, "gpu": self.device.name,
-            "capability": list(self.device.capability),
-        }  # fmt: skip
 
 
 class _BoundEngine:
@@ -320,11 +316,6 @@ def _check_shape(port: Port, shape: tuple[int, ...]) -> None:
 
 
 def _library() -> Any:
-    """Return the `tensorrt` package.
-
-    Raises:
-        ValueError: it is not installed, or is of a version with another interface.
-    """
     try:
         library = importlib.import_module("tensorrt")
     except ModuleNotFoundError as error:

@@ -10,6 +10,7 @@ import numpy as np
 from rich.table import Table
 
 from deploy.runtime import artefact as artefacts
+from deploy.runtime.artefact import ExportManifest
 from vla.contracts.types import PolicyState
 
 
@@ -55,23 +56,21 @@ def sheet(title: str, stages: Mapping[str, Difference]) -> Table:
     table = Table(title=f"{title} against PyTorch on the CPU")
     for column in ("what", "largest difference", "lowest cosine"):
         table.add_column(column, justify="left" if column == "what" else "right")
-    for name, apart in stages.items():
-        table.add_row(name, f"{apart.worst:.1e}", f"{apart.cosine:.7f}")
+    for name, gap in stages.items():
+        table.add_row(name, f"{gap.worst:.1e}", f"{gap.cosine:.7f}")
     table.add_section()
     return table
 
 
-def conclude(folder: Path, manifest: Any, result: Any, wrong: Sequence[str], **more: Any) -> int:
+def conclude(
+    folder: Path, manifest: ExportManifest, result: Any, wrong: Sequence[str], **more: Any
+) -> int:
     """Write the result into the manifest and print failures; return the exit code.
 
-    Args:
-        folder: Folder of the exported policy or reward model.
-        manifest: Its description.
-        result: A dataclass with `stages`.
-        wrong: A sentence for each exceeded budget.
-        more: Further entries of the result, as JSON types.
+    The result is a dataclass with `stages`, `wrong` a sentence for each exceeded budget, and `more`
+    are further entries of the result, as JSON types.
     """
-    stages = {name: apart._asdict() for name, apart in result.stages.items()}
+    stages = {name: gap._asdict() for name, gap in result.stages.items()}
     parity = {"found": {**dataclasses.asdict(result), "stages": stages}, **more, "faults": wrong}
     artefacts.write_manifest(folder, dataclasses.replace(manifest, parity=parity))
     for line in wrong:

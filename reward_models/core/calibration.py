@@ -25,7 +25,6 @@ class Calibration:
     and the change of the curve, on the logit of progress; mirrored, on that of regress."""
 
     def __post_init__(self) -> None:
-        """Refuse wrong numbers of weights, and weights that are not finite."""
         for name, count in (("confidence", 4), ("trend", 5)):
             if len(getattr(self, name)) != count:
                 raise ValueError(
@@ -47,10 +46,8 @@ def trend_features(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the features of regress and of progress, f64 [n, 5] each: the same, mirrored.
 
-    Args:
-        logits: Of regress, stagnation, progress, [n, 3].
-        difference: Compared change over the horizon, [n].
-        change: Of the fused curve over the horizon, [n].
+    They are made of logits [n, 3] of regress, stagnation and progress, and of the change over the
+    horizon [n] as compared and as of the fused curve.
     """
     regress, progress = logits[:, 0] - logits[:, 1], logits[:, 2] - logits[:, 1]
     ones = np.ones_like(regress)
@@ -148,15 +145,8 @@ def fit(
 ) -> Calibration:
     """Fit on frames of validation tasks, shape [n] each.
 
-    Args:
-        value: Predicted progress.
-        spread: Its standard deviation.
-        disagreement: Of the fused curves.
-        done_logit: Uncalibrated.
-        trend: Result of `trend_features`.
-        progress: True progress.
-        success: True success, bool.
-        true_trend: 0 regress, 1 stagnation, 2 progress.
+    `trend` is the result of `trend_features`; `progress`, `success` (bool) and `true_trend` (0
+    regress, 1 stagnation, 2 progress) are the truth, all others predictions.
     """
     right = np.abs(value - progress) <= WITHIN
     offset = np.stack([np.ones_like(done_logit), done_logit], 1)

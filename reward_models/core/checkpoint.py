@@ -66,14 +66,8 @@ def save(
 ) -> None:
     """Write a reward model, replacing its folder atomically.
 
-    Args:
-        scorer: Its scorer and calibration.
-        reward_model: Its configuration.
-        tokenizer: Its vocabulary, if it has one.
-        folder: Where to write; replaced if it exists.
-        weights: The state dict to store.
-        provenance: Its origin, JSON types.
-        also: Writes further files into the folder.
+    `reward_model` is its configuration, `provenance` its origin as JSON types; `also` writes
+    further files into the new folder.
     """
     new = folder.with_name(f".{folder.name}.new-{os.getpid()}")
     shutil.rmtree(new, ignore_errors=True)
@@ -126,11 +120,7 @@ def load(place: str | Path) -> Scorer:
 
 
 def _local(reward_model: Any) -> Any:
-    """Return settings that download nothing, since the folder may come from anywhere.
-
-    Raises:
-        ValueError: they name a model that is not on this machine.
-    """
+    """Return settings that download nothing, since the folder may come from anywhere."""
     name: str = getattr(reward_model, "model", "")
     if not name:
         return reward_model

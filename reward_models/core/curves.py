@@ -9,13 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reward_models.core.calibration import (
-    Calibration,
-    features,
-    sigmoid,
-    trend_features,
-    trend_probability,
-)
+from reward_models.core import calibration as fits
+from reward_models.core.calibration import Calibration, sigmoid
 from reward_models.core.truth import SLACK
 from vla.contracts.config import validate_min
 from vla.contracts.types import Progress
@@ -156,12 +151,7 @@ def advance(
 ) -> tuple[Curves, Past, int]:
     """Return the curves of the frames now, the new past, and how many of its oldest were dropped.
 
-    Args:
-        past: Before now.
-        look: Result of `look_back` for it.
-        scored: Scores of the frames now.
-        compared: Changes since the frames at `look.at`.
-        config: How curves are made.
+    `look` is the result of `look_back` for the past; `compared` are changes since `look.at`.
     """
     start = np.where(look.is_first, scored.value, past.first_fused)
     history = np.concatenate([start[:, None], past.fused, scored.value[:, None]], 1)
@@ -182,12 +172,8 @@ def fuse_episodes(
 ) -> Curves:  # fmt: skip
     """Return the curves of whole episodes, fused frame by frame, since each builds on earlier ones.
 
-    Args:
-        scored: Scores of every frame, in order of episode and time.
-        compared: Changes of each since its anchors.
-        anchors: i64 [f, k], earlier frames.
-        begin: i64 [f], first frame of each one's episode.
-        config: How curves are made.
+    Frames are in order of episode and time; `compared` are changes since the earlier frames
+    `anchors` i64 [f, k], and `begin` i64 [f] is the first frame of each one's episode.
     """
     at = np.arange(len(begin)) - begin
     fused = np.zeros(len(begin), np.float32)
@@ -213,11 +199,11 @@ def weigh_changes(difference: np.ndarray, trend: np.ndarray) -> Compared:
 def labels(curves: Curves, config: ScorerConfig, calibration: Calibration) -> Progress:
     """Return calibrated labels; NaN where confidence is too low."""
     weights = np.array(calibration.confidence)
-    inputs = features(curves.value, curves.spread, curves.disagreement)
+    inputs = fits.features(curves.value, curves.spread, curves.disagreement)
     confidence = sigmoid(inputs @ weights).astype(np.float32)
     abstains = confidence < config.abstain_below
     offset, factor = calibration.done
-    trend = trend_probability(calibration.trend, *trend_evidence(curves))
+    trend = fits.trend_probability(calibration.trend, *trend_evidence(curves))
     delta = share_of_work(curves.before, curves.value, curves.difference)
     return Progress(
         value=np.where(abstains, np.nan, curves.value).astype(np.float32),
@@ -231,7 +217,7 @@ def labels(curves: Curves, config: ScorerConfig, calibration: Calibration) -> Pr
 
 def trend_evidence(curves: Curves) -> tuple[np.ndarray, np.ndarray]:
     """Return the features for regress and for progress of every frame; see `trend_features`."""
-    return trend_features(curves.trend, curves.difference, curves.value - curves.before)
+    return fits.trend_features(curves.trend, curves.difference, curves.value - curves.before)
 
 
 def share_of_work(before: np.ndarray, after: np.ndarray, difference: np.ndarray) -> np.ndarray:
@@ -240,11 +226,7 @@ def share_of_work(before: np.ndarray, after: np.ndarray, difference: np.ndarray)
     A gain is a share of what was left to do, a loss a share of what had been done, so that
     `a + (1 - a) * delta` or `a + a * delta` leads from a to b, and swapping the two gives the
     inverse (VLAC's pairwise label; gain and loss as in Robo-Dopamine). No difference gives 0.
-
-    Args:
-        before: Progress at the start, [n].
-        after: Progress at the end; with `before` it places the compared change, [n].
-        difference: The compared change itself, [n].
+    Progress at both ends [n] places the compared change [n].
     """
     middle = 0.5 * (before + after)
     start = np.clip(middle - 0.5 * difference, 0.0, 1.0)
@@ -258,12 +240,7 @@ def _fuse(
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Return fused progress [n] and [3, n]: forward, incremental, disagreement.
 
-    Args:
-        value: Absolute progress f32 [n].
-        base: Fused progress f32 [n, k] at the horizon, the lags and the first frame.
-        difference: Compared change f32 [n, k] since then.
-        first: True where the frame begins an episode.
-        config: How curves are made.
+    `base` f32 [n, k] is fused progress at the horizon, the lags and the first frame.
     """
     counted = np.clip(base + difference, 0.0, 1.0)
     forward, incremental = counted[:, -1], counted[:, 1:-1].mean(1)

@@ -37,7 +37,6 @@ class Override:
     """Time of the correction, ISO 8601."""
 
     def __post_init__(self) -> None:
-        """Refuse an invalid correction."""
         problem = _problem(dataclasses.asdict(self))
         if problem:
             raise ValueError(f"a correction has {problem}")
@@ -49,11 +48,21 @@ def read(folder: Path) -> list[Override]:
     Raises:
         ValueError: the file is damaged, or corrects episodes that are not there.
     """
-    file = folder / FILE
+    if not (folder / FILE).is_file():
+        return []
+    overrides = read_file(folder / FILE)
+    _check_episodes(folder, overrides)
+    return overrides
+
+
+def read_file(file: Path) -> list[Override]:
+    """Return the corrections in a file, oldest first.
+
+    Raises:
+        ValueError: it is damaged, or an entry is no correction.
+    """
     try:
         entries = json.loads(file.read_text())
-    except FileNotFoundError:
-        return []
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{file}: damaged, not JSON ({error}); restore or delete it") from error
     if not isinstance(entries, list):
@@ -68,9 +77,7 @@ def read(folder: Path) -> list[Override]:
         problem = _problem(entry)
         if problem:
             raise ValueError(f"{file}: entry {k} has {problem}; correct it there")
-    overrides = [Override(**entry) for entry in entries]
-    _check_episodes(folder, overrides)
-    return overrides
+    return [Override(**entry) for entry in entries]
 
 
 def append(folder: Path, override: Override) -> None:

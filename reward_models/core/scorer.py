@@ -62,8 +62,6 @@ class Scorer:
         self.config = config or ScorerConfig()
         self.calibration = calibration or Calibration()
 
-    # --- all at once ---------------------------------------------------------------------------
-
     def score(
         self, frames: Frames, task: tuple[str, ...], example: Example | None = None
     ) -> Progress:
@@ -134,8 +132,6 @@ class Scorer:
             np.stack([_numpy(c.trend) for c in changes], 1),
         )
 
-    # --- step by step --------------------------------------------------------------------------
-
     def start(self, batch: int, example: Example | None = None, task: str = "") -> Stream:
         """Return the initial state of `batch` streams, with a reference episode if given."""
         return Stream(
@@ -165,8 +161,6 @@ class Scorer:
             reference=state.reference,
         )  # fmt: skip
         return self.progress(curves), after
-
-    # --- shared --------------------------------------------------------------------------------
 
     def encode_reference(self, example: Example | None, task: tuple[str, ...]) -> Reference | None:
         """Encode a reference episode of a task; None without one."""

@@ -103,13 +103,8 @@ def pseudo_progress(
 ) -> np.ndarray:
     """Return progress f32 [t] from 0 to 1: equal for all sub-tasks, by joint travel within each.
 
-    Unlike t/T it is constant while the arm is at rest. The episode must be a success.
-
-    Args:
-        state: Measured channel positions, f32 [t, u].
-        boundaries: Result of `segments`, i64 [k], in [0, t).
-        fps: Frames per second.
-        gripper_index: The gripper's channel.
+    Unlike t/T it is constant while the arm is at rest. The episode must be a success. Boundaries
+    are the result of `segments`, the other arguments the same.
     """
     step = arm_speed(state, fps=fps, gripper_index=gripper_index) / fps
     way = np.concatenate([[0.0], np.cumsum(0.5 * (step[1:] + step[:-1]))])
@@ -132,8 +127,8 @@ def _stopped(cut: int, moving: np.ndarray, window: int) -> int:
 
 def _first(true: np.ndarray, start: int, window: int, otherwise: int) -> int:
     """Return the first true frame in [start, start + window], or something else."""
-    found = np.flatnonzero(true[start : start + window + 1])
-    return start + int(found[0]) if len(found) else otherwise
+    hits = np.flatnonzero(true[start : start + window + 1])
+    return start + int(hits[0]) if len(hits) else otherwise
 
 
 def _check(state: np.ndarray, gripper_index: int) -> None:

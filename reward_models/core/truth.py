@@ -18,9 +18,7 @@ def trend_of(change: np.ndarray) -> np.ndarray:
 def level_of(success: np.ndarray, progress: np.ndarray) -> np.ndarray:
     """Return how episodes ended, i64 [n]: 2 success, 1 partial success, 0 failure.
 
-    Args:
-        success: Whether the task is complete at the end, bool [n].
-        progress: True progress at the end, [n].
+    Success bool [n] and true progress [n] are those at the end.
     """
     return np.where(success, 2, (progress >= PARTIAL - SLACK).astype(np.int64))
 
@@ -28,10 +26,7 @@ def level_of(success: np.ndarray, progress: np.ndarray) -> np.ndarray:
 def frame_at_lag(episode: np.ndarray, time_s: np.ndarray, lag_s: float) -> np.ndarray:
     """Return, for each frame, the newest of its episode at least `lag_s` earlier, or its first.
 
-    Args:
-        episode: i64 [f], sorted.
-        time_s: f64 [f], rising within an episode.
-        lag_s: At least 0.
+    Episodes i64 [f] are sorted, times f64 [f] rise within an episode, and the lag is 0 or more.
     """
     # One sorted key: episodes are further apart than any lag or episode is long.
     distance = time_s.max(initial=0.0) + lag_s + 1.0

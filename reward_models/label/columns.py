@@ -13,16 +13,12 @@ import numpy as np
 
 from reward_models.core import shaping
 from reward_models.label.source import Source
+from reward_models.label_report import read
+from reward_models.label_report.doubt import MAX_ABSTAINED, MAX_CONFLICT, UNDECIDED
 from reward_models.metrics.ranks import spearman
 
 ScoredColumns = Mapping[str, np.ndarray]
 """What `score.columns_of` returns."""
-UNDECIDED = (0.25, 0.75)
-"""Success probabilities between these need a review."""
-MAX_ABSTAINED = 0.2
-"""Share of abstained frames above which an episode needs a review."""
-MAX_CONFLICT = 0.5
-"""Distance of success and final progress above which an episode needs a review."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,26 +39,12 @@ class Derivation:
 
 
 FRAME_COLUMNS = {
-    "progress": "float32",
-    "progress.delta": "float32",
-    "progress.trend": "int8",
-    "progress.done_prob": "float32",
-    "progress.match": "float32",
-    "progress.confidence": "float32",
-    "progress.scored": "bool",
-    "next.reward": "float32",
-    "next.done": "bool",
-    "next.success": "bool",
+    **read.FRAME_COLUMNS,
+    "next.reward": np.float32,
+    "next.done": np.bool_,
+    "next.success": np.bool_,
 }
-EPISODE_COLUMNS = {
-    "labels/success_prob": "float32",
-    "labels/voc": "float32",
-    "labels/negative_rate": "float32",
-    "labels/max_regression": "float32",
-    "labels/stagnation_ratio": "float32",
-    "labels/first_done_frame": "int64",
-    "labels/review": "bool",
-}
+EPISODE_COLUMNS = {f"labels/{name}": kind for name, kind in read.EPISODE_COLUMNS.items()}
 _INTERPOLATED = ("progress", "delta", "done_prob", "match", "confidence")
 
 
@@ -74,7 +56,7 @@ def frame_columns(
     Frames of episodes that were not scored have NaN, confidence 0 and no reward.
     """
     count = source.info.num_frames
-    columns = {name: np.zeros(count, dtype) for name, dtype in FRAME_COLUMNS.items()}
+    columns: dict[str, np.ndarray] = {n: np.zeros(count, t) for n, t in FRAME_COLUMNS.items()}
     for name in ("progress", "progress.delta", "progress.done_prob", "progress.match"):
         columns[name][:] = np.nan
     if derivation.smooth:
@@ -108,11 +90,8 @@ def _segment(
     done = ((scores["done_prob"] >= derivation.done_threshold) & valid)[before]
     columns = {
         "progress": dense["progress"],
-        "progress.delta": dense["delta"],
+        **{f"progress.{name}": dense[name] for name in _INTERPOLATED[1:]},
         "progress.trend": scores["trend"][before],
-        "progress.done_prob": dense["done_prob"],
-        "progress.match": dense["match"],
-        "progress.confidence": dense["confidence"],
         "progress.scored": scored,
         "next.reward": reward(dense["progress"], dense["delta"], bool(done[-1]), fps, derivation),
         # The result of an action is in the following frame, LeRobot's meaning of "next".
@@ -156,12 +135,9 @@ def reward(
 
 
 def smoothed(time_s: np.ndarray, value: np.ndarray, sigma_s: float) -> np.ndarray:
-    """Return values averaged over past and future with a Gaussian; NaN stays NaN and has no weight.
+    """Return values averaged over past and future with a Gaussian of standard deviation `sigma_s`.
 
-    Args:
-        time_s: f64 [k].
-        value: f32 [k].
-        sigma_s: Its standard deviation.
+    NaN stays NaN and has no weight.
     """
     valid = ~np.isnan(value)
     result = np.full(len(value), np.nan, np.float32)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from reward_models.core.overrides import FILE as OVERRIDES_FILE
 from reward_models.label import columns, corrections, parts, settings, source, write
 from reward_models.label.plan import Plan, estimate, prepare
 from reward_models.label.score import groups, score_groups
@@ -23,7 +24,7 @@ from reward_models.review import server as review
 from vla import checkpoint
 from vla.contracts import migrate
 from vla.data.progress_bar import bar, sigterm_as_interrupt
-from vla.utils import arguments
+from vla.utils import arguments, files
 from vla.utils.interrupted import Interrupted
 
 FORMAT = 1
@@ -44,9 +45,6 @@ def main(argv: list[str]) -> int:
     if args.report and (args.out / LABELS_FILE).is_file():
         return report(args.out, None, args.gates)
     return 0
-
-
-# --- the run -------------------------------------------------------------------------------------
 
 
 def label(plan: Plan) -> str:
@@ -104,11 +102,7 @@ def _tidy(plan: Plan, labelled: set[int]) -> None:
 
 
 def _labelled(plan: Plan) -> set[int]:
-    """Return the episodes of `out` that have labels.
-
-    Raises:
-        ValueError: it holds something else.
-    """
+    """Return the episodes of `out` that have labels."""
     out = plan.args.out
     if not out.exists():
         return set()
@@ -167,12 +161,16 @@ def _join(plan: Plan, store: parts.Parts, speed: dict[str, Any]) -> None:
     new = write.write_dataset(data, args.out, labels)
     try:
         if plan.corrections is not None:
-            write.write_corrections(new, plan.corrections)
-        write.keep_corrections(args.out, new)
+            write.write_json(new / OVERRIDES_FILE, [vars(c) for c in plan.corrections])
+        if (args.out / OVERRIDES_FILE).is_file():  # those of the data set it replaces
+            shutil.copyfile(args.out / OVERRIDES_FILE, new / OVERRIDES_FILE)
         after = source.checksums(args.source)
         parts.check_unchanged(plan.checksums, after)
-        write.write_provenance(new, _provenance(plan, store, done, after, speed))
-        write.publish(new, args.out)
+        write.write_json(new / LABELS_FILE, _provenance(plan, store, done, after, speed))
+        if args.out.exists():
+            checkpoint.replace_folder(new, args.out)
+        else:
+            files.publish(new, args.out)
     finally:
         shutil.rmtree(new, ignore_errors=True)
     if len(done) == data.info.num_episodes:

@@ -1,17 +1,15 @@
 """Corrections by people as further columns; the labels stay as predicted."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from reward_models.core.overrides import FILE, Override, latest
+from reward_models.core.overrides import FILE, Override, latest, read_file
 from vla.data.info import DatasetInfo
 
 NO_TREND, NO_SUCCESS = -2, -1
 """Values for frames and episodes without corrections."""
-FORM = '{"episode": 0, "frame": 5, "kind": "trend", "value": -1, "author": "A", "time": ISO 8601}'
 
 
 def find(source: Path, overrides: Path | None) -> Path | None:
@@ -28,27 +26,14 @@ def read(path: Path, info: DatasetInfo) -> list[Override]:
     Raises:
         ValueError: it is damaged, or of another data set.
     """
-    try:
-        entries = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: damaged, not JSON ({error}); give another file") from error
-    if not isinstance(entries, list):
-        raise ValueError(f"{path}: expected a JSON list of corrections such as {FORM}")
-    overrides = []
-    for k, entry in enumerate(entries):
-        try:
-            override = Override(**entry)
-        except (TypeError, KeyError) as error:
-            raise ValueError(f"{path}: entry {k} is {str(entry)[:80]}, expected {FORM}") from error
-        except ValueError as error:
-            raise ValueError(f"{path}: entry {k}: {error}; correct it there") from error
+    overrides = read_file(path)
+    for k, override in enumerate(overrides):
         episode, frame = override.episode, override.frame or 0
         if episode >= info.num_episodes or frame >= info.lengths[episode]:
             raise ValueError(
                 f"{path}: entry {k} corrects episode {episode}, frame {frame}, which the data set "
                 f"lacks ({info.num_episodes} episodes); it belongs to another one"
             )
-        overrides.append(override)
     return latest(overrides)
 
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -131,17 +131,13 @@ def claim(parts: Parts, name: str, *, wait: bool = False) -> Iterator[None]:
         ValueError: another process holds it, and `wait` is False.
     """
     with (parts.folder / f"{name}.lock").open("w") as lock:
-        _flock(lock, parts, wait)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError as error:
+            raise ValueError(
+                f"{parts.folder}: another process works on the same shard; wait for it or stop it"
+            ) from error
         yield
-
-
-def _flock(lock: TextIO, parts: Parts, wait: bool) -> None:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError as error:
-        raise ValueError(
-            f"{parts.folder}: another process works on the same shard; wait for it or stop it"
-        ) from error
 
 
 def clear_leftovers(parts: Parts) -> None:

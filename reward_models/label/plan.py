@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from reward_models.core import checkpoint as reward_models
@@ -57,9 +58,7 @@ def prepare(args: LabelArgs) -> Plan:
         raise ValueError("device: got cuda, but this machine offers none to torch; use cpu")
     scorer.reward_model.to(args.device)  # type: ignore[attr-defined]  # every reward model is a module
     _check_place(args)
-    data = source.read(
-        args.source, stride_s=scorer.config.stride_s, instruction=args.instruction
-    )  # fmt: skip
+    data = source.read(args.source, stride_s=scorer.config.stride_s, instruction=args.instruction)
     cameras = source.match_cameras(data.info, scorer.reward_model.cameras, args.cameras)
     job = Job(
         scorer=scorer, source=data, cameras=cameras, agreement=args.agreement,
@@ -136,16 +135,11 @@ def estimate(plan: Plan) -> str:
     """Time a few frames and return an estimate of the whole labelling, as a message."""
     data = plan.job.source
     chosen = list(plan.chosen)
-    frames = int(data.scored_frames[chosen].sum())
-    trial, count = [], 0
-    for episode in chosen:
-        trial.append(episode)
-        count += int(data.scored_frames[episode])
-        if count >= DRY_FRAMES:
-            break
+    counts = np.cumsum(data.scored_frames[chosen])
+    last, frames = int(np.argmax(counts >= min(DRY_FRAMES, counts[-1]))), int(counts[-1])
     begin = time.perf_counter()
-    score_group(plan.job, trial)
-    rate = count / (time.perf_counter() - begin)
+    score_group(plan.job, chosen[: last + 1])
+    rate = counts[last] / (time.perf_counter() - begin)
     tables = sum(f.stat().st_size for f in data.info.path.rglob("*.parquet"))
     size = (tables + 40 * data.info.num_frames) / 2**20
     return (

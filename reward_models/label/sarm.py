@@ -29,12 +29,8 @@ def table(
     pieces that LeRobot takes for episodes, each of which ends before the next abstained frame. The
     first piece of an episode keeps its number. Without abstention the table is LeRobot's own.
 
-    Args:
-        progress: f32 [n] in [0, 1], NaN where abstained; in order of `index`.
-        index: i64 [n], LeRobot's number of each frame.
-        episode: i64 [n].
-        frame: i64 [n], within the episode.
-        reward_model: Stored in the metadata.
+    Progress f32 [n] is NaN where abstained, `index` i64 [n] is LeRobot's number of each frame,
+    `frame` i64 [n] that within the episode; the name of the reward model goes into the metadata.
     """
     abstained = np.isnan(progress)
     # A piece ends at a scored frame before an abstained one or another episode.

@@ -85,12 +85,9 @@ def score_groups(
 def score_group(
     job: Job, episodes: Sequence[int], images: Iterator[np.ndarray] | None = None
 ) -> dict[int, dict[str, np.ndarray]]:
-    """Return, for each episode, columns of its scored frames (see `columns_of`).
+    """Return, for each episode of a group, columns of its scored frames (see `columns_of`).
 
-    Args:
-        job: What to score and how.
-        episodes: The group.
-        images: The group's frames, slice by slice; decoded here if None.
+    Images are the group's frames, slice by slice; decoded here if None.
     """
     segments = _segments_of(job, episodes)
     row = np.repeat(np.arange(len(segments)), [len(s.steps) for s in segments])
@@ -123,6 +120,7 @@ def columns_of(
     }
 
 
+@torch.no_grad()
 def encode(
     job: Job, segments: Sequence[Segment], images: Iterator[np.ndarray] | None = None
 ) -> list[Tensor]:
@@ -137,17 +135,10 @@ def encode(
         rows = np.unique(frames.episode_index)
         tasks = tuple(names[r] for r in rows)
         for views, memory, done in zip(subsets, memories, parts, strict=True):
-            embedded, new = _embed(job, _mask_views(frames, rows, views), tasks, memory[rows])
-            memory[rows] = new
+            shown = _mask_views(frames, rows, views)
+            embedded, memory[rows] = job.scorer.reward_model.embed(shown, tasks, memory[rows])
             done.append(embedded)
     return [torch.cat(done) for done in parts]
-
-
-@torch.no_grad()
-def _embed(
-    job: Job, frames: Frames, tasks: tuple[str, ...], memory: Tensor
-) -> tuple[Tensor, Tensor]:
-    return job.scorer.reward_model.embed(frames, tasks, memory)
 
 
 def _mask_views(frames: Frames, rows: np.ndarray, views: list[int]) -> Frames:
@@ -247,8 +238,6 @@ def _curves(
         if mask.any():
             chosen = embedded[torch.as_tensor(np.flatnonzero(mask), device=embedded.device)]
             parts.append((mask, job.scorer.curves_of(chosen, row[mask], time_s[mask], reference)))
-    if len(parts) == 1:
-        return parts[0][1]
     joined = []
     for values in zip(*(curves for _, curves in parts), strict=True):
         both = np.empty((len(row), *values[0].shape[1:]), values[0].dtype)
@@ -263,11 +252,7 @@ def encode_example(
 ) -> tuple[str, Reference]:
     """Encode the first segment of an episode as a reference of its task.
 
-    Args:
-        job: How frames are read.
-        episode: Its number.
-        column: Name of the column of `progress`, for messages.
-        progress: f32 [t] of every frame of the episode, in [0, 1]; None for linear in time.
+    Progress f32 [t] of every frame, in [0, 1], comes from a column; None is linear in time.
 
     Raises:
         ValueError: the progress is not within [0, 1].

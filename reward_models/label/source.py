@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
-from reward_models.label_report.read import LABELS_FILE
+from reward_models.label_report.read import LABELS_FILE, frame_table
 from vla.data.info import Camera, DatasetInfo
-from vla.data.reader import open_dataset, read_columns, table_files
+from vla.data.reader import open_dataset, read_columns
 
 TRUTH = ("progress", "success")
 """Columns of the simulator's truth in data sets that `vla demos` recorded."""
@@ -51,12 +50,9 @@ class Source:
 
 
 def read(path: Path, *, stride_s: float, instruction: str = "") -> Source:
-    """Check a data set and cut its episodes into segments.
+    """Check a LeRobotDataset v3 and cut its episodes into segments.
 
-    Args:
-        path: Directory of a LeRobotDataset v3.
-        stride_s: Time between scored frames.
-        instruction: Replaces the data set's instructions unless empty.
+    An instruction that is not empty replaces those of the data set.
 
     Raises:
         ValueError: it is damaged (see `open_dataset`), or labelled already.
@@ -64,7 +60,7 @@ def read(path: Path, *, stride_s: float, instruction: str = "") -> Source:
     info = open_dataset(path)
     if (path / LABELS_FILE).exists():
         raise ValueError(f"{path}: holds labels already, expected a data set without")
-    table = _numbers(path)
+    table = frame_table(path, ("task_index", "index"))
     task_index = table["task_index"].to_numpy()
     tasks = _tasks(path)
     missing = sorted(set(task_index.tolist()) - set(tasks))
@@ -80,16 +76,6 @@ def read(path: Path, *, stride_s: float, instruction: str = "") -> Source:
     return Source(
         info=info, segments=tuple(segments), index=table["index"].to_numpy(), truth=_truth(info)
     )
-
-
-def _numbers(path: Path) -> pa.Table:
-    names = ["episode_index", "frame_index", "task_index", "index"]
-    tables = []
-    for file in table_files(path, "data"):
-        with pq.ParquetFile(file) as parquet:
-            tables.append(parquet.read(columns=names))
-    table = pa.concat_tables(tables, promote_options="permissive")
-    return table.sort_by([("episode_index", "ascending"), ("frame_index", "ascending")])
 
 
 def _tasks(path: Path) -> dict[int, str]:

@@ -8,7 +8,7 @@ groups and other columns of the source stay the same.
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from reward_models.core.overrides import FILE, Override
 from reward_models.label import sarm
 from reward_models.label.columns import EPISODE_COLUMNS
 from reward_models.label.source import Source
-from reward_models.label_report.read import LABELS_FILE
-from vla import checkpoint
 from vla.data.episode import scalar_feature
 from vla.data.reader import table_files
 from vla.data.stats import NAMES, as_lists, column_stats
@@ -47,7 +44,7 @@ class Labels:
 
 
 def write_dataset(source: Source, out: Path, labels: Labels) -> Path:
-    """Write the labelled data set under a temporary name; return the folder, for `publish`.
+    """Write the labelled data set under a temporary name; return the folder.
 
     Raises:
         ValueError: a column of the source cannot be kept.
@@ -89,26 +86,8 @@ def _write(source: Source, temporary: Path, labels: Labels) -> None:
     sarm.write(temporary, rows)
 
 
-def keep_corrections(out: Path, temporary: Path) -> None:
-    """Copy the corrections of the data set that will be replaced."""
-    if (out / FILE).is_file():
-        shutil.copyfile(out / FILE, temporary / FILE)
-
-
-def publish(temporary: Path, out: Path) -> None:
-    """Rename a finished data set to `out`, replacing an existing one."""
-    if out.exists():
-        checkpoint.replace_folder(temporary, out)
-    else:
-        files.publish(temporary, out)
-
-
 def _renamed_columns(features: Mapping[str, Any], labels: Labels) -> dict[str, str]:
-    """Return the new names of the renamed columns of the source.
-
-    Raises:
-        ValueError: a new name exists already.
-    """
+    """Return the new names of the renamed columns of the source."""
     renamed = {n: f"source.{n}" for n in (*labels.frame, *RENAMED) if n in features}
     taken = [name for name in renamed.values() if name in features]
     if taken:
@@ -208,7 +187,7 @@ def _rewrite_info(path: Path, temporary: Path, labels: Labels, renamed: Mapping[
     features = {renamed.get(name, name): feature for name, feature in info["features"].items()}
     for name, values in labels.frame.items():
         features[name] = scalar_feature(str(values.dtype))
-    _write_json(temporary / "meta/info.json", {**info, "features": features})
+    write_json(temporary / "meta/info.json", {**info, "features": features})
 
 
 def _rewrite_stats(path: Path, temporary: Path, labels: Labels, renamed: Mapping[str, str]) -> None:
@@ -216,20 +195,11 @@ def _rewrite_stats(path: Path, temporary: Path, labels: Labels, renamed: Mapping
     stats = json.loads(file.read_text()) if file.exists() else {}
     stats = {renamed.get(name, name): values for name, values in stats.items()}
     stats |= as_lists({name: column_stats(values) for name, values in labels.frame.items()})
-    _write_json(temporary / "meta/stats.json", stats)
+    write_json(temporary / "meta/stats.json", stats)
 
 
-def write_provenance(temporary: Path, provenance: Mapping[str, Any]) -> None:
-    """Write settings and origin of the labels."""
-    _write_json(temporary / LABELS_FILE, provenance)
-
-
-def write_corrections(temporary: Path, corrections: Sequence[Override]) -> None:
-    """Write corrections by people to the file of the review page."""
-    _write_json(temporary / FILE, [vars(correction) for correction in corrections])
-
-
-def _write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any) -> None:
+    """Write a file of `meta`, JSON types, as LeRobot formats them."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value, indent=4, ensure_ascii=False))
 

@@ -116,9 +116,6 @@ def _truth(episodes: Sequence[Episode]) -> Truth | None:
     )
 
 
-# --- predictions and truth -----------------------------------------------------------------------
-
-
 def progress_pairs(episodes: Sequence[Episode]) -> tuple[np.ndarray, np.ndarray]:
     """Return progress and true progress, f64 [n] each, of scored frames without abstention."""
     value, truth = [np.zeros(0)], [np.zeros(0)]
@@ -152,9 +149,6 @@ def confidence_pairs(episodes: Sequence[Episode]) -> tuple[np.ndarray, np.ndarra
             value.append(e.confidence[valid])
             right.append(np.abs(e.progress[valid] - e.truth[valid]) <= WITHIN)
     return np.concatenate(value), np.concatenate(right)
-
-
-# --- statistics ----------------------------------------------------------------------------------
 
 
 def auroc(score: np.ndarray, label: np.ndarray) -> float:

@@ -23,7 +23,6 @@ class Gates:
     """Least share of frames without abstention, in [0, 1]."""
 
     def __post_init__(self) -> None:
-        """Refuse bounds out of range."""
         for name in ("done_error", "confidence_error", "coverage"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"gates.{name}: got {getattr(self, name)}, expected 0 to 1")

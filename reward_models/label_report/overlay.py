@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from reward_models.label_report.read import Episode, Labelled, read
+from reward_models.label_report.read import Episode, Labelled
 from vla.data.decode import FrameChoice, decode_views
 from vla.utils import charts, video
 
@@ -23,18 +23,8 @@ CURVES = ("progress", "done", "confidence", "truth")
 """In the order of `vla.utils.charts.COLOURS`."""
 
 
-def overlay(labelled: Path, episode: int, out: Path) -> None:
-    """Write the overlay video of one episode of a labelled data set, H.264 in MP4.
-
-    Raises:
-        ValueError: the data set is damaged or not labelled, or has no such episode.
-    """
-    data = read(labelled)
-    write(data, data.episode(episode), out)
-
-
 def write(labelled: Labelled, episode: Episode, out: Path) -> None:
-    """Write the overlay video of an episode, at its frame rate."""
+    """Write the overlay video of an episode, at its frame rate: H.264 in MP4."""
     views = decode(labelled, episode)
     video.encode(images(episode, views), out, episode.fps, hold_s=1.0)
 

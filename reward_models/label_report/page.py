@@ -48,16 +48,9 @@ class Summary:
 def write(
     labelled: Path, out: Path, *, bounds: Gates | None = None, videos: int = VIDEOS
 ) -> Summary:
-    """Write the report on a labelled data set.
+    """Write the report on a labelled data set and return its metrics.
 
-    Args:
-        labelled: Folder of the data set.
-        out: File to write.
-        bounds: Quality gates; the defaults if None.
-        videos: Number of the worst episodes shown as overlay videos.
-
-    Returns:
-        The metrics of the page.
+    Without `bounds` the gates are the defaults; `videos` of the worst episodes are shown.
 
     Raises:
         ValueError: the data set is damaged, or not labelled.
@@ -116,7 +109,7 @@ def findings(summary: Summary) -> Iterator[str]:
         verb = "is" if missed == 1 else "are"
         yield f"{missed} of {_count(checked, 'quality gate')} checked {verb} missed."
     else:
-        yield f"All {checked} quality gates that could be checked are kept."
+        yield f"All {checked} quality gates that could be checked passed."
     if whole.truth is None:
         yield (
             "The data set holds no truth, so the labels cannot be verified here; review the "

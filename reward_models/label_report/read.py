@@ -25,15 +25,15 @@ FRAME_COLUMNS = {
     "progress.confidence": np.float32,
     "progress.scored": np.bool_,
 }
-EPISODE_COLUMNS = (
-    "success_prob",
-    "voc",
-    "negative_rate",
-    "max_regression",
-    "stagnation_ratio",
-    "first_done_frame",
-    "review",
-)
+EPISODE_COLUMNS = {
+    "success_prob": np.float32,
+    "voc": np.float32,
+    "negative_rate": np.float32,
+    "max_regression": np.float32,
+    "stagnation_ratio": np.float32,
+    "first_done_frame": np.int64,
+    "review": np.bool_,
+}
 """Without the prefix "labels/"."""
 TRUTH_COLUMNS = ("source.progress", "source.success", "source.behaviour")
 """The simulator's truth, in data sets of `vla demos`; others lack some or all of them."""
@@ -151,7 +151,7 @@ def read(path: Path) -> Labelled:
         ValueError: it is damaged (see `open_dataset`), or not labelled.
     """
     info = open_dataset(path)
-    table = _frame_table(info)
+    table = frame_table(path, list(FRAME_COLUMNS), TRUTH_COLUMNS)
     rows = _episode_rows(info)
     episodes = [
         _episode(info, e, table.slice(int(info.offsets[e]), int(info.lengths[e])), rows[e])
@@ -170,21 +170,25 @@ def mean(values: Sequence[float] | np.ndarray) -> float:
     return float(valid.mean()) if len(valid) else float("nan")
 
 
-def _frame_table(info: DatasetInfo) -> pa.Table:
-    """Return labels and truth of every frame, in order of episode and time."""
-    needed = ["episode_index", "frame_index", *FRAME_COLUMNS]
+def frame_table(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) -> pa.Table:
+    """Return columns of every frame, in order of episode and time.
+
+    Raises:
+        ValueError: it lacks a needed one.
+    """
+    needed = ["episode_index", "frame_index", *needed]
     tables = []
-    for file in table_files(info.path, "data"):
+    for file in table_files(path, "data"):
         with pq.ParquetFile(file) as parquet:
             present = parquet.schema_arrow.names
             missing = [name for name in needed if name not in present]
             if missing:
                 raise ValueError(
-                    f"{info.path}: has no column {missing[0]!r}, so it is not labelled; label it "
+                    f"{path}: has no column {missing[0]!r}, so it is not labelled; label it "
                     "with `vla label` and give its --out"
                 )
-            truth = [name for name in TRUTH_COLUMNS if name in present]
-            tables.append(parquet.read(columns=needed + truth))
+            further = [name for name in optional if name in present]
+            tables.append(parquet.read(columns=needed + further))
     table = pa.concat_tables(tables, promote_options="permissive")
     return table.sort_by([("episode_index", "ascending"), ("frame_index", "ascending")])
 

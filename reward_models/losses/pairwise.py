@@ -164,12 +164,9 @@ def goal_loss(reward_model: PairwiseRewardModel, batch: RewardModelBatch) -> Ten
 
 
 def memory_at(tokens: Tensor, episode_index: Tensor, last: Tensor) -> Tensor:
-    """Return the maximum of tokens up to frames `last` minus the first frame's, [q, m].
+    """Return the maximum of tokens [f, m] up to frames `last` i64 [q] minus the first frame's.
 
-    Args:
-        tokens: [f, m], frames of an episode in order of time.
-        episode_index: i64 [f].
-        last: i64 [q], indices of frames.
+    The result is [q, m]; frames of an episode are in order of time.
     """
     count = torch.bincount(episode_index)
     begin = count.cumsum(0) - count

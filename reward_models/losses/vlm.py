@@ -80,12 +80,7 @@ def trend_targets(change: Tensor) -> Tensor:
 def tune(
     reward_model: VlmRewardModel, batches: Iterable[Pairs], lr: float
 ) -> Iterator[dict[str, float]]:
-    """Take one optimizer step per batch; yield "loss" and its parts after each.
-
-    Args:
-        reward_model: With an adapter; changed in place.
-        batches: One per update.
-        lr: Learning rate of AdamW.
+    """Take one step of AdamW per batch on the adapter, in place; yield "loss" and its parts.
 
     Raises:
         ValueError: the reward model has no adapter.

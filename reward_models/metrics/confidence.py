@@ -17,9 +17,7 @@ _STEPS = 1000
 def calibration_error(probability: np.ndarray, right: np.ndarray) -> Weighted:
     """Return the expected calibration error over ten equal bins, a function of weights [n].
 
-    Args:
-        probability: [n], in [0, 1].
-        right: bool [n], the outcome.
+    Probabilities [n] lie in [0, 1]; outcomes are bool [n].
     """
     code = np.minimum((probability * BINS).astype(np.int64), BINS - 1)
 
@@ -36,10 +34,9 @@ def calibration_error(probability: np.ndarray, right: np.ndarray) -> Weighted:
 def confidence_ece(episodes: Episodes) -> Statistic:
     """Return the calibration error of `confidence` against |value - truth| <= 0.1.
 
-    Frames of which the reward model valid nothing do not count.
+    Frames on which the reward model abstained do not count.
     """
-    valid = ~np.isnan(episodes.value)
-    miss = np.abs(episodes.value[valid] - episodes.progress[valid])
+    valid, miss = _misses(episodes)
     error = calibration_error(episodes.confidence[valid], miss <= WITHIN)
     return over_frames(episodes, lambda weight: error(weight[valid]))
 
@@ -54,15 +51,8 @@ def risk(
 ) -> Callable[[np.ndarray, float], tuple[float, float]]:
     """Return error over coverage when the least confident rows are left out first.
 
-    Rows of equal confidence each count with their mean error.
-
-    Args:
-        confidence: [n].
-        miss: [n], the error of each row.
-
-    Returns:
-        A function of weights [n] and a coverage: the mean error of that share, and the mean of
-        this error over all coverages.
+    The result is a function of weights [n] and a coverage: the mean of errors [n] of that share,
+    and the mean of this over all coverages. Rows of equal confidence count with their mean error.
     """
     levels, code = np.unique(-confidence, return_inverse=True)
 
@@ -74,8 +64,8 @@ def risk(
             return float("nan"), float("nan")
         steps = (np.arange(_STEPS) + 0.5) / _STEPS * covered[-1]
         area = float(np.mean(np.interp(steps, covered, total) / steps))
-        kept = coverage * covered[-1]
-        return float(np.interp(kept, covered, total) / kept), area
+        included = coverage * covered[-1]
+        return float(np.interp(included, covered, total) / included), area
 
     return curve
 
@@ -90,8 +80,13 @@ def risk_area(episodes: Episodes) -> Statistic:
     return _of_risk(episodes, 1)
 
 
-def _of_risk(episodes: Episodes, part: int) -> Statistic:
+def _misses(episodes: Episodes) -> tuple[np.ndarray, np.ndarray]:
+    """Return which frames have a value, bool [f], and the errors of those."""
     valid = ~np.isnan(episodes.value)
-    miss = np.abs(episodes.value[valid] - episodes.progress[valid])
+    return valid, np.abs(episodes.value[valid] - episodes.progress[valid])
+
+
+def _of_risk(episodes: Episodes, part: int) -> Statistic:
+    valid, miss = _misses(episodes)
     curve = risk(episodes.confidence[valid], miss)
     return over_frames(episodes, lambda weight: curve(weight[valid], COVERAGE)[part])

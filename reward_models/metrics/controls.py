@@ -26,15 +26,9 @@ RIDGE = 1e-3
 def predict(
     episodes: Episodes, value: np.ndarray, done_prob: np.ndarray, confidence: float
 ) -> Episodes:
-    """Return `episodes` with the predictions of a control.
+    """Return `episodes` with the predictions of a control: progress [f] is clipped to [0, 1].
 
     Change and trend are those of the value; the instruction is not used.
-
-    Args:
-        episodes: The set.
-        value: Progress [f], clipped to [0, 1].
-        done_prob: [f].
-        confidence: The same for every frame.
     """
     value = np.clip(value, 0.0, 1.0).astype(np.float32)
     delta = value - value[episodes.anchor]
@@ -49,9 +43,6 @@ def predict(
 def _within(value: np.ndarray, progress: np.ndarray) -> float:
     """Return the share of values within 0.1 of the truth: the confidence of a control."""
     return float(np.mean(np.abs(value - progress) <= WITHIN))
-
-
-# --- without inputs ------------------------------------------------------------------------------
 
 
 def clock(episodes: Episodes) -> Episodes:
@@ -91,9 +82,6 @@ def constant(fitted: Constant, episodes: Episodes) -> Episodes:
     """Return the averages for every frame."""
     ones = np.ones(len(episodes.time_s))
     return predict(episodes, fitted.value * ones, fitted.done_prob * ones, fitted.confidence)
-
-
-# --- pixels --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,10 +125,7 @@ def fit_pixels(
 ) -> PixelDistance:
     """Fit progress over distance on training episodes, falling (isotonic), per task.
 
-    Args:
-        train: Training episodes; their predictions are not read.
-        pixels: Result of `shrink` for their frames.
-        instruction: Of each of the N episodes.
+    Pixels are the result of `shrink`; predictions are not read.
 
     Raises:
         ValueError: a task has no successful episode.
@@ -210,12 +195,7 @@ def _distance(
 def falling(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the falling curve with the least squared error (pool adjacent violators).
 
-    Args:
-        x: [n].
-        y: [n].
-
-    Returns:
-        Knots for `numpy.interp`: x rising and y falling.
+    The result are knots for `numpy.interp`: x rising and y falling.
     """
     place, code, count = np.unique(x, return_inverse=True, return_counts=True)
     means = np.bincount(code, y) / count
@@ -229,9 +209,6 @@ def falling(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         pools.append((mean, weight, size))
     level = np.repeat([pool[0] for pool in pools], [pool[2] for pool in pools])
     return place, level
-
-
-# --- proprioception ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,12 +236,8 @@ def fit_proprio(
 ) -> Proprio:
     """Fit progress and success over proprioception on training episodes.
 
-    Random features of a Gaussian kernel (Rahimi and Recht 2007), scaled to the data.
-
-    Args:
-        train: Training episodes; their predictions are not read.
-        proprio: Of their frames.
-        rng: Draws the features.
+    Random features of a Gaussian kernel (Rahimi and Recht 2007), scaled to the data. Predictions
+    are not read.
     """
     channels = proprio.shape[1]
     scale = np.maximum(proprio.std(0, dtype=np.float64), 1e-6)

@@ -45,7 +45,6 @@ class Episodes:
     """Time over which `delta` and `trend` are measured."""
 
     def __post_init__(self) -> None:
-        """Refuse arrays of different lengths or order."""
         frames, count = len(self.episode), len(self.task)
         for name in _PER_FRAME:
             if len(getattr(self, name)) != frames:

@@ -10,17 +10,10 @@ REJECTED = 0.1
 """Progress below which an instruction counts as rejected."""
 
 
-# --- language ------------------------------------------------------------------------------------
-
-
 def diagonal_margin(episodes: Episodes, mismatched: Episodes) -> Statistic:
     """Return the final value under the right instruction minus that under a mismatched one.
 
     Over episodes that end in success: elsewhere the right instruction has no high value either.
-
-    Args:
-        episodes: Predictions under the episodes' instructions.
-        mismatched: Predictions for the same episodes under instructions that do not fit.
     """
     margin = (episodes.final_value - mismatched.final_value).astype(np.float64)
     return mean_over_tasks(np.where(episodes.succeeded, margin, np.nan))
@@ -44,7 +37,7 @@ def mismatch_rejected_throughout(mismatched: Episodes) -> Statistic:
 def match_auroc(episodes: Episodes, mismatched: Episodes) -> Statistic:
     """Return the chance that `match` is higher under the right instruction than a mismatched one.
 
-    Over all frames; for the arguments see `diagonal_margin`.
+    Over all frames.
     """
     matched = np.arange(len(episodes.match) + len(mismatched.match)) < len(episodes.match)
     counts = tally(np.concatenate([episodes.match, mismatched.match]), matched)
@@ -52,43 +45,33 @@ def match_auroc(episodes: Episodes, mismatched: Episodes) -> Statistic:
     return over_episodes(lambda weight: auroc(*counts(weight[episode])))
 
 
-# --- consistency ---------------------------------------------------------------------------------
-
-
 def path_agreement(episodes: Episodes, curves: np.ndarray) -> Statistic:
     """Return 1 minus the mean distance between the highest and lowest of several curves.
 
-    Args:
-        episodes: The set whose frames the curves run over.
-        curves: f32 [c, f], values of the same frames at different strides (1, 2, 5,
-            10); NaN where a stride leaves the frame out. Frames with fewer than two values do not
-            count.
+    Curves f32 [c, f] are values of the same frames at different strides (1, 2, 5, 10); NaN where a
+    stride leaves the frame out. Frames with fewer than two values do not count.
     """
     known = ~np.isnan(curves)
     high = np.where(known, curves, -np.inf).max(0)
     low = np.where(known, curves, np.inf).min(0)
     shared = known.sum(0) > 1
-    apart = np.where(shared, high - low, np.nan)
-    return mean_over_tasks(1.0 - _mean_of_known(episodes.cut(apart)))
+    distance = np.where(shared, high - low, np.nan)
+    return mean_over_tasks(1.0 - _mean_of_known(episodes.cut(distance)))
 
 
 def mirror_error(episodes: Episodes, changes: np.ndarray) -> Statistic:
     """Return the largest |d(A, B) + d(B, A)| of the set.
 
-    Args:
-        episodes: The set.
-        changes: f32 [2, f], compared from the horizon's beginning A to every frame B, and from B to
-            A: changes of progress, not shares of the work left.
+    Changes of progress f32 [2, f] are compared from the horizon's beginning A to every frame B, and
+    from B to A.
     """
     return _largest(episodes, changes.sum(0))
 
 
 def rate_error(episodes: Episodes, resampled: np.ndarray) -> Statistic:
-    """Return the largest difference between values at two frame rates.
+    """Return the largest difference to values f32 [f] of the same moments at another frame rate.
 
-    Args:
-        episodes: At one rate.
-        resampled: f32 [f], values of the same moments at another rate; NaN where it has none.
+    NaN where the other rate has none.
     """
     return _largest(episodes, episodes.value - resampled)
 
@@ -98,8 +81,8 @@ def _largest(episodes: Episodes, error: np.ndarray) -> Statistic:
     largest = np.array(per_episode, np.float64)
 
     def statistic(draw: Draw) -> float:
-        found = largest[draw.weight.any(0)].max(initial=-1.0)
-        return float(found) if found >= 0 else float("nan")
+        worst = largest[draw.weight.any(0)].max(initial=-1.0)
+        return float(worst) if worst >= 0 else float("nan")
 
     return statistic
 

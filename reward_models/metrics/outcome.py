@@ -5,47 +5,31 @@ from collections.abc import Callable
 import numpy as np
 
 from reward_models.core.truth import level_of
+from reward_models.metrics import ranks, resample
 from reward_models.metrics.episodes import DONE, Episodes
-from reward_models.metrics.ranks import (
-    auroc,
-    average_precision,
-    concordance,
-    false_positive_rate,
-    tally,
-    tau,
-)
-from reward_models.metrics.resample import (
-    Statistic,
-    Weighted,
-    each_task,
-    mean_over_tasks,
-    over_frames,
-)
+from reward_models.metrics.resample import Statistic, Weighted
 
 NEAR_MISS = "near_miss"
 
 
-# --- done, frame by frame ------------------------------------------------------------------------
-
-
 def done_auroc(episodes: Episodes) -> Statistic:
     """Return the chance that a complete frame has a higher `done_prob` than an incomplete one."""
-    return _of_done(episodes, auroc)
+    return _of_done(episodes, ranks.auroc)
 
 
 def done_auprc(episodes: Episodes) -> Statistic:
     """Return the average precision of `done_prob`."""
-    return _of_done(episodes, average_precision)
+    return _of_done(episodes, ranks.average_precision)
 
 
 def done_false_positives(episodes: Episodes) -> Statistic:
     """Return the false-positive rate of the threshold that finds 95 % of the complete frames."""
-    return _of_done(episodes, false_positive_rate)
+    return _of_done(episodes, ranks.false_positive_rate)
 
 
 def _of_done(episodes: Episodes, figure: Callable[[np.ndarray, np.ndarray], float]) -> Statistic:
-    counts = tally(episodes.done_prob, episodes.success)
-    return over_frames(episodes, lambda weight: figure(*counts(weight)))
+    counts = ranks.tally(episodes.done_prob, episodes.success)
+    return resample.over_frames(episodes, lambda weight: figure(*counts(weight)))
 
 
 def done_latency(episodes: Episodes) -> Statistic:
@@ -54,13 +38,13 @@ def done_latency(episodes: Episodes) -> Statistic:
     Where it is never predicted, the frames that are left count: a lower bound; see `done_recall`.
     """
     delay = _delays(episodes)
-    return mean_over_tasks(np.where(np.isnan(delay), _left(episodes), delay))
+    return resample.mean_over_tasks(np.where(np.isnan(delay), _left(episodes), delay))
 
 
 def done_recall(episodes: Episodes) -> Statistic:
     """Return the share of episodes with a true done that is predicted then or later."""
     detected = (~np.isnan(_delays(episodes))).astype(np.float64)
-    return mean_over_tasks(np.where(np.isnan(_left(episodes)), np.nan, detected))
+    return resample.mean_over_tasks(np.where(np.isnan(_left(episodes)), np.nan, detected))
 
 
 def _first_done(success: np.ndarray) -> int | None:
@@ -94,10 +78,7 @@ def undone_recall(episodes: Episodes) -> Statistic:
     """
     undone = ~np.isnan(_left(episodes)) & ~episodes.succeeded
     detected = ~np.isnan(_delays(episodes)) & (episodes.final_done < DONE)
-    return mean_over_tasks(np.where(undone, detected.astype(np.float64), np.nan))
-
-
-# --- outcome, episode by episode -----------------------------------------------------------------
+    return resample.mean_over_tasks(np.where(undone, detected.astype(np.float64), np.nan))
 
 
 def outcome_auroc(episodes: Episodes) -> Statistic:
@@ -131,20 +112,20 @@ def outcome_tau(episodes: Episodes) -> Statistic:
 
 def _tau(episodes: Episodes, score: np.ndarray, level: np.ndarray) -> Statistic:
     def build(chosen: np.ndarray) -> Weighted:
-        signs, above = concordance(score[chosen], level[chosen])
-        return lambda weight: tau(signs, above, weight)
+        signs, above = ranks.concordance(score[chosen], level[chosen])
+        return lambda weight: ranks.tau(signs, above, weight)
 
-    return each_task(episodes, build)
+    return resample.each_task(episodes, build)
 
 
 def near_miss_rate(episodes: Episodes) -> Statistic:
     """Return the share of near misses, not complete at the end, that are predicted done there."""
     missed = (np.array(episodes.behaviour) == NEAR_MISS) & ~episodes.succeeded
     predicted = (episodes.final_done >= DONE).astype(np.float64)
-    return mean_over_tasks(np.where(missed, predicted, np.nan))
+    return resample.mean_over_tasks(np.where(missed, predicted, np.nan))
 
 
 def false_done_rate(episodes: Episodes) -> Statistic:
     """Return the share of all episodes without success at the end that are predicted done."""
     predicted = (episodes.final_done >= DONE).astype(np.float64)
-    return mean_over_tasks(np.where(episodes.succeeded, np.nan, predicted))
+    return resample.mean_over_tasks(np.where(episodes.succeeded, np.nan, predicted))

@@ -3,24 +3,13 @@
 import numpy as np
 
 from reward_models.core.truth import trend_of
+from reward_models.metrics import ranks, resample
 from reward_models.metrics.episodes import Episodes
-from reward_models.metrics.ranks import spearman, spearman_of_counts
-from reward_models.metrics.resample import (
-    Draw,
-    Statistic,
-    Weighted,
-    each_task,
-    mean_over_tasks,
-    over_episodes,
-    over_frames,
-)
+from reward_models.metrics.resample import Draw, Statistic, Weighted
 
 LEVELS = 101
 """Value and truth are rounded to hundredths; smaller differences are ties."""
 REGRESS, STAGNATION, PROGRESS = 0, 1, 2
-
-
-# --- order ---------------------------------------------------------------------------------------
 
 
 def voc(episodes: Episodes) -> Statistic:
@@ -28,16 +17,15 @@ def voc(episodes: Episodes) -> Statistic:
 
     VLAC's metric. A clock has 1 on any video, so it is no evidence alone.
     """
-    return mean_over_tasks(_order(episodes))
+    return resample.mean_over_tasks(_order(episodes))
 
 
 def vroc(backward: Episodes) -> Statistic:
-    """Return the same for reversed videos: 1 where the value falls throughout.
+    """Return the same for frames, truth and predictions in reversed order.
 
-    Args:
-        backward: The same episodes; frames, truth and predictions in reversed order.
+    It is 1 where the value falls throughout.
     """
-    return mean_over_tasks(-_order(backward, backward.success[backward.begin]))
+    return resample.mean_over_tasks(-_order(backward, backward.success[backward.begin]))
 
 
 def voc_f1(episodes: Episodes, backward: Episodes) -> Statistic:
@@ -61,7 +49,7 @@ def _order(episodes: Episodes, counted: np.ndarray | None = None) -> np.ndarray:
     for i, (value, time_s) in enumerate(parts):
         valid = ~np.isnan(value)
         if counted[i]:
-            order[i] = spearman(value[valid], time_s[valid])
+            order[i] = ranks.spearman(value[valid], time_s[valid])
     return order
 
 
@@ -70,7 +58,7 @@ def truth_correlation(episodes: Episodes) -> Statistic:
 
     Both are rounded to hundredths. Tasks whose true progress never changes do not count.
     """
-    return _of_levels(episodes, spearman_of_counts)
+    return _of_levels(episodes, ranks.spearman_of_counts)
 
 
 def truth_error(episodes: Episodes) -> Statistic:
@@ -103,7 +91,7 @@ def _of_levels(episodes: Episodes, metric: Weighted) -> Statistic:
             np.bincount(codes, weight[owner], LEVELS**2).reshape(LEVELS, LEVELS)
         )
 
-    return each_task(episodes, build)
+    return resample.each_task(episodes, build)
 
 
 def _level(x: np.ndarray) -> np.ndarray:
@@ -119,16 +107,13 @@ def negative_rate(episodes: Episodes) -> Statistic:
         total = weight @ counted
         return float(weight @ negative / total) if total > 0 else float("nan")
 
-    return over_frames(episodes, rate)
+    return resample.over_frames(episodes, rate)
 
 
 def coverage(episodes: Episodes) -> Statistic:
     """Return the share of frames without abstention."""
     valid = ~np.isnan(episodes.value)
-    return over_frames(episodes, lambda weight: float(weight @ valid / weight.sum()))
-
-
-# --- direction -----------------------------------------------------------------------------------
+    return resample.over_frames(episodes, lambda weight: float(weight @ valid / weight.sum()))
 
 
 def true_direction(episodes: Episodes) -> np.ndarray:
@@ -154,7 +139,7 @@ def direction_f1(episodes: Episodes) -> Statistic:
         right, true, predicted = np.diag(table), table.sum(1), table.sum(0)
         return float(np.mean((2 * right / np.maximum(true + predicted, 1e-12))[true > 0]))
 
-    return over_episodes(f1)
+    return resample.over_episodes(f1)
 
 
 def regress_recall(episodes: Episodes) -> Statistic:
@@ -175,7 +160,7 @@ def _regress(episodes: Episodes, axis: int) -> Statistic:
         total = table.sum(axis)[REGRESS]
         return float(table[REGRESS, REGRESS] / total) if total > 0 else float("nan")
 
-    return over_episodes(share)
+    return resample.over_episodes(share)
 
 
 def _confusion(episodes: Episodes) -> np.ndarray:
@@ -202,4 +187,6 @@ def gain_per_s(value: np.ndarray, time_s: np.ndarray) -> float:
 def false_gain(frozen: Episodes) -> Statistic:
     """Return the mean of `gain_per_s` over stretches of frozen video, each an episode."""
     parts = zip(frozen.cut(frozen.value), frozen.cut(frozen.time_s), strict=True)
-    return mean_over_tasks(np.array([gain_per_s(value, time_s) for value, time_s in parts]))
+    return resample.mean_over_tasks(
+        np.array([gain_per_s(value, time_s) for value, time_s in parts])
+    )

@@ -46,14 +46,9 @@ def spearman_of_counts(table: np.ndarray) -> float:
 
 
 def tally(score: np.ndarray, positive: np.ndarray) -> Tally:
-    """Sort scores once, for many weightings.
+    """Sort scores [n] once, for many weightings; `positive` is bool [n].
 
-    Args:
-        score: [n].
-        positive: bool [n].
-
-    Returns:
-        A function of weights [n]; it returns two f64 [k], by ascending distinct score.
+    The result is a function of weights [n] and returns two f64 [k], by ascending distinct score.
     """
     levels, code = np.unique(score, return_inverse=True)
 
@@ -68,12 +63,7 @@ def tally(score: np.ndarray, positive: np.ndarray) -> Tally:
 def auroc(positives: np.ndarray, negatives: np.ndarray) -> float:
     """Return the chance that a positive scores above a negative, a tie counting half.
 
-    Args:
-        positives: Weight of positives at each distinct score, ascending, as `tally` returns.
-        negatives: Of negatives.
-
-    Returns:
-        NaN without positives or without negatives.
+    The arguments are what `tally` returns. NaN without positives or without negatives.
     """
     pairs = positives.sum() * negatives.sum()
     below = np.cumsum(negatives) - 0.5 * negatives
@@ -105,9 +95,8 @@ def false_positive_rate(
 def concordance(value: np.ndarray, level: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the pairs for tau_a, two f64 [n, n].
 
-    Returns:
-        Where level i is above level j: +1, 0 or -1 as value i is above, equal to or below value j.
-        And 1 where level i is above level j. Both 0 elsewhere.
+    Where level i is above level j: +1, 0 or -1 as value i is above, equal to or below value j; and
+    1 where level i is above level j. Both are 0 elsewhere.
     """
     above = (level[:, None] > level[None, :]).astype(np.float64)
     return above * np.sign(np.subtract.outer(value, value)), above
@@ -116,10 +105,7 @@ def concordance(value: np.ndarray, level: np.ndarray) -> tuple[np.ndarray, np.nd
 def tau(signs: np.ndarray, above: np.ndarray, weight: np.ndarray) -> float:
     """Return Kendall's tau_a over the pairs of different level, NaN if there is none.
 
-    Args:
-        signs: First result of `concordance`.
-        above: Second result.
-        weight: f64 [n].
+    `signs` and `above` are the results of `concordance`; weights are f64 [n].
     """
     pairs = weight @ above @ weight
     return float(weight @ signs @ weight / pairs) if pairs > 0 else float("nan")

@@ -27,7 +27,6 @@ class Draw(NamedTuple):
 
 Statistic = Callable[[Draw], float]
 """A metric of a resampled set; NaN where it is undefined."""
-Prepare = Callable[[Episodes], Statistic]
 Weighted = Callable[[np.ndarray], float]
 """A metric of frames, or of episodes, as a function of their weights."""
 
@@ -50,18 +49,6 @@ def draws(episodes: Episodes, rng: np.random.Generator, samples: int = SAMPLES) 
         yield Draw(task, weight)
 
 
-def value(metric: Prepare, episodes: Episodes) -> float:
-    """Return a metric of a set of episodes."""
-    return metric(episodes)(whole(episodes))
-
-
-def interval(
-    metric: Prepare, episodes: Episodes, rng: np.random.Generator, samples: int = SAMPLES
-) -> tuple[float, float]:
-    """Return the 95 % interval of a metric; NaN where it is defined in no sample."""
-    return interval_over(metric(episodes), draws(episodes, rng, samples))
-
-
 def interval_over(statistic: Statistic, samples: Iterable[Draw]) -> tuple[float, float]:
     """Return the 95 % interval of a prepared metric over resampled sets."""
     values = np.array([statistic(draw) for draw in samples])
@@ -70,9 +57,6 @@ def interval_over(statistic: Statistic, samples: Iterable[Draw]) -> tuple[float,
         return float("nan"), float("nan")
     low, high = np.quantile(values, [TAIL, 1 - TAIL])
     return float(low), float(high)
-
-
-# --- aggregation ---------------------------------------------------------------------------------
 
 
 def mean_over_tasks(values: np.ndarray) -> Statistic:
@@ -93,10 +77,8 @@ def mean_over_tasks(values: np.ndarray) -> Statistic:
 def each_task(episodes: Episodes, build: Callable[[np.ndarray], Weighted]) -> Statistic:
     """Return the mean over tasks of a metric that is computed for each task.
 
-    Args:
-        episodes: The set.
-        build: Given the episodes of a task, i64 [m], returns its metric as a function of their
-            weights f64 [m]. Tasks where it is NaN do not count.
+    Given the episodes of a task, i64 [m], `build` returns its metric as a function of their weights
+    f64 [m]. Tasks where it is NaN do not count.
     """
     members = [np.flatnonzero(episodes.task_of == t) for t in range(len(episodes.tasks))]
     metrics = [build(chosen) for chosen in members]

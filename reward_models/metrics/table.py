@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float32
@@ -41,7 +41,6 @@ class Predictions:
     """Values of the frames of `matched` at another frame rate; NaN for frames left out."""
 
     def __post_init__(self) -> None:
-        """Refuse parts of different episodes."""
         for name in ("backward", "mismatched"):
             part = getattr(self, name)
             if part is not None and part.task != self.matched.task:
@@ -51,8 +50,7 @@ class Predictions:
                 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
+class Row(NamedTuple):
     """One line of the table."""
 
     name: str
@@ -96,64 +94,52 @@ class Metric:
 
 LESS: Literal["less"] = "less"
 ROWS = (
-    Row(name="VOC", prepare=progress.voc, bound=0.9),
-    Row(name="VROC", prepare=progress.vroc, of=("backward",), bound=0.8),
-    Row(name="VOC-F1", prepare=progress.voc_f1, of=("matched", "backward"), bound=0.85),
-    Row(name="Spearman with truth", prepare=progress.truth_correlation, bound=0.95),
-    Row(name="MAE of truth", prepare=progress.truth_error, better=LESS, bound=0.1),
-    Row(name="NR, negative changes", prepare=progress.negative_rate, better=LESS),
-    Row(name="coverage", prepare=progress.coverage, of=("abstaining",), bound=0.9),
-    Row(name="direction macro-F1", prepare=progress.direction_f1, bound=0.7),
-    Row(name="regress recall", prepare=progress.regress_recall, bound=0.9),
-    Row(name="regress precision", prepare=progress.regress_precision, bound=0.5),
+    Row("VOC", progress.voc, bound=0.9),
+    Row("VROC", progress.vroc, of=("backward",), bound=0.8),
+    Row("VOC-F1", progress.voc_f1, of=("matched", "backward"), bound=0.85),
+    Row("Spearman with truth", progress.truth_correlation, bound=0.95),
+    Row("MAE of truth", progress.truth_error, better=LESS, bound=0.1),
+    Row("NR, negative changes", progress.negative_rate, better=LESS),
+    Row("coverage", progress.coverage, of=("abstaining",), bound=0.9),
+    Row("direction macro-F1", progress.direction_f1, bound=0.7),
+    Row("regress recall", progress.regress_recall, bound=0.9),
+    Row("regress precision", progress.regress_precision, bound=0.5),
+    Row("false gain/s, frozen", progress.false_gain, of=("frozen",), better=LESS, bound=0.01),
+    Row("done AUROC", outcome.done_auroc, bound=0.98),
+    Row("done AUPRC", outcome.done_auprc, bound=0.8),
+    Row("done FPR at 95 % TPR", outcome.done_false_positives, better=LESS, bound=0.1),
+    Row("done recall", outcome.done_recall, bound=0.9),
+    Row("done latency, frames", outcome.done_latency, better=LESS, bound=5.0),
+    Row("undone recall", outcome.undone_recall, bound=0.8),
+    Row("outcome AUROC", outcome.outcome_auroc, bound=0.95),
+    Row("outcome AUROC of done", outcome.outcome_auroc_of_done, bound=0.9),
+    Row("outcome tau_a", outcome.outcome_tau, bound=0.7),
+    Row("near miss predicted done", outcome.near_miss_rate, better=LESS, bound=0.1),
+    Row("failure predicted done", outcome.false_done_rate, better=LESS, bound=0.1),
+    Row("diagonal margin", grounding.diagonal_margin, of=("matched", "mismatched"), bound=0.6),
+    Row("match AUROC", grounding.match_auroc, of=("matched", "mismatched"), bound=0.9),
+    Row("mismatch rejected", grounding.mismatch_rejected, of=("mismatched",), bound=0.95),
+    Row("other colour rejected", grounding.mismatch_rejected, of=("recolored",)),
     Row(
-        name="false gain/s, frozen", prepare=progress.false_gain, of=("frozen",), better=LESS,
-        bound=0.01,
+        "mismatch rejected throughout",
+        grounding.mismatch_rejected_throughout,
+        of=("mismatched",),
+        bound=0.8,
     ),
-    Row(name="done AUROC", prepare=outcome.done_auroc, bound=0.98),
-    Row(name="done AUPRC", prepare=outcome.done_auprc, bound=0.8),
-    Row(name="done FPR at 95 % TPR", prepare=outcome.done_false_positives, better=LESS, bound=0.1),
-    Row(name="done recall", prepare=outcome.done_recall, bound=0.9),
-    Row(name="done latency, frames", prepare=outcome.done_latency, better=LESS, bound=5.0),
-    Row(name="undone recall", prepare=outcome.undone_recall, bound=0.8),
-    Row(name="outcome AUROC", prepare=outcome.outcome_auroc, bound=0.95),
-    Row(name="outcome AUROC of done", prepare=outcome.outcome_auroc_of_done, bound=0.9),
-    Row(name="outcome tau_a", prepare=outcome.outcome_tau, bound=0.7),
-    Row(name="near miss predicted done", prepare=outcome.near_miss_rate, better=LESS, bound=0.1),
-    Row(name="failure predicted done", prepare=outcome.false_done_rate, better=LESS, bound=0.1),
+    Row("path agreement", grounding.path_agreement, of=("matched", "curves"), bound=0.9),
+    Row("mirror error", grounding.mirror_error, of=("matched", "changes"), better=LESS, bound=1e-5),
     Row(
-        name="diagonal margin", prepare=grounding.diagonal_margin, of=("matched", "mismatched"),
-        bound=0.6,
+        "frame-rate error",
+        grounding.rate_error,
+        of=("matched", "resampled"),
+        better=LESS,
+        bound=0.05,
     ),
-    Row(name="match AUROC", prepare=grounding.match_auroc, of=("matched", "mismatched"), bound=0.9),
-    Row(
-        name="mismatch rejected", prepare=grounding.mismatch_rejected, of=("mismatched",),
-        bound=0.95,
-    ),
-    Row(name="other colour rejected", prepare=grounding.mismatch_rejected, of=("recolored",)),
-    Row(
-        name="mismatch rejected throughout", prepare=grounding.mismatch_rejected_throughout,
-        of=("mismatched",), bound=0.8,
-    ),
-    Row(
-        name="path agreement", prepare=grounding.path_agreement, of=("matched", "curves"),
-        bound=0.9,
-    ),
-    Row(
-        name="mirror error", prepare=grounding.mirror_error, of=("matched", "changes"),
-        better=LESS, bound=1e-5,
-    ),
-    Row(
-        name="frame-rate error", prepare=grounding.rate_error, of=("matched", "resampled"),
-        better=LESS, bound=0.05,
-    ),
-    Row(name="confidence ECE", prepare=confidence.confidence_ece, better=LESS, bound=0.1),
-    Row(name="done ECE", prepare=confidence.done_ece, better=LESS, bound=0.05),
-    Row(
-        name="error at 90 % coverage", prepare=confidence.risk_at_coverage, better=LESS, bound=0.08,
-    ),
-    Row(name="risk-coverage area", prepare=confidence.risk_area, better=LESS),
-)  # fmt: skip
+    Row("confidence ECE", confidence.confidence_ece, better=LESS, bound=0.1),
+    Row("done ECE", confidence.done_ece, better=LESS, bound=0.05),
+    Row("error at 90 % coverage", confidence.risk_at_coverage, better=LESS, bound=0.08),
+    Row("risk-coverage area", confidence.risk_area, better=LESS),
+)
 """All rows, in the order of printing."""
 
 
@@ -162,10 +148,8 @@ def table(
 ) -> dict[str, Metric]:
     """Return every defined metric by name, in the order of `ROWS`.
 
-    Args:
-        predictions: Of the reward model.
-        rng: Draws the bootstrap samples; equal generators give the same samples of one set.
-        samples: Bootstrap samples; 200 for 100,000 frames take about two seconds.
+    Equal generators give the same bootstrap samples of one set; 200 for 100,000 frames take about
+    two seconds.
     """
     metrics: dict[str, Metric] = {}
     drawn: dict[str, list[Draw]] = {}
@@ -188,12 +172,8 @@ def table(
 def compare(tables: Mapping[str, Mapping[str, Metric]], title: str | None = None) -> Table:
     """Return tables side by side for printing: a row per metric, a column per reward model.
 
-    A metric of the first that misses its bound is marked "x"; a control that beats the first is
-    marked "!".
-
-    Args:
-        tables: Results of `table` by name; the reward model first, then the controls.
-        title: Name of the evaluation set.
+    The first is the reward model, the others are the controls. A metric of the first that misses
+    its bound is marked "x"; a control that beats the first is marked "!".
 
     Raises:
         ValueError: there is no table.

@@ -104,8 +104,6 @@ class PairwiseRewardModel(nn.Module):
         """Device of the weights."""
         return self.value.weight.device
 
-    # --- the interface -------------------------------------------------------------------------
-
     def initial_memory(self, batch: int) -> Tensor:
         """Return -inf, below every feature, [b, 2 m]."""
         return torch.full((batch, 2 * self.num_features), -torch.inf, device=self.device)
@@ -137,7 +135,7 @@ class PairwiseRewardModel(nn.Module):
         features = (self.features(x, first, reference) for x in (a, b))
         return self.score_pairs(*features)
 
-    # --- also used in training -----------------------------------------------------------------
+    # Also used in training:
 
     def encode(self, frames: Frames, task: Sequence[str]) -> tuple[Tensor, "Refinement"]:
         """Return the tokens of each frame [f, m], and their refinement by memory."""
@@ -229,13 +227,7 @@ class Refinement:
 
 
 def update_memory_step(tokens: Tensor, memory: Tensor, is_first: Tensor) -> tuple[Tensor, Tensor]:
-    """Do what `update_memory` does for one frame per episode, in operators that export.
-
-    Args:
-        tokens: [b, m].
-        memory: [b, 2 m], the maximum so far and the first frame.
-        is_first: bool [b], True where an episode begins: its memory is reset.
-    """
+    """Do what `update_memory` does for one frame per episode, in operators that export."""
     best, first = memory.chunk(2, 1)
     begins = is_first[:, None]
     first = torch.where(begins | first.isinf(), tokens, first)

@@ -95,8 +95,6 @@ class VlmRewardModel(nn.Module):
         )
         self._shape = (config.image_px, config.image_px * len(config.cameras), 3)
 
-    # --- the interface -------------------------------------------------------------------------
-
     def initial_memory(self, batch: int) -> Tensor:
         """Return a memory without recalled frames."""
         recalled = len(self.config.recall_s)
@@ -142,7 +140,7 @@ class VlmRewardModel(nn.Module):
         trend[moved] = logits
         return PairScores(difference, trend)
 
-    # --- also used in tuning -------------------------------------------------------------------
+    # Also used in tuning:
 
     def frame_logits(
         self, frames: Tensor, first: Tensor, reference: Reference | None
@@ -179,8 +177,6 @@ class VlmRewardModel(nn.Module):
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
         """Set the adapter's weights."""
         vlm.load_adapter_weights(self.vlm, dict(state_dict))
-
-    # --- embeddings ----------------------------------------------------------------------------
 
     def _pixels(self, images: Tensor) -> Tensor:
         """Return u8 [f, pixels] of images u8 [f, v, h, w, 3], views concatenated in width."""

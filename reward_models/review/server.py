@@ -40,11 +40,7 @@ class ReviewArgs:
 
 
 def main(argv: list[str]) -> int:
-    """Run `vla label --review`; return the exit code.
-
-    Raises:
-        ValueError: the data set is damaged or not labelled, or the port is taken.
-    """
+    """Run `vla label --review`; return the exit code."""
     args = arguments.read(ReviewArgs, argv, "vla label --review")
     serve(args.labelled, args.port, args.author or _user())
     return 0
@@ -59,11 +55,7 @@ def _user() -> str:
 
 
 def serve(labelled: Path, port: int, author: str) -> None:
-    """Serve the review page until Ctrl-C.
-
-    Raises:
-        ValueError: the data set is damaged or not labelled, or the port is taken.
-    """
+    """Serve the review page until Ctrl-C; see `open_server`."""
     with open_server(labelled, port, author) as server:
         print(
             f"review: {server.url}\nCtrl-C stops it; corrections are in {labelled}/{overrides.FILE}"
@@ -108,8 +100,6 @@ class ReviewServer(LocalServer):
         """Stop listening and delete the clips."""
         super().server_close()
         self.clips.close()
-
-    # --- answers ------------------------------------------------------------------------------
 
     def page(self) -> Answer:
         """Return the page."""

@@ -71,10 +71,10 @@ def test_a_difference_beyond_the_budget_is_a_fault_and_so_is_no_number(worst, pa
 
 def test_a_number_that_is_none_counts_unless_one_of_them_abstained():
     nan, none = np.array([np.nan, 0.5]), np.array([True, False])
-    assert verify._apart(nan, np.array([0.1, 0.5]), none) == 0.0
-    assert np.isnan(verify._apart(nan, np.array([0.1, 0.5]), ~none))
+    assert verify._largest(nan, np.array([0.1, 0.5]), none) == 0.0
+    assert np.isnan(verify._largest(nan, np.array([0.1, 0.5]), ~none))
     trend = np.array([[np.nan, 0.5, 0.5], [0.0, 0.5, 0.5]])
-    assert np.isnan(verify._apart(trend, np.zeros((2, 3)), none))
+    assert np.isnan(verify._largest(trend, np.zeros((2, 3)), none))
     assert np.isnan(worst_of([Difference(0.0, 1.0), Difference(np.nan, np.nan)]).worst)
     assert between([(np.array([1.0, 2.0]), np.array([1.0, 2.5]))]).worst == 0.5
     assert cosine(np.array([1.0, 0.0]), np.array([1.0, 1.0])) == pytest.approx(np.sqrt(0.5))

@@ -19,7 +19,7 @@ from deploy.server import server, wire
 from deploy.server.client import RemotePolicy
 from deploy.server.request import ArraySpec
 from tests.fakes import fake_noise, fake_observation, fake_policy
-from tests.served import HELLO, given, request, same, serving, talk
+from tests.served import HELLO, given, pack, request, same, serving, talk
 from vla.contracts.protocols import ArmPolicy
 from vla.contracts.types import Prefix
 
@@ -217,7 +217,7 @@ def test_what_cannot_be_done_is_one_sentence_and_the_connection_stays(policy):
     ]
     with serving(policy) as (address, one):
         last = request(policy, sequence=100)
-        hello, *answers, good = talk(address, [wire.pack(HELLO), *frames, last])
+        hello, *answers, good = talk(address, [pack(HELLO), *frames, last])
         assert hello["ok"]
         for said, answer in zip(wrong, answers, strict=True):
             assert answer["ok"] is False
@@ -236,7 +236,7 @@ def test_an_array_that_has_a_range_stays_in_it(policy):
             request(policy, sequence=i, weight=np.full((1, 3), value, np.float32))
             for i, value in enumerate((0.5, -0.1, 1.1))
         ]
-        hello, good, low, high = talk(address, [wire.pack(HELLO), *frames])[:4]
+        hello, good, low, high = talk(address, [pack(HELLO), *frames])[:4]
         assert hello["ok"]
         assert good["ok"]
         assert "weight: is below 0; hold the arm" in low["error"]
@@ -262,9 +262,9 @@ def test_an_observation_that_waited_too_long_is_refused(policy):
 
 
 def test_strangers_may_say_hello_and_nothing_else(policy):
-    stranger = [wire.pack({"do": "health"}), request(policy), wire.pack({**HELLO, "role": "king"}),
-                wire.pack({**HELLO, "protocol": wire.PROTOCOL + 1}),
-                wire.pack({**HELLO, "token": 7})]  # fmt: skip
+    stranger = [pack({"do": "health"}), request(policy), pack({**HELLO, "role": "king"}),
+                pack({**HELLO, "protocol": wire.PROTOCOL + 1}),
+                pack({**HELLO, "token": 7})]  # fmt: skip
     with serving(policy) as (address, one):
         for frame in stranger:
             answers = talk(address, [frame])
@@ -274,16 +274,16 @@ def test_strangers_may_say_hello_and_nothing_else(policy):
 
 def test_a_greeting_is_said_once_and_strangers_get_one_try_whatever_they_send(policy):
     with serving(policy) as (address, _):
-        answers = talk(address, [wire.pack(HELLO), wire.pack({**HELLO, "role": "watch"})])
+        answers = talk(address, [pack(HELLO), pack({**HELLO, "role": "watch"})])
         assert [a["ok"] for a in answers] == [True, False]
         assert "has said hello already" in answers[1]["error"]
-        odd = wire.pack({**HELLO, "token": "\ud800"})  # half a character: it has no bytes
-        assert [a["ok"] for a in talk(address, [odd, wire.pack(HELLO)])] == [False]
+        odd = pack({**HELLO, "token": "\ud800"})  # half a character: it has no bytes
+        assert [a["ok"] for a in talk(address, [odd, pack(HELLO)])] == [False]
 
 
 def test_who_asks_too_often_is_told_so(policy):
     with serving(policy, max_request_rate_hz=5.0) as (address, _):
-        answers = talk(address, [wire.pack(HELLO), *[wire.pack({"do": "health"})] * 8])
+        answers = talk(address, [pack(HELLO), *[pack({"do": "health"})] * 8])
         assert [a["ok"] for a in answers] == [True] * 5 + [False] * 4
         assert "more than 5 requests in a second" in answers[-1]["error"]
 
@@ -306,7 +306,7 @@ def test_who_sends_a_greeting_byte_by_byte_is_hung_up_on(policy):
         with socket.create_connection((host, int(port)), 5) as slow:
             begin = time.monotonic()
             with contextlib.suppress(OSError):
-                for byte in wire.pack(HELLO):
+                for byte in pack(HELLO):
                     slow.sendall(bytes([byte]))
                     time.sleep(0.05)
             assert time.monotonic() - begin < 3.0  # of 5 s that it would take
@@ -317,7 +317,7 @@ def test_a_body_longer_than_any_good_request_is_not_read(policy):
         most = one.spec.body_bytes
         assert most < wire.BODY_BYTES
         long = wire.PREFIX.pack(wire.MAGIC, 2, most + 1) + b"{}"
-        hello, refused = talk(address, [wire.pack(HELLO), long])
+        hello, refused = talk(address, [pack(HELLO), long])
         assert hello["ok"]
         assert f"at most {wire.HEAD_BYTES} and {most}; the connection ends" in refused["error"]
 
@@ -412,7 +412,7 @@ def test_a_prefix_that_makes_no_sense_is_refused(policy, given_, said):
         for name, value in given_.items()
     }
     with serving(policy) as (at, one):
-        answers = talk(at, [wire.pack(HELLO), request(policy, **arrays)])
+        answers = talk(at, [pack(HELLO), request(policy, **arrays)])
         assert not answers[1]["ok"]
         assert said in answers[1]["error"]
         assert one.health()["decisions"] == 0

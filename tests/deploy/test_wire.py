@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from deploy.server import wire
 from deploy.server.wire import Closed, FrameReader, Malformed
+from tests.served import pack
 
 
 def unpacked(data, **more):
@@ -30,7 +31,7 @@ def test_what_is_packed_comes_out():
         "c": np.zeros((0, 4)), "d": np.int64(7).reshape(()),
         "e": np.arange(8, dtype=np.uint8)[::2],
     }  # fmt: skip
-    stream = io.BytesIO(wire.pack({"x": [1, "é"]}, arrays) + wire.pack({"y": None}))
+    stream = io.BytesIO(pack({"x": [1, "é"]}, arrays) + pack({"y": None}))
     say, found = wire.unpack(stream.read)
     assert say == {"x": [1, "é"]}
     assert list(found) == list(arrays)
@@ -77,7 +78,7 @@ def test_what_is_no_frame_is_refused(said):
 
 
 def test_a_stranger_is_not_listened_to_for_long():
-    frame = wire.pack({}, {"a": np.zeros(1)})
+    frame = pack({}, {"a": np.zeros(1)})
     assert unpacked(frame, body_bytes=8)[1]["a"] == 0
     with pytest.raises(Malformed, match="at most 65536 and 7"):
         unpacked(frame, body_bytes=7)
@@ -98,14 +99,14 @@ def test_random_bytes_after_a_good_prefix_are_no_frame(data):
 @pytest.mark.parametrize("value", [np.zeros(1, np.float16), np.array(["a"]), np.array([None])])
 def test_what_does_not_travel_is_not_packed(value):
     with pytest.raises(ValueError, match="a: got .*, expected one of"):
-        wire.pack({}, {"a": value})
+        pack({}, {"a": value})
 
 
 def test_what_is_too_long_is_not_packed():
     with pytest.raises(ValueError, match="send fewer rows"):
-        wire.pack({}, {"a": np.zeros(wire.BODY_BYTES + 1, np.uint8)})
+        pack({}, {"a": np.zeros(wire.BODY_BYTES + 1, np.uint8)})
     with pytest.raises(ValueError, match="JSON"):
-        wire.pack({"a": float("nan")})
+        pack({"a": float("nan")})
 
 
 @pytest.fixture
@@ -122,7 +123,7 @@ def test_frames_of_any_length_come_one_by_one_however_they_are_cut(ends):
         {"a": np.full(n, i, np.uint8), "b": np.arange(n, dtype=np.float32)}
         for i, n in enumerate((3, 700_000, 0, 5, 70_000, 1))
     ]
-    data = b"".join(wire.pack({"i": i}, arrays) for i, arrays in enumerate(sent))
+    data = b"".join(pack({"i": i}, arrays) for i, arrays in enumerate(sent))
     rng = np.random.default_rng(0)
     cuts = np.sort(rng.integers(0, len(data), 50))
 
@@ -159,7 +160,7 @@ def test_what_a_socket_does_not_take_at_once_is_sent_nevertheless(ends):
 
 def test_a_frame_that_takes_too_long_is_not_waited_for(ends):
     def trickle():
-        for byte in wire.pack({}):
+        for byte in pack({}):
             ends[0].sendall(bytes([byte]))
             time.sleep(0.02)
 

@@ -7,8 +7,7 @@ import pytest
 
 from reward_models.metrics import controls, outcome, progress
 from reward_models.metrics.episodes import Episodes
-from reward_models.metrics.resample import value
-from tests.fake_reward_models import judged
+from tests.fake_reward_models import judged, value
 
 RED, BLUE = "press the red button", "press the blue button"
 

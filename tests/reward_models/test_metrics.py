@@ -9,8 +9,8 @@ import pytest
 from reward_models.core.truth import frame_at_lag, trend_of
 from reward_models.metrics import confidence, grounding, outcome, progress
 from reward_models.metrics.episodes import Episodes, with_predictions
-from reward_models.metrics.resample import Statistic, draws, interval, value, whole
-from tests.fake_reward_models import judged
+from reward_models.metrics.resample import Statistic, draws, interval_over, whole
+from tests.fake_reward_models import judged, value
 from vla.contracts.types import Progress
 
 NAN = float("nan")
@@ -18,6 +18,10 @@ NAN = float("nan")
 
 def of(statistic: Statistic, episodes: Episodes) -> float:
     return statistic(whole(episodes))
+
+
+def interval(metric, episodes: Episodes, rng: np.random.Generator, samples: int = 200):
+    return interval_over(metric(episodes), draws(episodes, rng, samples))
 
 
 # --- the set -------------------------------------------------------------------------------------

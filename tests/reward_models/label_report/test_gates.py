@@ -49,14 +49,14 @@ def test_without_truth_only_coverage_is_checked_and_the_rest_is_told(tmp_path: P
 
 def test_the_command_fails_when_a_gate_is_missed_and_says_which(labelled: Path, tmp_path, capsys):
     out = tmp_path / "page.html"
-    words = [str(labelled), "--out", str(out), "--videos", "0", "--gates.false-gain", "9"]
-    assert command.main([*words, "--gates.confidence-error", "0.2"]) == 1
+    bounds = Gates(false_gain=9.0, confidence_error=0.2)
+    assert command.report(labelled, out, bounds, videos=0) == 1
     told = capsys.readouterr()
     # Measured are 21 frames of each episode. Of 63 that promise 0.9, 21 + 7 + 7 are within 0.1 of
     # the truth; all 10 that promise 0.3 and do not abstain are: (21.7 + 7) / 73.
     assert "gate missed: calibration error of confidence: 0.393" in told.err
-    assert "gate kept: coverage: 0.875, expected at least 0.7" in told.out
-    assert command.main([*words, "--gates.confidence-error", "1"]) == 0
+    assert "gate passed: coverage: 0.875, expected at least 0.7" in told.out
+    assert command.report(labelled, out, Gates(false_gain=9.0, confidence_error=1.0), videos=0) == 0
     assert out.is_file()
 
 

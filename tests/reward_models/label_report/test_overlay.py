@@ -17,7 +17,8 @@ def labelled(tmp_path_factory) -> Path:
 
 
 def test_a_file_holds_every_frame_at_the_pace_of_the_recording(labelled: Path, tmp_path: Path):
-    overlay.overlay(labelled, 2, tmp_path / "film.mp4")
+    data = read(labelled)
+    overlay.write(data, data.episode(2), tmp_path / "film.mp4")
     with av.open(str(tmp_path / "film.mp4")) as file:
         stream = file.streams.video[0]
         assert (stream.pix_fmt, stream.average_rate) == ("yuv420p", 10)
