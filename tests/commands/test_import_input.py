@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.vla import foreign_sets
+from tests.vla import other_formats
 from vla import cli
 
 CAMERA = "observation.images.front"
@@ -20,9 +20,9 @@ CAMERA = "observation.images.front"
 def sources(fake_dataset, tmp_path_factory) -> Path:
     """A data set of each format."""
     place = tmp_path_factory.mktemp("sources")
-    foreign_sets.lerobot_v2(fake_dataset, place / "v2")
-    foreign_sets.robomimic(fake_dataset, place / "demo.hdf5")
-    foreign_sets.rlds(fake_dataset, place / "rlds")
+    other_formats.lerobot_v2(fake_dataset, place / "v2")
+    other_formats.robomimic(fake_dataset, place / "demo.hdf5")
+    other_formats.rlds(fake_dataset, place / "rlds")
     return place
 
 

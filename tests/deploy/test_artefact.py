@@ -112,7 +112,7 @@ def test_a_folder_that_holds_something_else_is_neither_read_nor_overwritten(tmp_
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
 
 
-def test_a_steered_policy_is_not_exported(tmp_path):
+def test_a_policy_with_a_noise_actor_is_not_exported(tmp_path):
     policy = made("remembers")
     policy.add_noise_actor(NoiseActorConfig(width=8))
     with pytest.raises(ValueError, match="export the policy that it was added to"):

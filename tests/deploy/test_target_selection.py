@@ -192,7 +192,7 @@ def test_a_compiler_that_fails_is_a_sentence(run, monkeypatch):
     )
 
 
-def test_a_steered_policy_is_not_compiled():
+def test_a_policy_with_a_noise_actor_is_not_compiled():
     steered = made("remembers")
     steered.add_noise_actor(policies.NoiseActorConfig(width=8))
     with pytest.raises(ValueError, match="noise actor, which is not compiled; take target torch"):

@@ -56,7 +56,7 @@ def test_gaps_hold_what_was_known_last() -> None:
     assert gap.tolist() == [True, False, True, True, False]
 
 
-def test_the_raw_delta_warns_that_it_can_be_farmed() -> None:
+def test_the_raw_delta_warns_that_loops_earn_reward() -> None:
     with pytest.warns(UserWarning, match="loses and regains progress over and over"):
         found = raw_delta(np.array([0.5, NAN, -0.2]))
     assert found.tolist() == [0.5, 0.0, -0.2]

@@ -83,7 +83,7 @@ def stage():
         yield Stage(ears)
 
 
-def test_a_scene_in_which_nothing_happens_is_slowed_then_calls_for_help_until_a_new_task(
+def test_without_progress_the_arm_slows_then_an_intervention_is_requested_until_a_new_task(
     reward_model_folders, stage  # noqa: F811
 ):  # fmt: skip
     ears = stage.ears

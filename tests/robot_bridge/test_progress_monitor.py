@@ -26,7 +26,7 @@ def test_steady_progress_is_fine():
     assert set(states(np.arange(0, 1, 0.02))) == {"nominal"}
 
 
-def test_who_stalls_is_slowed_then_needs_help_and_a_gain_makes_it_fine_again():
+def test_a_stall_slows_the_arm_then_requests_an_intervention_and_a_gain_ends_both():
     watch = ProgressMonitor(CONFIG)
     found = states([0.4] * 25, watch)
     assert found.index("stalled") == 10  # 2.0 s after the first
@@ -89,6 +89,6 @@ def test_a_moment_that_comes_twice_counts_once():
     assert (watch.state, watch.still_s) == ("nominal", 0.0)
 
 
-def test_help_before_slowness_is_refused():
+def test_an_intervention_before_slowing_is_refused():
     with pytest.raises(ValueError, match="help_s: got 1.0, expected at least stall_s, 2.0"):
         ProgressMonitorConfig(stall_s=2.0, help_s=1.0)

@@ -72,7 +72,7 @@ def test_begin_in_place_is_refused_where_objects_must_be_placed():
     assert live.state()["number"] == 0
 
 
-def test_the_expert_leads_from_where_the_arm_is_and_looks_anew_after_it_gave_back(scene):
+def test_the_expert_continues_from_the_arms_pose_and_plans_again_after_a_handover(scene):
     live = RealtimeWorld(scene, 10)
     live.begin(0, 0)
     home = np.array(scene.robot.home)

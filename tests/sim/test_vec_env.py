@@ -164,7 +164,7 @@ def assisted(workers=1):
     return succeeded, [step.info["actions"] for step in steps], away
 
 
-def test_in_helped_rows_the_expert_acts_from_wherever_the_arm_is():
+def test_the_expert_acts_in_its_rows_from_wherever_the_arm_is():
     succeeded, actions, away = assisted()
     assert succeeded.tolist() == [False, True, False]
     np.testing.assert_array_equal(actions[0], away)

@@ -108,7 +108,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_weights(arm_dataset, tmp_pat
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
 
 
-def test_a_steered_teacher_is_refused(arm_dataset, tmp_path):
+def test_a_teacher_with_a_noise_actor_is_refused(arm_dataset, tmp_path):
     folder = teacher(arm_dataset, tmp_path / "teacher", *KINDS["remembers"])
     policy, origin = checkpoint.load(folder)
     policy.add_noise_actor(NoiseActorConfig(width=8))

@@ -53,7 +53,7 @@ def test_the_interval_is_over_start_states_and_doubts_even_what_is_all_alike() -
         (np.arange(160).reshape(40, 4) % 4 == 0, "online RL can gain up to 75.0%"),
     ],
 )
-def test_the_sentence_says_whether_practice_can_help(success, said) -> None:
+def test_the_sentence_says_whether_online_rl_can_help(success, said) -> None:
     found = tries(success)
     *rows, sentence = found.lines()
     assert [row[:7] for row in rows] == ["pass@1:", "pass@2:", "pass@3:", "pass@4:"]

@@ -144,7 +144,7 @@ def test_the_page_lies_in_the_first_run_or_where_it_is_told(tmp_path, capsys):
     assert "one.html" in capsys.readouterr().out
 
 
-def test_a_run_of_practice_shows_what_was_claimed_and_what_was_true(tmp_path):
+def test_the_page_of_online_rl_shows_predicted_and_true_success(tmp_path):
     place = write_run(tmp_path / "lifted", 30)
     config = json.loads((place / "config.json").read_text())
     del config["policy"]

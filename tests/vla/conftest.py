@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.vla import foreign_sets
-from tests.vla.foreign_sets import B_FRAMES
+from tests.vla import other_formats
+from tests.vla.other_formats import B_FRAMES
 
 
 @pytest.fixture(autouse=True)
@@ -22,14 +22,14 @@ def _same_initial_weights() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def v2(fake_dataset, tmp_path_factory) -> Path:
-    return foreign_sets.lerobot_v2(fake_dataset, tmp_path_factory.mktemp("v2") / "v2", B_FRAMES)
+    return other_formats.lerobot_v2(fake_dataset, tmp_path_factory.mktemp("v2") / "v2", B_FRAMES)
 
 
 @pytest.fixture(scope="module")
 def hdf5(fake_dataset, tmp_path_factory) -> Path:
-    return foreign_sets.robomimic(fake_dataset, tmp_path_factory.mktemp("hdf5") / "demo.hdf5")
+    return other_formats.robomimic(fake_dataset, tmp_path_factory.mktemp("hdf5") / "demo.hdf5")
 
 
 @pytest.fixture(scope="module")
 def rlds(fake_dataset, tmp_path_factory) -> Path:
-    return foreign_sets.rlds(fake_dataset, tmp_path_factory.mktemp("rlds") / "arm/1.0.0")
+    return other_formats.rlds(fake_dataset, tmp_path_factory.mktemp("rlds") / "arm/1.0.0")

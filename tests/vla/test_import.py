@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.commands.lines import content
-from tests.vla import foreign_sets
-from tests.vla.foreign_sets import B_FRAMES, FLAT, decoded, encode, frames_of, v2_video
+from tests.vla import other_formats
+from tests.vla.other_formats import B_FRAMES, FLAT, decoded, encode, frames_of, v2_video
 from vla import cli
 from vla.data import remux
 from vla.data.import_command import ImportConfig, import_dataset
@@ -50,7 +50,7 @@ def same_numbers(new: Any, old: Path, episodes: list[int] | None = None) -> None
 def test_version_2_keeps_every_number_and_its_videos_to_the_bit(
     fake_dataset, options, tmp_path
 ) -> None:
-    source = foreign_sets.lerobot_v2(fake_dataset, tmp_path / "v2", options)
+    source = other_formats.lerobot_v2(fake_dataset, tmp_path / "v2", options)
     before = content(source)
     info, told = imported(source, tmp_path / "v3")
     same_numbers(info, fake_dataset)
@@ -279,7 +279,7 @@ def test_pictures_inside_the_tables_of_version_2_stay_there(v2, fake_dataset, tm
     (source / "meta/info.json").write_text(json.dumps(info))
     for e in range(5):
         file = source / f"data/chunk-000/episode_{e:06d}.parquet"
-        pictures = [foreign_sets.png(p) for p in decoded(v2_video(source, FRONT, e))]
+        pictures = [other_formats.png(p) for p in decoded(v2_video(source, FRONT, e))]
         cells = pa.array([{"bytes": p, "path": None} for p in pictures],
                          pa.struct([("bytes", pa.binary()), ("path", pa.string())]))  # fmt: skip
         pq.write_table(pq.read_table(file).append_column(FRONT, cells), file)

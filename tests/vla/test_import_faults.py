@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.commands.lines import content
-from tests.vla import foreign_sets
-from tests.vla.foreign_sets import FLAT, decoded, encode, v2_video
+from tests.vla import other_formats
+from tests.vla.other_formats import FLAT, decoded, encode, v2_video
 from tests.vla.test_import import imported, same_numbers
 from vla.data import import_parts, tfrecord
 from vla.data.reader import open_dataset
@@ -138,7 +138,7 @@ def test_a_record_with_something_else_for_a_picture_or_a_text_is_named(
     values = tfrecord.parse_example(tfrecord.read_record(file, 0))
     plain = {name: v if isinstance(v, list) else v.tolist() for name, v in values.items()}
     plain[f"steps/{key}"] = put * len(plain["steps/observation/image"])
-    file.write_bytes(foreign_sets.record(foreign_sets.example(plain)))
+    file.write_bytes(other_formats.record(other_formats.example(plain)))
     with pytest.raises(ValueError, match=words):
         imported(source, tmp_path / "v3", fps=10)
 

@@ -16,7 +16,7 @@ import pytest
 from sim.experts.episode import record_episode
 from sim.vec_env import load_robot
 from tests.commands.lines import content
-from tests.vla.foreign_sets import decoded, png
+from tests.vla.other_formats import decoded, png
 from vla import cli
 from vla.data.decode import decode_image as picture
 from vla.data.info import Camera
@@ -429,7 +429,7 @@ def test_the_command_writes_a_page_without_network_and_ends_by_what_it_found(
 
 
 def test_pictures_inside_tables_are_looked_at(copy, tmp_path) -> None:
-    from tests.vla.foreign_sets import png
+    from tests.vla.other_formats import png
 
     key = "observation.images.wrist"
     frames = decoded(copy / f"videos/{key}/chunk-000/file-000.mp4")

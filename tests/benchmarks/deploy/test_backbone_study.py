@@ -11,11 +11,11 @@ from benchmarks.deploy.backbone_study import Row, StudyArgs
 WELL = Row(finetune_mode="lora", loss=(1.0, 0.5), same=True, parity=1e-6, seconds=60.0)
 
 
-def test_a_verb_that_fails_is_the_sentence_that_it_said() -> None:
+def test_the_sentence_of_a_verb_that_fails_is_raised() -> None:
     with pytest.raises(
         ValueError, match=r"`vla bench tiny-model` ended with 1: .*unknown family 'x'"
     ):
-        study.vla("model", "tiny", "x", "--out", "nowhere")
+        study.vla("bench", "tiny-model", "x", "--out", "nowhere")
 
 
 def test_a_family_that_fails_is_a_row_and_the_others_go_on(

@@ -128,7 +128,7 @@ def test_a_fall_in_silence_cannot_be_hidden() -> None:
     assert reward(progress, progress, False, 10.0, how).sum() == pytest.approx(-0.2, abs=1e-5)
 
 
-def test_the_raw_delta_as_reward_warns_that_it_can_be_farmed() -> None:
+def test_the_raw_delta_as_reward_warns_that_loops_earn_reward() -> None:
     how = dataclasses.replace(HOW, reward="delta")
     with pytest.warns(UserWarning, match="over and over"):
         got = reward(np.zeros(3, np.float32), np.array([0.0, 0.3, NAN]), True, 10.0, how)

@@ -101,7 +101,7 @@ def test_a_time_limit_truncates_and_final_obs_is_what_was_seen_before_the_reset(
     assert not np.array_equal(step.obs.proprio, obs.proprio)
 
 
-def test_the_expert_solves_helped_rows_and_what_it_did_is_told(env):
+def test_the_expert_solves_its_rows_and_its_actions_are_returned(env):
     obs = env.reset(1)
     use_expert = np.array([True, False, True])
     step = env.step_chunk(np.zeros((3, 20, 2), np.float32), use_expert)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from tests.training.rl.made_up import Says, control, episode, groups
+from tests.training.rl.fake_rollouts import Says, control, episode, groups
 from tests.training.rl.runs import config, start
 from training.core import loop
 from training.rl.config import OnlineRLConfig, RuntimeConfig
@@ -27,15 +27,15 @@ def worth(success: bool) -> EpisodeReward:
     return EpisodeReward(reward=np.zeros(6), potential=np.zeros(7), success=success)
 
 
-def test_the_lead_of_an_episode_is_what_somebody_else_did_before_the_policy() -> None:
+def test_the_guide_steps_of_an_episode_come_before_the_policy() -> None:
     assert [curriculum.guide_steps(led(n)) for n in (0, 2, 6)] == [0, 2, 6]
 
 
-def test_before_anything_was_tried_every_lead_is_as_likely() -> None:
+def test_without_data_every_jump_start_is_equally_likely() -> None:
     np.testing.assert_allclose(curriculum.guide_step_probs([], [], 3), [0.25] * 4)
 
 
-def test_leads_are_drawn_where_success_is_neither_sure_nor_hopeless() -> None:
+def test_jump_starts_are_drawn_where_success_is_neither_certain_nor_hopeless() -> None:
     """Lead 0 never succeeds, 4 does at times and 8 always, 40 times each; with kernels of width 1
     the others hardly reach them: shares are 0.5/41, 20.5/41 and 40.5/41.
     """
@@ -48,7 +48,9 @@ def test_leads_are_drawn_where_success_is_neither_sure_nor_hopeless() -> None:
 
 
 @pytest.mark.parametrize("other", [ActionSource.INTERVENTION, ActionSource.RETRACE])
-def test_who_was_helped_after_the_lead_did_not_succeed_by_itself(other: int) -> None:
+def test_an_episode_with_interventions_after_its_jump_start_is_no_success_of_the_policy(
+    other: int,
+) -> None:
     helped, alone = led(1), led(1)
     helped.action_source[4] = other
     failed = curriculum.guide_step_probs([alone] * 9, [worth(success=False)] * 9, 2)
@@ -61,7 +63,7 @@ def test_who_was_helped_after_the_lead_did_not_succeed_by_itself(other: int) -> 
     assert mixed[1] > failed[1]
 
 
-def test_a_helper_draws_the_leads_it_is_given() -> None:
+def test_jump_starts_follow_their_probabilities() -> None:
     told = control(jump_start={"fraction": 1.0, "max_guide_steps": 2, "curriculum": True})
     one = InterventionController(told, seed=3, remaining=0.0, scorer=Says(), views=(0, 1),
                  guide_step_probs=np.array([0.0, 0.25, 0.75]))  # fmt: skip
@@ -70,7 +72,7 @@ def test_a_helper_draws_the_leads_it_is_given() -> None:
     assert drawn.count(2) / 400 == pytest.approx(0.75, abs=0.07)
 
 
-def test_leads_are_kept_beside_the_rounds_and_damage_is_said(tmp_path) -> None:
+def test_the_curriculum_is_stored_with_the_iterations_and_damage_is_reported(tmp_path) -> None:
     episode_store.write_guide_step_probs(tmp_path, 2, np.array([0.25, 0.75]))
     np.testing.assert_array_equal(episode_store.read_guide_step_probs(tmp_path, 2), [0.25, 0.75])
     (tmp_path / "jump-start-000002.json").write_text("[0.25,")
@@ -89,7 +91,7 @@ def test_mistakes_get_a_sentence() -> None:
         )
 
 
-def test_a_round_begins_with_the_leads_that_were_kept(begun, tmp_path) -> None:
+def test_an_iteration_begins_with_the_stored_curriculum(begun, tmp_path) -> None:
     run = config(
         **groups(jump_start={"fraction": 1.0, "max_guide_steps": 3, "curriculum": True}), steps=2
     )

@@ -119,7 +119,9 @@ def test_what_is_not_tuned_stays_as_it_was_and_the_checkpoint_acts_the_same(
     assert not torch.equal(tuned[:, 5], before[:, 5])
 
 
-def test_a_policy_split_by_practice_is_practised_on_alike_or_as_a_whole(begun, tmp_path) -> None:
+def test_a_policy_with_fine_tuned_steps_continues_with_the_same_steps_or_merged(
+    begun, tmp_path
+) -> None:
     place = start(begun, tmp_path)
     first = using(ft_denoising_steps=2)
     learner = first.algo.start(first, place)
@@ -143,7 +145,7 @@ def test_more_tuned_steps_than_there_are_is_refused(begun, tmp_path) -> None:
         run.algo.start(run, start(begun, tmp_path))
 
 
-def test_practice_by_older_weights_is_refused(begun, tmp_path) -> None:
+def test_rollouts_of_older_weights_are_refused(begun, tmp_path) -> None:
     run = replace(using(), runtime=RuntimeConfig(distributed=True, max_policy_lag=1))
     with pytest.raises(
         ValueError, match="dppo: got runtime.max_policy_lag 1.* --runtime.max-policy-lag 0, or ogpo"

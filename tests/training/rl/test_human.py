@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sim.core.kinematics import kinematics
-from tests.training.rl.made_up import control
+from tests.training.rl.fake_rollouts import control
 from tests.training.small_policy import TASK, small_policy
 from training.rl.intervention import viewer
 from training.rl.intervention.intervention import InterventionController
@@ -381,7 +381,7 @@ class Helpful(Person):
 
 
 @pytest.mark.parametrize("memory", [none.Config(), bank.Config(slots=7)], ids=["none", "bank"])
-def test_what_a_person_did_is_kept_as_help_is(memory) -> None:
+def test_interventions_of_a_person_are_stored_as_the_experts_are(memory) -> None:
     policy = small_policy(memory)
     policy.robot = ROBOT
     (alone,) = collect_rollouts(policy, TASK, episodes=1, seed=5, version=0, num_envs=1)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 
-from tests.training.rl.made_up import episode
+from tests.training.rl.fake_rollouts import episode
 from tests.training.rl.runs import config, start
 from tests.training.small_policy import small_policy
 from training.rl.config import RuntimeConfig

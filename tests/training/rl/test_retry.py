@@ -5,8 +5,8 @@ import pytest
 
 from sim.core.kinematics import kinematics, moved, solve
 from sim.tasks import pick_place
-from tests.training.rl.made_up import Says, control
-from tests.training.rl.test_help import asked, seen
+from tests.training.rl.fake_rollouts import Says, control
+from tests.training.rl.test_interventions import asked, seen
 from tests.training.small_policy import small_policy
 from training.rl.experience.episode import ActionSource
 from training.rl.intervention import retry
@@ -60,7 +60,7 @@ def test_what_was_reached_before_does_not_count_against_the_new_attempt() -> Non
     assert acting(RETRIED, *values)[5:] == [ActionSource.OFFSET_RETRY] * 4
 
 
-def test_help_comes_where_a_new_attempt_did_not_do() -> None:
+def test_interventions_come_where_a_retry_failed() -> None:
     both = control(retry={"fraction": 1.0}, intervention={"fraction": 1.0, "patience": 2})
     assert (
         acting(both, *[0.1] * 9)
@@ -75,7 +75,7 @@ def test_help_comes_where_a_new_attempt_did_not_do() -> None:
     )
 
 
-def test_it_is_tried_in_the_share_that_was_asked_for_and_leads_stay_what_they_were() -> None:
+def test_retries_come_in_their_fraction_and_jump_starts_do_not_change() -> None:
     one = helper(
         control(
             retry={"fraction": 0.25}, jump_start={"fraction": 0.5}, intervention={"fraction": 0.5}

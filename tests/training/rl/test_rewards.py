@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.training.rl.made_up import episode
+from tests.training.rl.fake_rollouts import episode
 from training.rl.experience.gae import advantages, discounted
 from training.rl.experience.rewards import compute_rewards, true_rewards
 from vla.contracts.types import Progress

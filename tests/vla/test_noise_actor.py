@@ -1,4 +1,4 @@
-"""Steering: the density of chosen noise, the best of several chunks, and how it is acted with."""
+"""The noise actor: density of its noise, best of n chunks, and acting with it."""
 
 import numpy as np
 import pytest
@@ -51,7 +51,7 @@ def test_fresh_noise_is_about_what_the_policy_was_cloned_with() -> None:
     assert 0.85 < noise.std() < 1.05
 
 
-def test_acting_starts_from_the_chosen_noise_and_practice_from_noise_around_it() -> None:
+def test_acting_starts_from_the_chosen_noise_and_rollouts_from_noise_around_it() -> None:
     policy = steered()
     first, second = (draw(s, 3, *policy.noise_shape) for s in (3, 4))
     assert torch.equal(act(policy, first), act(policy, second))
@@ -100,7 +100,7 @@ def test_doubt_is_taken_off(monkeypatch) -> None:
     )
 
 
-def test_a_checkpoint_acts_steered(tmp_path) -> None:
+def test_a_checkpoint_acts_with_its_noise_actor(tmp_path) -> None:
     policy = steered(best_of_n=2)
     origin = checkpoint.provenance({}, (), 1)
     checkpoint.save(policy, origin, tmp_path / "policy", policy.state_dict())

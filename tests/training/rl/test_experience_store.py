@@ -1,4 +1,4 @@
-"""The experience store: rounds come back as written; damage is told, kills leave nothing."""
+"""The experience store: iterations read back as written; damage is reported, kills leave nothing."""
 
 import dataclasses
 import shutil
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import zarr
 
-from tests.training.rl.made_up import episode
+from tests.training.rl.fake_rollouts import episode
 from training.rl.experience import episode_store
 
 

@@ -215,7 +215,7 @@ def test_a_policy_takes_more_steps_or_fewer_and_its_likelihood_is_that_of_its_pa
     torch.testing.assert_close(again, trace.log_prob)
 
 
-def test_a_steered_policy_of_flows_acts_from_noise_within_the_bound() -> None:
+def test_a_flow_policy_with_a_noise_actor_acts_from_noise_within_the_bound() -> None:
     rng = np.random.default_rng(1)
     mine = policy(noise_actor=NoiseActorConfig(width=16, best_of_n=2))
     obs, state = fake_observation(rng, 2), mine.initial_state(2)

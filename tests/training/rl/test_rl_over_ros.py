@@ -1,4 +1,4 @@
-"""Practice on an arm behind its safety node: real nodes, kept episodes, help through the gate."""
+"""Online RL on an arm behind its safety node: real nodes, stored episodes, interventions."""
 
 import threading
 import time
@@ -15,7 +15,7 @@ from sim.backends import ros
 from tests.robot_bridge import ros_graph
 from tests.training.rl import runs
 from tests.training.rl.conftest import TASK
-from tests.training.rl.made_up import groups
+from tests.training.rl.fake_rollouts import groups
 from training.core import loop
 from training.core.config import EvalConfig
 from training.evaluation.evaluate import evaluate
@@ -56,7 +56,7 @@ def press_after_one(folder):
         operator.estop()
 
 
-def test_an_e_stop_ends_practice_and_what_has_ended_is_kept(begun, tmp_path):
+def test_an_e_stop_ends_the_run_and_finished_episodes_are_stored(begun, tmp_path):
     out, config = tmp_path / "run", configured()
     start = replace(runs.start(begun, out), policy=begun / "start" / "checkpoint")
     somebody = threading.Thread(target=press_after_one, args=(start.experience,), daemon=True)

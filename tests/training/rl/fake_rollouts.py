@@ -1,4 +1,4 @@
-"""A made-up rollout, and a made-up reward model of a running one."""
+"""Synthetic rollouts, and a reward model of given scores."""
 
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,10 +1,10 @@
-"""Help in practice: leads shrink, and who attends is asked where nothing moves on."""
+"""Interventions and jump starts: when they begin, how often they come, how they shrink."""
 
 import numpy as np
 import pytest
 
 from sim.backends import ros
-from tests.training.rl.made_up import Says, control, groups
+from tests.training.rl.fake_rollouts import Says, control, groups
 from training.rl.config import OnlineRLConfig, RuntimeConfig
 from training.rl.intervention.intervention import EpisodeControlConfig, InterventionController
 from training.rl.intervention_sources.expert import Expert
@@ -32,7 +32,7 @@ def asked(config: EpisodeControlConfig, *values: float) -> list[bool]:
     return [bool(helped(one, 1, t)[0]) for t in range(len(values))]
 
 
-def test_help_comes_once_progress_stands_still_and_stays() -> None:
+def test_interventions_begin_when_progress_stalls_and_last() -> None:
     watched = control(intervention={"fraction": 1.0, "patience": 2})
     assert asked(watched, 0.1, 0.2, 0.22, 0.21, 0.5, 0.9) == [False] * 3 + [True] * 3
     assert asked(watched, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6) == [False] * 6
@@ -43,11 +43,11 @@ def test_where_the_reward_model_abstains_nothing_has_moved() -> None:
     assert asked(watched, 0.5, np.nan, np.nan, np.nan) == [False, False, True, True]
 
 
-def test_nobody_helps_where_nobody_attends() -> None:
+def test_without_a_source_there_is_no_intervention() -> None:
     assert asked(control(intervention={"fraction": 0.0}), 0.1, 0.1, 0.1, 0.1, 0.1) == [False] * 5
 
 
-def test_the_budget_is_the_share_of_attended_episodes() -> None:
+def test_the_fraction_is_the_share_of_episodes_with_interventions() -> None:
     rows = 400
     one = helper(control(intervention={"fraction": 0.25, "patience": 1}), Says(0.1, 0.1, 0.1))
     for t in range(3):
@@ -75,7 +75,7 @@ def test_an_episode_is_given_up_once_progress_has_stood_still_for_long() -> None
     assert given_up(stop, 0.1, 0.2, 0.2, 0.2, 0.5, 0.5) == [False] * 6
 
 
-def test_an_episode_that_is_attended_is_helped_instead() -> None:
+def test_an_episode_with_interventions_gets_no_retry() -> None:
     both = control(early_termination={"patience": 3}, intervention={"patience": 1, "fraction": 1.0})
     assert given_up(both, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1) == [False] * 6
     assert asked(both, 0.1, 0.1, 0.1, 0.1) == [False, True, True, True]
@@ -104,7 +104,7 @@ def leads(left: float) -> np.ndarray:
     return np.sum([helped(one, rows, t) for t in range(8)], axis=0)
 
 
-def test_leads_shrink_and_end() -> None:
+def test_jump_starts_shrink_and_end() -> None:
     assert leads(1.0).max() == 6
     assert 0.3 < (leads(1.0) > 0).mean() < 0.55
     assert leads(0.5).max() == 3

@@ -1,11 +1,11 @@
-"""Which practice holds on to: the start policy if it is better than its data for sure."""
+"""The BC anchor: rollouts of the start policy where they are better than the data for sure."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from tests.training.rl.made_up import episode
+from tests.training.rl.fake_rollouts import episode
 from tests.training.rl.runs import ALGOS, config, start
 from training.rl.experience.episode import ActionSource
 from training.rl.experience.rewards import EpisodeReward
@@ -38,7 +38,7 @@ def worth(success: bool) -> EpisodeReward:
     return EpisodeReward(reward=zeros[:2], potential=zeros, success=success)
 
 
-def test_episodes_in_which_somebody_helped_say_nothing_of_the_policy() -> None:
+def test_episodes_with_interventions_do_not_count_for_the_policy() -> None:
     own, other = episode(2, success=True), episode(2, success=True)
     other = replace(other, action_source=np.array([0, ActionSource.INTERVENTION], np.int8))
     said = bc_regularization.policy_success(

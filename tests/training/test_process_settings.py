@@ -1,4 +1,4 @@
-"""Process settings: threads as asked for, results as before."""
+"""Process settings: the requested threads, and unchanged results."""
 
 import torch
 

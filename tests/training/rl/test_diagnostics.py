@@ -1,4 +1,4 @@
-"""Alarms of practice: each sounds where it should, is silent where it should, and is said once."""
+"""Training diagnostics: each warns beyond its bound, not within it, and once."""
 
 import io
 import json
@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from tests.training.rl.made_up import episode
+from tests.training.rl.fake_rollouts import episode
 from tests.training.rl.runs import ALGOS, config, start
 from training.core import loop
 from training.core.callbacks import Callbacks

@@ -1,4 +1,4 @@
-"""Two processes train what one would, one of them writes, and neither outlives the other."""
+"""Two processes train as one would, one of them writes, and neither outlives the other."""
 
 import signal
 from dataclasses import replace
@@ -129,7 +129,7 @@ def test_a_killed_process_ends_the_other_with_a_sentence_and_the_run_goes_on(
     np.testing.assert_allclose(losses(tmp_path / "two"), losses(whole), atol=1e-5)
 
 
-def test_what_learns_from_practice_or_is_compiled_does_not_do_so_together(arm_dataset) -> None:
+def test_online_rl_and_compiled_losses_are_not_distributed(arm_dataset) -> None:
     config = tiny_config(compile=True)
     learner = config.algo.start(config, arm_dataset)
     with pytest.raises(ValueError, match="compile: not with several processes"):

@@ -1,4 +1,4 @@
-"""Practice: whole episodes, the same whatever runs beside them, replayed to the same numbers."""
+"""Rollouts: whole episodes that do not depend on the number of environments, and replay exactly."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.training.rl.made_up import Says, control, episode
+from tests.training.rl.fake_rollouts import Says, control, episode
 from tests.training.small_policy import SLOTS, TASK, small_policy
 from training.rl.experience.episode import ActionSource, frames, gather, join, windows
 from training.rl.intervention.intervention import EpisodeControlConfig, InterventionController
@@ -168,7 +168,9 @@ def test_what_somebody_else_did_is_kept_as_such(episodes) -> None:
     assert np.abs(found[1].actions[0] - episodes[1].actions[0]).max() > 0.01
 
 
-def test_lessons_are_successes_but_what_led_to_help_and_all_of_the_help(episodes) -> None:
+def test_bc_frames_are_successes_without_what_led_to_interventions_and_all_interventions(
+    episodes,
+) -> None:
     def lessons(good, *helped):
         marks = np.zeros(len(episodes[0]), np.int8)
         marks[list(helped)] = ActionSource.INTERVENTION

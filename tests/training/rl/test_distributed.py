@@ -1,4 +1,4 @@
-"""Practice in processes: the same run as in one, and nothing lost when a process is killed."""
+"""Online RL in processes: the same run as in one, and nothing is lost when one is killed."""
 
 import json
 from dataclasses import replace
@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 
 from benchmarks.reward_models.synthetic_dataset import make_reward_model
-from tests.training.rl.made_up import groups
+from tests.training.rl.fake_rollouts import groups
 from tests.training.rl.runs import ALGOS, config, start
 from training.core import loop
 from training.core.config import EvalConfig
@@ -58,7 +58,7 @@ def test_without_lag_processes_make_the_same_run_to_the_bit(begun, tmp_path) -> 
 
 
 @pytest.mark.parametrize("algo", [ALGOS["dsrl"], replace(ALGOS["dppo"], ft_denoising_steps=1)])
-def test_what_an_algorithm_adds_to_the_policy_practises_elsewhere_too(
+def test_parts_that_an_algorithm_adds_to_the_policy_act_in_the_actor_process(
     begun, tmp_path, algo
 ) -> None:
     run = replace(config(eval=QUICK), algo=algo)

@@ -1,4 +1,4 @@
-"""Steering by practice: what stays as it was, what the values learn, where the noise goes."""
+"""DSRL: the policy stays as it was, the critics learn, the noise actor follows them."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ def started(begun, tmp_path, **settings):
     return run.algo.start(run, start(begun, tmp_path))
 
 
-def test_the_policy_stays_as_it_was_and_one_checkpoint_acts_steered(begun, tmp_path) -> None:
+def test_the_policy_is_unchanged_and_one_checkpoint_holds_the_noise_actor(begun, tmp_path) -> None:
     learner = started(begun, tmp_path)
     original = checkpoint.load(begun / "start")[0].state_dict()
     optimizer = Optimizer(OptimizerConfig(lr=1e-2, warmup_steps=0), learner.module, 4)
@@ -41,7 +41,7 @@ def test_the_policy_stays_as_it_was_and_one_checkpoint_acts_steered(begun, tmp_p
     assert torch.equal(*found)
 
 
-def test_practice_acts_with_what_was_learned(begun, tmp_path) -> None:
+def test_rollouts_use_the_learned_noise_actor(begun, tmp_path) -> None:
     learner = started(begun, tmp_path, best_of_n=1)
     with torch.no_grad():
         learner.noise_actor.actor[-1].bias[: learner.noise_actor.actor[-1].out_features // 2] = 2.0
@@ -55,7 +55,7 @@ def test_practice_acts_with_what_was_learned(begun, tmp_path) -> None:
     assert abs(np.concatenate([e.latents[:, 0] for e in plain.runner.episodes]).mean()) < 0.3
 
 
-def test_a_value_is_what_was_earned_and_what_the_steered_policy_may_still_earn(
+def test_the_target_is_the_reward_plus_the_value_under_the_noise_actor(
     begun, tmp_path, monkeypatch
 ) -> None:
     learner = started(begun, tmp_path, critic_batch_size=64, lcb_coef=0.5)
@@ -108,7 +108,7 @@ def test_noise_goes_where_values_are_high_unless_only_the_best_is_chosen(
         assert not moved.any()
 
 
-def test_a_policy_without_memory_is_steered_and_a_steered_one_not_practised_again(
+def test_a_policy_without_memory_gets_a_noise_actor_and_one_that_has_it_is_refused(
     begun, tmp_path
 ) -> None:
     policy, run = small_policy(none.Config()), config("dsrl")

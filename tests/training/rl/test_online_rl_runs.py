@@ -1,4 +1,4 @@
-"""Practice end to end in seconds: rounds, what is learned from, stopping and going on."""
+"""Online RL end to end in seconds: iterations, what is learned from, stopping and resuming."""
 
 import json
 from dataclasses import replace
@@ -8,7 +8,7 @@ import torch
 from rich.console import Console
 
 from benchmarks.reward_models.synthetic_dataset import make_reward_model
-from tests.training.rl.made_up import episode, groups
+from tests.training.rl.fake_rollouts import episode, groups
 from tests.training.rl.runs import ALGOS, config, start
 from tests.training.tiny_run import tiny_config
 from training.core import loop
@@ -21,7 +21,7 @@ from vla import checkpoint
 
 
 @pytest.mark.parametrize("algo", ALGOS)
-def test_every_round_practises_and_is_kept_and_told(algo, begun, tmp_path) -> None:
+def test_every_iteration_collects_stores_and_reports(algo, begun, tmp_path) -> None:
     (result,) = loop.run(
         config(algo), start(begun, tmp_path), tmp_path / "run", Console(quiet=True)
     )
@@ -122,7 +122,7 @@ def test_experience_of_another_kind_is_refused(begun, tmp_path) -> None:
         config().algo.start(config(), also)
 
 
-def test_a_reward_model_rewards_calls_for_help_and_is_audited(begun, tmp_path) -> None:
+def test_a_reward_model_gives_rewards_and_interventions_and_is_audited(begun, tmp_path) -> None:
     watched = groups(intervention={"fraction": 1.0, "patience": 1})
     place = replace(
         start(begun, tmp_path), reward_model=make_reward_model(tmp_path / "reward_model")
@@ -137,7 +137,7 @@ def test_a_reward_model_rewards_calls_for_help_and_is_audited(begun, tmp_path) -
     assert all(e.is_intervention.any() and not e.is_intervention[0] for e in kept)
 
 
-def test_a_run_goes_on_where_a_person_could_help_and_nobody_comes(begun, tmp_path, capsys) -> None:
+def test_a_run_continues_if_no_person_answers(begun, tmp_path, capsys) -> None:
     alone = groups(intervention={"source": "human", "response_timeout_s": 0.0})
     run = config(**alone, eval=EvalConfig(every=0, final_episodes=0))
     assert (config().parallel_envs, run.parallel_envs) == (2, 1)
