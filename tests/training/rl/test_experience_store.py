@@ -1,4 +1,4 @@
-"""The experience store: iterations read back as written; damage is reported, kills leave nothing."""
+"""The experience store: iterations read back as written; damage is reported, kills lose nothing."""
 
 import dataclasses
 import shutil
