@@ -202,9 +202,9 @@ class Monitor(Node):
 
     def _line(self) -> DiagnosticStatus:
         state = self.monitor.state if self.instruction else "waits"
-        blind = self.scores_missing
+        missing = self.scores_missing
         values: dict[str, Any] = {
-            "state": "blind" if blind else state, "value": self.monitor.level,
+            "state": "no_observation" if missing else state, "value": self.monitor.level,
             "why": self.trouble or self.monitor.why, "instruction": self.instruction,
             "episode": self.episode, "speed_scaling": self.share, **self.counts,
         }  # fmt: skip
@@ -212,7 +212,7 @@ class Monitor(Node):
             for name in ("done_prob", "confidence", "delta"):
                 values[name] = float(getattr(self.progress, name)[0])
         values |= common.percentiles("step", self.steps_s)
-        level = "error" if blind else "warn" if state in ALARMS else "ok"
+        level = "error" if missing else "warn" if state in ALARMS else "ok"
         message = f"{values['state']}: {values['why']}" if level != "ok" else state
         return common.status("monitor", level, message, values, self.settings.robot)
 

@@ -188,7 +188,7 @@ class SafetyNode(Node):
     def _liveliness(self, event: Any) -> None:
         if event.alive_count == 0 and event.alive_count_change < 0:
             with self.lock:
-                self.gate.gone("the policy's process is gone")
+                self.gate.policy_died("the policy's process is gone")
 
     def _serve(self, kind: Any, name: str, act: Callable[[Any], str | None]) -> None:
         """Create a service; `act` changes the gate and returns why not, if it refuses."""

@@ -1,7 +1,7 @@
 """The safety gate between the source of action chunks and the controller.
 
 A chunk passes these stages in order; the first that finds a fault refuses the whole chunk: names,
-finite, fresh, position, start-jump. The gate follows an accepted chunk tick by tick inside the
+finite, fresh, position, start_deviation. The gate follows an accepted chunk tick by tick inside the
 limits of velocity, acceleration and jerk (`robot_bridge.motion.braking`), as far as the collision
 stage allows: before a contact the arm comes to rest until the plan's way is free again.
 
@@ -36,8 +36,9 @@ stopping: coming to rest inside the limits; then disabled or latched_fault.
 latched_fault: no command leaves until the latch is cleared and the arm enabled."""
 Source = Literal["policy", "teleop"]
 STAGES = (
-    "names", "finite", "fresh", "position", "velocity", "acceleration", "jerk", "start-jump",
-    "collision", "silence", "gone", "blind", "stuck", "clock", "deadman", "speed_scaling", "e-stop",
+    "names", "finite", "fresh", "position", "velocity", "acceleration", "jerk", "start_deviation",
+    "collision", "command_timeout", "policy_died", "joint_state_timeout", "tracking_error",
+    "clock", "deadman", "speed_scaling", "e-stop",
 )  # fmt: skip
 """All stages, in order."""
 
@@ -209,10 +210,10 @@ class Gate:
         if self.state in ("holding", "tracking"):
             self._refuse("names", why)
 
-    def gone(self, why: str) -> None:
+    def policy_died(self, why: str) -> None:
         """Stop and latch if the process that is followed has died."""
         if self.state == "tracking" and self.source == "policy":
-            self._stop("gone", why, latches=True)
+            self._stop("policy_died", why, latches=True)
 
     def enable(self, now_s: float, on: bool) -> str:
         """Enable at the measured pose, or come to rest and disable; return why not, "" if done."""
@@ -348,19 +349,25 @@ class Gate:
         config = self.config
         if self.measured is None or now_s - self.measured_s > config.joint_state_timeout_s:
             self._stop(
-                "blind", f"no joint states for {config.joint_state_timeout_s} s", latches=True
+                "joint_state_timeout",
+                f"no joint states for {config.joint_state_timeout_s} s",
+                latches=True,
             )
             return
         assert self.motion is not None
         apart = np.abs(self.motion.p - self.measured)
         if (apart > config.max_tracking_error).any():
             joint = self._worst(apart > config.max_tracking_error)
-            self._stop("stuck", f"{joint} is {apart.max():.2f} from its command", latches=True)
+            self._stop(
+                "tracking_error", f"{joint} is {apart.max():.2f} from its command", latches=True
+            )
         elif config.deadman and now_s - self.pressed_s > config.deadman_timeout_s:
             if self.state == "tracking":
                 self._refuse("deadman", "the deadman switch is not held")
         elif self.state == "tracking" and not self._is_recent(now_s):
-            self._stop("silence", f"no chunk for {config.command_timeout_s} s", latches=True)
+            self._stop(
+                "command_timeout", f"no chunk for {config.command_timeout_s} s", latches=True
+            )
 
     def _find_fault(
         self, now_s: float, source: Source, times_s: np.ndarray, positions: np.ndarray, age_s: float
@@ -379,7 +386,7 @@ class Gate:
         if far.any():
             return "position", f"a target of {self._worst(far)} is far outside its range"
         if self.measured is None or now_s - self.measured_s > config.joint_state_timeout_s:
-            return "blind", f"no joint states for {config.joint_state_timeout_s} s"
+            return "joint_state_timeout", f"no joint states for {config.joint_state_timeout_s} s"
         plan, behind_s = self._join(now_s, source, times_s, positions)
         if not behind_s:
             plan = Plan(times_s=times_s, positions=positions)
@@ -387,7 +394,7 @@ class Gate:
         apart = np.abs(target - self.measured)
         if (apart > config.max_start_deviation).any():
             joint = self._worst(apart > config.max_start_deviation)
-            return "start-jump", f"a chunk begins {apart.max():.2f} from where {joint} is"
+            return "start_deviation", f"a chunk begins {apart.max():.2f} from where {joint} is"
         return None
 
     def _is_recent(self, now_s: float) -> bool:

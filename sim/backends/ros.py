@@ -16,7 +16,7 @@ from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
 
 DRIVER = "robot_bridge.arm_env"
-LATCHES = ("silence", "gone", "blind", "stuck", "clock")
+LATCHES = ("command_timeout", "policy_died", "joint_state_timeout", "tracking_error", "clock")
 """Stages at which the safety node stops the arm by itself."""
 
 
@@ -35,10 +35,10 @@ class Config(PluginConfig):
     """Seconds without a command after which the safety node stops the arm; more than a decision."""
     joint_state_timeout_s: float = 1.0
     """Seconds without joint states after which it stops the arm."""
-    auto_resume_stages: tuple[str, ...] = ("silence", "gone", "blind")
+    auto_resume_stages: tuple[str, ...] = ("command_timeout", "policy_died", "joint_state_timeout")
     """Stages of the safety node after whose stop rollouts resume with the next episode: by default
-    those of late messages. Add "stuck" where the arm may run against something, and "clock"; an
-    e-stop always needs a person."""
+    those of late messages. Add "tracking_error" where the arm may run against something, and
+    "clock"; an e-stop always needs a person."""
     log: str = ""
     """File for the output of the nodes; empty keeps none."""
 

@@ -27,7 +27,7 @@ RENAMED: tuple[tuple[Any, Any], ...] = (
     ("critic+sparse", "learned+sparse"), ("oracle", "dense_oracle"),
     ("expert", True), ("all", False),
     ("encode", False), ("cache", True), ("episodes", "sequence"), ("windows", "frame"),
-    *migrate.AXES.items(),
+    *migrate.STAGES.items(), *migrate.AXES.items(),
     *((old, new) for ports in migrate.PORTS.values() for old, new in ports.items()),
 )  # fmt: skip
 """Values that have another name now, such as registry keys: old and new."""

@@ -135,7 +135,7 @@ def test_a_chunk_that_may_not_be_followed_holds_the_arm(arm, stage, why, offer):
 def test_a_chunk_that_begins_far_from_where_the_arm_is_measured_is_refused(arm):
     assert not arm.offer([[0.9, 0.3], [0.2, 0.3]])
     assert (arm.gate.stage, arm.gate.why) == (
-        "start-jump", "a chunk begins 0.70 from where hip is",
+        "start_deviation", "a chunk begins 0.70 from where hip is",
     )  # fmt: skip
     assert arm.offer([[0.5, 0.3], [0.9, 0.3]])
     # What counts is the target that applies by now, not the first.
@@ -157,12 +157,12 @@ def test_who_falls_silent_is_stopped_and_latched_until_cleared_and_enabled(arm):
     arm.tick(29)
     assert arm.gate.state == "tracking"
     arm.tick(2)
-    assert (arm.gate.state, arm.gate.stage) == ("stopping", "silence")
+    assert (arm.gate.state, arm.gate.stage) == ("stopping", "command_timeout")
     arm.tick(round(arm.gate.stop_s / DT_S) + 1)
     assert arm.gate.state == "latched_fault"
     sent = len(arm.path)
     assert not arm.offer([arm.pose])
-    assert "latched by silence: no chunk for 0.3 s" in arm.gate.enable(arm.now_s, True)
+    assert "latched by command_timeout: no chunk for 0.3 s" in arm.gate.enable(arm.now_s, True)
     arm.tick(50)
     assert len(arm.path) == sent  # no command between
     assert arm.gate.reset() == ""
@@ -184,7 +184,7 @@ def test_an_arm_whose_joints_are_not_seen_stops_and_latches(arm):
     arm.tick(5)
     arm.sees = False
     arm.tick(12)
-    assert (arm.gate.state, arm.gate.stage) == ("stopping", "blind")
+    assert (arm.gate.state, arm.gate.stage) == ("stopping", "joint_state_timeout")
     arm.gate.measure(arm.now_s, np.array([0.2, np.nan]))  # is none
     arm.tick(60)
     assert arm.gate.state == "latched_fault"
@@ -196,7 +196,7 @@ def test_an_arm_that_does_not_follow_stops_and_latches(arm):
     for _ in range(20):
         arm.offer([HOME + [0.4, 0.4], HOME + [0.9, 0.9], HOME + [0.9, 1.6]])
         arm.tick(10)
-    assert (arm.gate.state, arm.gate.stage) == ("latched_fault", "stuck")
+    assert (arm.gate.state, arm.gate.stage) == ("latched_fault", "tracking_error")
     assert "knee" in arm.gate.why or "hip" in arm.gate.why
 
 

@@ -120,7 +120,16 @@ def test_stock_lerobot_record_records_two_episodes_of_an_arm_behind_the_bridge(t
         told = operator.heard["safety_node"]
     assert told["source"] == "none"
     counts = {name: int(n) for name, n in told.items() if name.startswith("count ")}
-    latching = ("silence", "gone", "blind", "stuck", "clock", "e-stop", "names", "finite")
+    latching = (
+        "command_timeout",
+        "policy_died",
+        "joint_state_timeout",
+        "tracking_error",
+        "clock",
+        "e-stop",
+        "names",
+        "finite",
+    )
     assert not {f"count {stage}" for stage in latching} & set(counts)
     with np.load(tmp_path / "safety.npz", allow_pickle=False) as log:
         commands, chunks = log["command"], len(log["chunk_s"])

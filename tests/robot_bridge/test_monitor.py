@@ -123,7 +123,7 @@ def test_without_progress_the_arm_slows_then_an_intervention_is_requested_until_
         )
         # Who cannot see says nothing: that alone stops an arm that is monitored.
         stage.dark = True
-        ears.wait("monitor/status", where=lambda m: told(m)["state"] == "blind")
+        ears.wait("monitor/status", where=lambda m: told(m)["state"] == "no_observation")
         ears.forget("speed_scaling")
         time.sleep(0.3)
         assert ears.messages("speed_scaling") == []

@@ -95,7 +95,7 @@ def test_a_target_is_said_again_for_a_while_so_that_a_pause_does_not_latch(nodes
         time.sleep(PATIENT["command_timeout_s"] + 1.0)
         assert arm.state == "tracking"
         arm.wait(lambda: arm.state == "latched_fault", "the silence")
-        assert arm.heard["safety_node"]["stage"] == "silence"
+        assert arm.heard["safety_node"]["stage"] == "command_timeout"
 
 
 def test_pictures_come_as_jpeg_and_in_the_size_that_is_asked_for(nodes):

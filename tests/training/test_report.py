@@ -221,14 +221,17 @@ def test_how_a_policy_drove_an_arm_through_ros_is_told(tmp_path: Path) -> None:
                   "worst": {"velocity": 0.5, "acceleration": 1.0, "jerk": 1.25}},
         "episodes": [
             {"success": True, "instruction": "push <it>", "steps": 140, "safety": {"stage": ""}},
-            {"success": False, "instruction": "hit it", "steps": 60, "safety": {"stage": "stuck"}},
+            {
+                "success": False, "instruction": "hit it", "steps": 60,
+                "safety": {"stage": "tracking_error"},
+            },
         ],
     }  # fmt: skip
     (tmp_path / "bridge.json").write_text(json.dumps(told))
     page = report.deployed(bridge=tmp_path)
     for words in (
         "1 of 2 episodes succeeded", "100% of the same episodes in one process",
-        "38 of 40 decisions", "39 came at the control step", "push &lt;it&gt;", "stuck",
+        "38 of 40 decisions", "39 came at the control step", "push &lt;it&gt;", "tracking_error",
         "Of 12,345 commands 2 violate a limit", "velocity 50%, acceleration 100%, jerk 125%",
     ):  # fmt: skip
         assert words in page

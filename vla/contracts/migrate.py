@@ -136,6 +136,12 @@ CONFIGS: dict[str, dict[str, str]] = {
 """Fields of a configuration by "module.Class": old path to new path. A dot leads into a group, on
 either side; an empty new path drops the field."""
 
+STAGES = {
+    "silence": "command_timeout", "gone": "policy_died", "blind": "joint_state_timeout",
+    "stuck": "tracking_error", "start-jump": "start_deviation",
+}  # fmt: skip
+"""Stages of the safety node, old to new."""
+
 VALUES: dict[str, dict[str, dict[Any, Any]]] = {
     "vla.policies.smolvla.Config": {"train_expert_only": {"expert": True, "all": False}},
     "training.core.config.TrainConfig": {
@@ -148,9 +154,10 @@ VALUES: dict[str, dict[str, dict[Any, Any]]] = {
             "oracle": "dense_oracle", "critic": "learned", "critic+sparse": "learned+sparse",
         },
     },
+    "sim.backends.ros.Config": {"auto_resume_stages": STAGES},
     "training.data.demos.DemosConfig": {"visual_shift": {"usual": "none", "surface": "colour"}},
 }  # fmt: skip
-"""Values of a configuration's fields by "module.Class" and new path: old value to new value."""
+"""Values, or items, of a configuration's fields by "module.Class" and new path: old to new."""
 
 PLUGINS: dict[str, dict[str, str]] = {
     "training.algos": {"critic": "reward_model", "steer": "dsrl"},
@@ -427,8 +434,11 @@ def config(kind: type, value: Any) -> Any:
         for path, replaced in VALUES.get(name, {}).items():
             *groups, field = path.split(".")
             group = _group(renamed, groups)
-            if group is not None and isinstance(group.get(field), (str, bool, int)):
-                group[field] = replaced.get(group[field], group[field])
+            stored = None if group is None else group.get(field)
+            if group is not None and isinstance(stored, list):
+                group[field] = [replaced.get(item, item) for item in stored]
+            elif group is not None and isinstance(stored, (str, bool, int)):
+                group[field] = replaced.get(stored, stored)
     return renamed
 
 
