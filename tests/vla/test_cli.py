@@ -63,7 +63,10 @@ def test_a_verb_of_two_words_is_found(verb, monkeypatch):
     ("words", "message"),
     [
         (["trian"], "unknown verb 'trian': did you mean train? known verbs are doctor, tasks"),
-        (["bench", "polcy"], "unknown verb 'polcy': did you mean policy? known verbs are sim"),
+        (
+            ["bench", "polcy"],
+            "unknown verb 'polcy': did you mean policy? known verbs are tiny-model",
+        ),
         (["zzz"], "unknown verb 'zzz': known verbs are doctor"),
     ],
 )
