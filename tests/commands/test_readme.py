@@ -10,6 +10,7 @@ import ssl
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -52,7 +53,7 @@ SMALL = {
     ),
     "vla reward-model eval": "--splits layout --bootstrap-samples 5",
     "vla demos pick_place": "--episodes 3 --workers 1",
-    "vla label runs/mixed": "",
+    "vla label runs/mixed": "--gates.coverage 0 --gates.done-error 1 --gates.confidence-error 1",
 }
 """What the commands are given beside the README's words: a later flag replaces an earlier one."""
 RUNNING = ("vla ros launch", "vla serve", "vla label --review")
@@ -173,8 +174,11 @@ def follow(shell: Shell, lines: list[str]) -> None:
             with pytest.raises((ValueError, OSError, ssl.SSLError)):
                 RemotePolicy(address, token="wrong", authority=authority)
     elif line.startswith("vla label --review"):
-        with shell.running(f"{line} --port 0", "http", 0):
-            pass
+        with shell.running(line, r"http://\S+", 0) as said:
+            url = re.search(r"http://\S+", said)
+            assert url
+            with urllib.request.urlopen(url[0]) as page:
+                assert b"<html" in page.read()
     else:
         words = next((extra for start, extra in SMALL.items() if line.startswith(start)), None)
         if words is None:
