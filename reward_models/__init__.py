@@ -1,1 +1,1 @@
-"""Process-reward reward models: frames and an instruction in, progress out."""
+"""Process reward models: frames and an instruction in, progress out."""

@@ -1,1 +1,1 @@
-"""sim"""
+"""Simulation: tasks, scripted experts, environments and simulator backends; knows no learning."""

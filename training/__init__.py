@@ -1,1 +1,1 @@
-"""training"""
+"""The training loop and what it learns from: imitation, reward models, online RL."""

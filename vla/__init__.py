@@ -1,1 +1,1 @@
-"""The floor everything stands on: contracts, robots, and the policy with its parts."""
+"""What all other folders build on: contracts, robots, and the policy with its parts."""

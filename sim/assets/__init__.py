@@ -1,1 +1,1 @@
-"""sim/assets"""
+"""MJCF models of the arms."""

@@ -1,1 +1,1 @@
-"""training/algos"""
+"""Training algorithms: each file is a plug-in, its name the key."""

@@ -1,1 +1,1 @@
-"""training/data"""
+"""Demonstrations, samplers, batches and cached features."""

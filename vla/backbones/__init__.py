@@ -1,1 +1,1 @@
-"""vla/backbones"""
+"""Vision and language encoders: each file is a plug-in, its name the key."""

@@ -1,1 +1,1 @@
-"""vla/heads"""
+"""Action heads: each file is a plug-in, its name the key."""
