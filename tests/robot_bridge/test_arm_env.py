@@ -142,7 +142,7 @@ def test_a_learner_that_was_too_slow_costs_its_episode_and_no_more(arm, capsys):
     env._arm.wait(lambda: env._arm.state == "latched_fault", "the silence")
     step = env.step_chunk(held(HOME, 2))
     assert (step.truncated.tolist(), step.terminated.tolist()) == ([True], [False])
-    assert "stopped the arm: silence" in capsys.readouterr().err
+    assert "stopped the arm: command_timeout" in capsys.readouterr().err
     assert step.obs.time_s.tolist() == [0.0]
     env._arm.hold_s = 30.0
     step = env.step_chunk(held(HOME, 2))

@@ -16,7 +16,7 @@ from sim.vec_env import load_robot
         ({"joint_state_timeout_s": float("nan")}, "backend.joint_state_timeout_s: got nan"),
         (
             {"auto_resume_stages": ("e-stop",)},
-            "backend.auto_resume_stages: got e-stop, expected some of silence, gone",
+            "backend.auto_resume_stages: got e-stop, expected some of command_timeout",
         ),
         ({"workers": 2}, "backend ros: got 2 workers and randomize True, expected 1 and True"),
         ({"randomize": False}, "there is one arm, and its episodes differ"),
