@@ -219,7 +219,7 @@ def configured(memory: str, batch: int) -> TrainConfig:
     algo: Any = recipe.algo
     return replace(
         recipe, threads=1, policy=replace(policy, memory=MEMORIES[memory]),
-        algo=replace(algo, batch=batch),
+        algo=replace(algo, batch_size=batch),
     )  # fmt: skip
 
 
