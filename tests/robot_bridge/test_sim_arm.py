@@ -220,7 +220,8 @@ def test_sensors_are_late_and_lossy_as_asked_and_the_log_holds_what_was_sent(tmp
             assert ears.messages(WRIST) == []
             for topic, least_s in (("joint_states", 0.2), (FRONT, 0.1)):
                 ages_s = [t + to_ros_s - seconds(m.header.stamp) for t, m in ears.timed(topic)]
-                assert min(ages_s) > least_s - 1e-3
+                # The two clocks may be adjusted by milliseconds between the readings.
+                assert min(ages_s) > least_s - 5e-3
                 assert np.median(ages_s) < least_s + 0.5
             forward = ears.publisher(Float64MultiArray, FORWARDS, COMMANDS)
             trajectories = ears.publisher(JointTrajectory, TRAJECTORIES, COMMANDS)
