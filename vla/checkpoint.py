@@ -21,7 +21,7 @@ import torch
 from tokenizers import Tokenizer
 
 from vla.contracts import config as configs
-from vla.contracts import migrate
+from vla.contracts import migrate, renames
 from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
 from vla.nn.normalize import NormalizationStatistics
@@ -276,7 +276,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
 def load_weights(module: torch.nn.Module, path: Path) -> None:
     """Load the weights of a safetensors file into a module, or raise ValueError."""
     try:
-        stored = migrate.tensors(safetensors.torch.load_file(path), migrate.WEIGHTS)
+        stored = migrate.tensors(safetensors.torch.load_file(path), renames.WEIGHTS)
     except (safetensors.SafetensorError, OSError) as error:
         raise ValueError(f"{path}: damaged weights ({error}); restore the checkpoint") from error
     expected = module.state_dict()

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from vla.contracts import migrate
+from vla.contracts import renames
 from vla.utils.interrupted import Interrupted
 
 VERBS: dict[str, tuple[str, str]] = {
@@ -214,8 +214,8 @@ def _is_group(word: str) -> bool:
 
 def _wrong_verb(words: list[str]) -> int:
     for old in (" ".join(words[:2]), words[0]):
-        if old in migrate.VERBS:
-            _complain(f"`vla {old}` is now `vla {migrate.VERBS[old]}`")
+        if old in renames.VERBS:
+            _complain(f"`vla {old}` is now `vla {renames.VERBS[old]}`")
             return 2
     if _is_group(words[0]):
         inside = {v: line for v, line in VERBS.items() if v.startswith(f"{words[0]} ")}

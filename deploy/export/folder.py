@@ -1,8 +1,6 @@
 """Writes the folder of an export as a whole: a failed export leaves the old one."""
 
 import contextlib
-import os
-import shutil
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -34,14 +32,8 @@ def replacing(folder: Path, kind: Kind) -> Iterator[Path]:
             f"{folder}: is there and no exported {artefacts.prose(kind)}; give another --out"
         )
     checkpoint.recover_folder(folder)  # what a killed export left
-    new = folder.with_name(f".{folder.name}.new-{os.getpid()}")
-    new.mkdir(parents=True)
-    try:
+    with checkpoint.new_folder(folder) as new:
         yield new
-        checkpoint.replace_folder(new, folder)
-    except BaseException:
-        shutil.rmtree(new, ignore_errors=True)
-        raise
 
 
 def graphs(

@@ -20,7 +20,7 @@ from vla.contracts.specs import RobotSpec
 
 FORMAT = 3
 READABLE = (2, 3)
-"""Formats that `vla.contracts.migrate` knows the names of."""
+"""Formats that `vla.contracts.renames` knows the names of."""
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 STAGES = ("encode", "memory_update", "condition", "denoise")

@@ -7,7 +7,6 @@ weights have no folder: their name is enough.
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -29,7 +28,7 @@ from vla.nn.vlm import HUB, locate
 
 FORMAT = 2
 READABLE = (1, 2)
-"""Formats that `vla.contracts.migrate` knows the names of."""
+"""Formats that `vla.contracts.renames` knows the names of."""
 PACKAGE = "reward_models.models"
 DESCRIPTION, DESCRIPTION_1 = "reward_model.json", "critic.json"
 """File name of the description, in this format and in format 1."""
@@ -69,10 +68,7 @@ def save(
     `reward_model` is its configuration, `provenance` its origin as JSON types; `also` writes
     further files into the new folder.
     """
-    new = folder.with_name(f".{folder.name}.new-{os.getpid()}")
-    shutil.rmtree(new, ignore_errors=True)
-    new.mkdir(parents=True)
-    try:
+    with checkpoint.new_folder(folder) as new:
         description = Description(
             reward_model=reward_model, scorer=scorer.config, calibration=scorer.calibration,
             provenance=provenance,
@@ -83,10 +79,6 @@ def save(
         tensors = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
         safetensors.torch.save_file(tensors, new / "model.safetensors")
         also(new)
-        checkpoint.replace_folder(new, folder)
-    except BaseException:
-        shutil.rmtree(new, ignore_errors=True)
-        raise
 
 
 def copy_others(folder: Path) -> Callable[[Path], None]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from robot_bridge.launching import node_settings
-from vla.contracts import migrate
+from vla.contracts import renames
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ def read(settings: T, arguments: Mapping[str, str], prefix: str = "") -> T:
     """
     values: dict[str, Any] = {}
     hints = typing.get_type_hints(type(settings))
-    renamed = {new: old for old, new in migrate.PARAMETERS["launch"].items()}
+    renamed = {new: old for old, new in renames.PARAMETERS["launch"].items()}
     for field in dataclasses.fields(settings):  # type: ignore[arg-type]  # T is a dataclass
         default, name = getattr(settings, field.name), prefix + field.name
         old = f"{prefix}{renamed.get(field.name, '')}"

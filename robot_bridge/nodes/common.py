@@ -30,7 +30,7 @@ from rclpy.time import Time
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from robot_bridge.launching import node_settings as described
-from vla.contracts import migrate
+from vla.contracts import renames
 
 SENSORS = qos_profile_sensor_data
 """QoS of subscribers to sensors: best effort, the latest five."""
@@ -109,7 +109,7 @@ def declare(node: Any, name: str, default: Any, descriptor: ParameterDescriptor)
 def _refuse_old_names(node: Any) -> None:
     """Raise ValueError if a parameter is set by its name of an earlier release."""
     untyped = ParameterDescriptor(dynamic_typing=True)
-    for old, new in migrate.PARAMETERS.get(node.get_name(), {}).items():
+    for old, new in renames.PARAMETERS.get(node.get_name(), {}).items():
         value = node.declare_parameter(old, None, untyped).value
         node.undeclare_parameter(old)
         if value is not None:

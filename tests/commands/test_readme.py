@@ -188,12 +188,16 @@ def follow(shell: Shell, lines: list[str]) -> None:
 
 @pytest.mark.ros
 @pytest.mark.timeout(900)
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 def test_every_command_of_the_readme_runs_in_its_order(shell: Shell) -> None:
     lines = [line for line in readme_lines() if not line.startswith(ELSEWHERE)]
     assert len(lines) > 20
+    tls = shutil.which("openssl") is not None
+    if not tls:
+        lines = [x for x in lines if not x.startswith("openssl ") and "--certificate" not in x]
     while lines:
         follow(shell, lines)
+    if not tls:
+        pytest.skip("openssl is not installed: all ran but the server with a certificate")
 
 
 def test_the_lock_installs_what_the_extra_of_the_readme_needs() -> None:

@@ -17,7 +17,7 @@ import safetensors.torch
 import torch
 
 from training.rl.experience import episode_store
-from vla.contracts import migrate
+from vla.contracts import renames
 from vla.contracts.types import Frames, Observation, Prefix
 from vla.data.reader import open_dataset, read_columns
 
@@ -27,8 +27,8 @@ RENAMED: tuple[tuple[Any, Any], ...] = (
     ("critic+sparse", "learned+sparse"), ("oracle", "dense_oracle"),
     ("expert", True), ("all", False),
     ("encode", False), ("cache", True), ("episodes", "sequence"), ("windows", "frame"),
-    *migrate.STAGES.items(), *migrate.AXES.items(),
-    *((old, new) for ports in migrate.PORTS.values() for old, new in ports.items()),
+    *renames.STAGES.items(), *renames.AXES.items(),
+    *((old, new) for ports in renames.PORTS.values() for old, new in ports.items()),
 )  # fmt: skip
 """Values that have another name now, such as registry keys: old and new."""
 DECISIONS = 3

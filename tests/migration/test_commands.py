@@ -13,7 +13,7 @@ import pytest
 
 from tests.migration.recorded import FORMAT_1
 from vla import cli
-from vla.contracts import migrate, registry
+from vla.contracts import registry, renames
 
 POSITIONAL = (
     (), (str(FORMAT_1 / "checkpoints/bank"),), (str(FORMAT_1 / "exported/bank"),), ("reach",),
@@ -27,7 +27,7 @@ GROUPS = {
 """Plug-ins whose settings are flags of a group."""
 LIKELY = ("train", "train rl", "demos", "reward-model train", "hub push", "eval")
 """Verbs to look at first for a flag of any verb."""
-FLAGS = [(verb, old, new) for verb, table in migrate.FLAGS.items() for old, new in table.items()]
+FLAGS = [(verb, old, new) for verb, table in renames.FLAGS.items() for old, new in table.items()]
 
 
 def run(words: tuple[str, ...]) -> tuple[int, str]:
@@ -77,7 +77,7 @@ def commands(verb: str, flag: str) -> Iterator[tuple[str, ...]]:
                     yield from ((*line, f"{group}.type", key) for key in registry.names(folder))
 
 
-@pytest.mark.parametrize(("old", "new"), migrate.VERBS.items())
+@pytest.mark.parametrize(("old", "new"), renames.VERBS.items())
 def test_an_old_verb_is_answered_with_the_new_one(old, new, capsys):
     assert any(name == new or name.startswith(f"{new} ") for name in cli.VERBS)
     assert old not in cli.VERBS
@@ -94,7 +94,7 @@ def test_an_old_flag_is_answered_with_the_new_one(verb, old, new):
     assert any(code in (1, 2) and names(plain(text), flag) for code, text in answers)
 
 
-@pytest.mark.parametrize(("old", "new"), migrate.PLUGINS["training.algos"].items())
+@pytest.mark.parametrize(("old", "new"), renames.PLUGINS["training.algos"].items())
 def test_an_old_plug_in_is_answered_with_the_new_one(old, new):
     code, text = run(("train", "rl", "--algo.type", old))
     assert code == 1

@@ -7,7 +7,7 @@ import pytest
 
 from robot_bridge.launching import graph, launch_arguments, up
 from vla import cli
-from vla.contracts import migrate
+from vla.contracts import renames
 
 MODULES = {
     "safety_node": "safety", "policy_node": "policy", "monitor": "monitor",
@@ -55,8 +55,8 @@ def test_every_new_name_is_a_parameter(node):
     pytest.importorskip("rclpy")
     settings = importlib.import_module(f"robot_bridge.nodes.{MODULES[node]}").Settings
     names = {field.name for field in dataclasses.fields(settings)}
-    assert set(migrate.PARAMETERS[node].values()) <= names
-    assert not set(migrate.PARAMETERS[node]) & names
+    assert set(renames.PARAMETERS[node].values()) <= names
+    assert not set(renames.PARAMETERS[node]) & names
 
 
 @pytest.mark.ros
@@ -73,4 +73,4 @@ def test_an_old_parameter_answers_with_the_new_one(node, old, value):
 
     code, answer = refusal(f"robot_bridge.nodes.{MODULES[node]}", {old: value})
     assert code == 1
-    assert f"parameter {old} is now {migrate.PARAMETERS[node][old]}" in answer
+    assert f"parameter {old} is now {renames.PARAMETERS[node][old]}" in answer

@@ -17,7 +17,7 @@ import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec
 
 from training.rl.experience.episode import Episode
-from vla.contracts import migrate
+from vla.contracts import renames
 from vla.utils import files
 
 FRAMES = ("images", "proprio", "time_s", "progress", "step")
@@ -28,7 +28,7 @@ SINGLE = ("terminated", "success", "task", "number", "seed", "version")
 FORMAT = 4
 READABLE = (2, 3, 4)
 """Formats that can be read. 2 stored whether an intervention acted, not who acted; up to 3 arrays
-had the names that `vla.contracts.migrate` knows."""
+had the names that `vla.contracts.renames` knows."""
 EPISODE = "episode-"
 """Prefix of the groups of single episodes."""
 
@@ -104,7 +104,7 @@ def _stored_name(key: str, version: Any) -> str:
     """Return the name of a field of episodes in a format."""
     if version == FORMAT:
         return key
-    old = migrate.EXPERIENCE.get(key, key)
+    old = renames.EXPERIENCE.get(key, key)
     return "helped" if old == "by" and version == 2 else old
 
 
