@@ -231,7 +231,7 @@ class Dppo(OnlineAlgorithm):
         return self.gather(episodes, [np.arange(len(e)) for e in episodes])
 
     def _latest(self) -> list[Episode]:
-        return self.runner.episodes[-self.run.episodes_per_iteration :]
+        return self.runner.latest[0]
 
     def _clip_coefs(self) -> Tensor:
         """Return the bound of each fine-tuned transition's ratio [ft]."""

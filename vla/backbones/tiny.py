@@ -131,6 +131,13 @@ class TinyBackbone(nn.Module):
 
     def refine(self, cache: tuple[Tensor, Tensor, Tensor], retrieved: Retrieved) -> Context:
         """Modulate vision by instruction and memory, and pool it."""
+        pooled = self.pool(self.pool_inputs(cache, retrieved))
+        return Context(pooled, retrieved.tokens, retrieved.vector)
+
+    def pool_inputs(self, cache: tuple[Tensor, Tensor, Tensor], retrieved: Retrieved) -> Tensor:
+        """Return keypoints, proprioception, memory and instruction, which `pool` maps to
+        `Context.pooled`: f32 [b, d].
+        """
         maps, proprio, text = cache
         condition = torch.cat([retrieved.vector, text], 1)
         wide = condition[:, None].expand(-1, self.views, -1).flatten(0, 1)
@@ -141,5 +148,4 @@ class TinyBackbone(nn.Module):
         points = points.unflatten(0, (-1, self.views)).flatten(1, 2)  # [b, v * c, 3]
         choice = self.select(condition).unflatten(1, (self.config.selected, -1)).softmax(2)
         seen = torch.cat([(choice @ points).flatten(1), points.flatten(1)], 1)
-        pooled = self.pool(torch.cat([seen, proprio, condition], 1))
-        return Context(pooled, retrieved.tokens, retrieved.vector)
+        return torch.cat([seen, proprio, condition], 1)

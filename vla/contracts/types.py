@@ -7,7 +7,7 @@ and robot.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +31,12 @@ class Observation:
     """Instruction of each row."""
     time_s: Float64[Array, " b"]
     """Seconds since the episode began; exactly 0 at the first observation, which resets memory."""
+
+    def rows(self, index: np.ndarray) -> "Observation":
+        """Return some rows, chosen by indices i64 [n]."""
+        names = ("images", "image_ok", "proprio", "time_s")
+        parts = {name: getattr(self, name)[index] for name in names}
+        return replace(self, **parts, task=tuple(self.task[row] for row in index))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +115,8 @@ class DenoisingChain:
     """Normalised action chunks along the chain: S = steps + 1."""
     log_prob: Float32[Array, "b steps"]
     """Log-probability of each transition, summed over the chunk, in nats."""
+    features: Float32[Array, "b d"] | None = None
+    """`VLAPolicy.features` of each decision, where the sampler keeps them."""
 
 
 @dataclass(frozen=True, kw_only=True)

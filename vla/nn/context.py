@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from torch import Tensor
+from torch import Tensor, nn
 
 
 class Encoded(NamedTuple):
@@ -38,6 +38,20 @@ class Cacheable(Protocol):
         self, features: dict[str, Tensor], proprio: Tensor, token_ids: Tensor
     ) -> Encoded:
         """Return the encoding of an observation from its frozen features."""
+
+
+@runtime_checkable
+class PoolsFeatures(Protocol):
+    """A backbone whose last layers, `pool`, map one vector to `Context.pooled`, so that they can be
+    trained on cached vectors: `refine(cache, retrieved).pooled` equals
+    `pool(pool_inputs(cache, retrieved))`.
+    """
+
+    pool: nn.Sequential
+    """Its first layer is linear."""
+
+    def pool_inputs(self, cache: Any, retrieved: "Retrieved") -> Tensor:
+        """Return f32 [b, d]."""
 
 
 class Retrieved(NamedTuple):

@@ -4,9 +4,9 @@ It holds no state between calls: memory, noise and time are arguments. Inputs an
 physical units, networks work in normalised ones.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from tokenizers import Tokenizer
@@ -23,12 +23,14 @@ from vla.contracts.types import (
     PolicyState,
     Prefix,
 )
-from vla.nn.context import Context
+from vla.nn.context import Context, PoolsFeatures, Retrieved
 from vla.nn.noise_actor import NoiseActor, NoiseActorConfig
 from vla.nn.normalize import NormalizationStatistics, Normalizer
 from vla.nn.text import TextEncoder
 from vla.policies import _settings
 from vla.runtime import prefixes
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,19 +178,19 @@ class VLAPolicy(nn.Module):
             ValueError: the policy does not support the prefix.
         """
         fixed = None if prefix is None else self.normalized_prefix(prefix, len(obs.time_s))
-        context, state = self._perceive(obs, state)
+        context, state = self._perceive(obs, state, self.backbone.refine)
         latents, _ = self.denoise(context, self._tensor(noise), False, fixed)
-        return self._chunk(obs, latents[:, -1]), state
+        return self.chunk_of(obs, latents[:, -1]), state
 
     @torch.no_grad()
     def sample(
         self, obs: Observation, state: PolicyState, noise: Array
     ) -> tuple[ActionChunk, DenoisingChain, PolicyState]:
         """See `TrainablePolicy.sample`."""
-        context, state = self._perceive(obs, state)
+        context, state = self._perceive(obs, state, self.backbone.refine)
         latents, log_prob = self.denoise(context, self._tensor(noise), True)
         chain = DenoisingChain(latents=latents, log_prob=log_prob)
-        return self._chunk(obs, latents[:, -1]), chain, state
+        return self.chunk_of(obs, latents[:, -1]), chain, state
 
     def denoise(
         self, context: Context, noise: Tensor, stochastic: bool, prefix: Prefix | None = None
@@ -227,7 +229,7 @@ class VLAPolicy(nn.Module):
                 "log_prob: the transitions of a policy with a noise actor are deterministic and "
                 "have no density; use a policy without one"
             )
-        context, _ = self._perceive(obs, state)
+        context, _ = self._perceive(obs, state, self.backbone.refine)
         return self.head.log_prob(context, self._tensor(chain.latents))
 
     def bc_loss(
@@ -266,7 +268,29 @@ class VLAPolicy(nn.Module):
         retrieved = self.memory.read_episodes(tokens, now, mask, row[query], decision[query])
         return self.backbone.refine(tuple(part[query] for part in encoded.cache), retrieved)
 
-    def _perceive(self, obs: Observation, state: PolicyState) -> tuple[Context, PolicyState]:
+    @torch.no_grad()
+    def features(self, obs: Observation, state: PolicyState) -> tuple[Tensor, PolicyState]:
+        """Return what the last layers map to a chunk, f32 [b, d], and the state after the decision.
+
+        It depends on no weight that `context_of` or the head has: fine-tuning these, an algorithm
+        keeps features instead of images.
+        """
+        return self._perceive(obs, state, self._pool_inputs)
+
+    def context_of(self, features: Tensor) -> Context:
+        """Return the head's condition from features f32 [b, d], without tokens and memory."""
+        empty = features.new_zeros(len(features), 0)
+        pooled = self.backbone.pool(features) if isinstance(self.backbone, PoolsFeatures) else features
+        return Context(pooled, empty, empty)
+
+    def _pool_inputs(self, cache: Any, retrieved: Retrieved) -> Tensor:
+        if isinstance(self.backbone, PoolsFeatures):
+            return self.backbone.pool_inputs(cache, retrieved)
+        return self.backbone.refine(cache, retrieved).pooled
+
+    def _perceive(
+        self, obs: Observation, state: PolicyState, finish: Callable[[Any, Retrieved], T]
+    ) -> tuple[T, PolicyState]:
         """Encode, reset, read and write: a decision without its action."""
         images = self._tensor(obs.images)[:, self.views]
         proprio = self.normalizer.state(self._tensor(obs.proprio))
@@ -278,11 +302,11 @@ class VLAPolicy(nn.Module):
             for name in self.memory.state_shapes()
         }
         retrieved = self.memory.read(before, encoded.tokens, now)
-        context = self.backbone.refine(encoded.cache, retrieved)
+        result = finish(encoded.cache, retrieved)
         after = self.memory.write(before, encoded.tokens, now, torch.ones_like(now))
-        return context, PolicyState(tensors=after)
+        return result, PolicyState(tensors=after)
 
-    def _chunk(self, obs: Observation, clean: Tensor) -> ActionChunk:
+    def chunk_of(self, obs: Observation, clean: Tensor) -> ActionChunk:
         low, high = (torch.tensor(x, device=self.device) for x in (self.robot.low, self.robot.high))
         values = torch.minimum(torch.maximum(self.normalizer.action_inverse(clean), low), high)
         return ActionChunk(values=values, start_s=self._tensor(obs.time_s))

@@ -5,7 +5,7 @@ start of the episode with the current weights (`VLAPolicy.contexts`).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Bool, Float32, Float64, Int8, Int64, UInt8
 
 from vla.contracts.types import EpisodeBatch, Frames
+
+EMPTY = np.zeros((0, 0), np.float32)
 
 
 class ActionSource(IntEnum):
@@ -55,6 +57,10 @@ class Episode:
     """Log-probability of its transitions under the policy that acted."""
     reward: Float32[np.ndarray, " t"]
     """The simulator's sparse reward."""
+    features: Float32[np.ndarray, "t d"] = field(default_factory=lambda: EMPTY)
+    """`VLAPolicy.features` of each decision, where the sampler keeps them."""
+    simulator_state: Float32[np.ndarray, "t p"] = field(default_factory=lambda: EMPTY)
+    """`HasPrivilegedState` of each decision, where the algorithm asks for it."""
     terminated: bool
     """Ended by the task's rules; otherwise by the time limit."""
     success: bool

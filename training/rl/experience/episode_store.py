@@ -24,6 +24,8 @@ FRAMES = ("images", "proprio", "time_s", "progress", "step")
 DECISIONS = (
     "actions", "action_source", "decision_index", "latents", "log_prob", "reward",
 )  # fmt: skip
+OPTIONAL = ("features", "simulator_state")
+"""Of decisions as well, where the algorithm keeps them."""
 SINGLE = ("terminated", "success", "task", "number", "seed", "version")
 FORMAT = 4
 READABLE = (2, 3, 4)
@@ -55,7 +57,8 @@ def write_iteration(folder: Path, name: str, episodes: Sequence[Episode]) -> Non
         {"decisions": len(e), "moments": len(e.step), **{k: getattr(e, k) for k in SINGLE}}
         for e in episodes
     ]
-    for key in FRAMES + DECISIONS:
+    kept = tuple(key for key in OPTIONAL if getattr(episodes[0], key).size)
+    for key in FRAMES + DECISIONS + kept:
         values = np.concatenate([getattr(e, key) for e in episodes])
         group.create_array(
             key, data=values, chunks=(min(256, len(values)), *values.shape[1:]),
@@ -87,6 +90,8 @@ def read_iteration(folder: Path, name: str) -> list[Episode]:
         arrays["action_source"] = arrays["action_source"].astype(np.int8)  # format 2: bool
         columns: dict[str, Any] = {k: np.split(arrays[k], frames[:-1]) for k in FRAMES}
         columns |= {k: np.split(arrays[k], decisions[:-1]) for k in DECISIONS}
+        kept = [key for key in OPTIONAL if key in group]
+        columns |= {k: np.split(np.asarray(group[k]), decisions[:-1]) for k in kept}
         return [
             Episode(
                 **{k: columns[k][e] for k in columns},

@@ -51,6 +51,52 @@ def transitions(
     )  # fmt: skip
 
 
+class Replay(NamedTuple):
+    """N decisions with what the policy's last layers and a value function see of them."""
+
+    features: Tensor
+    """f32 [n, d], `VLAPolicy.features`."""
+    simulator: Tensor
+    """f32 [n, p], the simulator's state."""
+    clock: Tensor
+    """f32 [n], share of the time limit used before the decision."""
+    chunk: Tensor
+    """f32 [n, h, u], normalised actions that were executed."""
+    reward: Tensor
+    """f32 [n], 1 where an episode ended in success."""
+    not_ended: Tensor
+    """f32 [n], 0 where an episode ended, by the task's rules or by its time limit: the clock is
+    part of the state, so running out of time is an outcome like any other."""
+    next: Tensor
+    """i64 [n], the decision after; the same one at an end."""
+    episode: np.ndarray
+    """i64 [n], index of each decision's episode."""
+
+
+def replay(
+    policy: VLAPolicy, episodes: Sequence[Episode], success: Sequence[bool], time_limit: int
+) -> Replay:
+    """Return the decisions of episodes with features; `success` is that of each, by the source of
+    the reward, and `time_limit` the control steps of the longest.
+    """
+    counts = np.array([len(e) for e in episodes])
+    last = np.cumsum(counts) - 1
+    reward, not_ended = np.zeros(counts.sum(), np.float32), np.ones(counts.sum(), np.float32)
+    reward[last] = [s and e.terminated for s, e in zip(success, episodes, strict=True)]
+    not_ended[last] = 0.0
+    after = np.arange(counts.sum()) + not_ended.astype(np.int64)
+    steps = np.concatenate([e.step[e.decision_index] for e in episodes])
+    arrays = (
+        np.concatenate([e.features for e in episodes]),
+        np.concatenate([e.simulator_state for e in episodes]),
+        (steps / time_limit).astype(np.float32),
+        np.concatenate([executed(policy, e) for e in episodes]),
+        reward, not_ended, after,
+    )  # fmt: skip
+    tensors = [torch.from_numpy(values).to(policy.device) for values in arrays]
+    return Replay(*tensors, episode=np.repeat(np.arange(len(episodes)), counts))
+
+
 def executed(policy: VLAPolicy, episode: Episode) -> np.ndarray:
     """Return the executed actions of every decision, normalised: f32 [t, h, u]."""
     sent = policy.normalizer.action(torch.from_numpy(episode.actions)).numpy()

@@ -39,7 +39,7 @@ def work(job: Job, heartbeat: Callable[[], None]) -> None:
     policy = policy.to(config.device).eval()  # its weights come from the board
     left = deque(missing(config, folder))
     lag = config.runtime.max_policy_lag
-    num_envs = min(config.parallel_envs, config.episodes_per_iteration * (1 + lag))
+    num_envs = min(config.parallel_envs, config.episodes_of(0) + config.episodes_per_iteration * lag)
     with (
         contextlib.closing(config.intervention.make_source(policy.robot)) as source,
         contextlib.closing(RolloutWorker(policy, config.task, num_envs)) as worker,
@@ -65,7 +65,7 @@ def missing(config: OnlineRLConfig, folder: Path) -> list[tuple[int, int]]:
         finished, _ = incremental_store.progress(folder, name)
         # In this order: the learner completes an iteration by one rename.
         if not episode_store.has(folder, name):
-            numbers = range(config.episodes_per_iteration)
+            numbers = range(config.episodes_of(iteration))
             episodes += [(iteration, k) for k in numbers if k not in finished]
     return episodes
 

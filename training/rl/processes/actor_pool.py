@@ -70,10 +70,10 @@ class ActorPool:
             episodes = episode_store.read_iteration(self.folder, name)
             scores = incremental_store.read_scores(self.folder, name, episodes)
             return episodes, scores or self.reward_source.score(episodes)
-        while not self._complete(name):
+        numbers = range(self.config.episodes_of(iteration))
+        while not self._complete(name, len(numbers)):
             self.check()
             time.sleep(POLL_S)
-        numbers = range(self.config.episodes_per_iteration)
         episodes = [incremental_store.read_episode(self.folder, name, k) for k in numbers]
         if self.reward_source.scorer:
             scores = [incremental_store.read_score(self.folder, name, k) for k in numbers]
@@ -82,10 +82,10 @@ class ActorPool:
         incremental_store.publish(self.folder, name)
         return episodes, scores
 
-    def _complete(self, name: str) -> bool:
+    def _complete(self, name: str, episodes: int) -> bool:
         finished, scored = incremental_store.progress(self.folder, name)
         done = scored if self.reward_source.scorer else finished
-        return len(done) == self.config.episodes_per_iteration
+        return len(done) == episodes
 
     def close(self) -> None:
         """End the processes; unfinished episodes are dropped."""

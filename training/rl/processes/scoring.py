@@ -54,6 +54,6 @@ def waiting(config: OnlineRLConfig, folder: Path) -> tuple[str, list[int]] | Non
         left = finished - scored
         if left and config.runtime.max_policy_lag:
             return name, sorted(left)
-        if left and len(finished) == config.episodes_per_iteration:
+        if left and len(finished) == config.episodes_of(iteration):
             return name, sorted(finished)
     return None

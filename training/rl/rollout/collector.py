@@ -3,7 +3,7 @@
 import contextlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,10 @@ from sim import vec_env
 from training.rl.experience.episode import ActionSource, Episode
 from training.rl.intervention.intervention import InterventionController
 from training.rl.intervention.source import InterventionContext
+from training.rl.rollout.explorer import Explorer
 from vla.contracts import config as configs
 from vla.contracts.config import PluginConfig
+from vla.contracts.protocols import HasPrivilegedState
 from vla.contracts.types import DenoisingChain, EnvStep, Observation
 from vla.policies.vla import VLAPolicy
 from vla.runtime.noise import episode_noise
@@ -24,7 +26,7 @@ from vla.runtime.noise import episode_noise
 class ActingPolicy:
     """The policy and the controller that act in some episodes of a seed."""
 
-    policy: VLAPolicy
+    policy: VLAPolicy | Explorer
     """In evaluation mode."""
     seed: int
     """Of episodes and of the policy's noise."""
@@ -40,8 +42,9 @@ class ActingPolicy:
 
 
 def collect_rollouts(
-    policy: VLAPolicy, task: PluginConfig, *, episodes: int, seed: int, version: int,
+    policy: VLAPolicy | Explorer, task: PluginConfig, *, episodes: int, seed: int, version: int,
     num_envs: int = 32, controller: InterventionController | None = None,
+    backend: PluginConfig | None = None,
 ) -> list[Episode]:  # fmt: skip
     """Return episodes 0 to `episodes` - 1 of `seed`, sampled stochastically.
 
@@ -51,7 +54,8 @@ def collect_rollouts(
     Arguments are those of `ActingPolicy` and `RolloutWorker`.
     """
     acting = ActingPolicy(policy=policy, seed=seed, version=version, controller=controller)
-    with contextlib.closing(RolloutWorker(policy, task, min(num_envs, episodes))) as worker:
+    worker = RolloutWorker(policy, task, min(num_envs, episodes), backend)
+    with contextlib.closing(worker):
         done = {e.number: e for e in run_episodes(worker, acting, range(episodes))}
     return [done[k] for k in range(episodes)]
 
@@ -82,19 +86,26 @@ class RolloutWorker:
         task: Configuration of the task.
         num_envs: Environments.
         backend: The `Config` of a file in `sim/backends`; MuJoCo in this process if None.
+
+    Raises:
+        ValueError: the policy is an `Explorer` that needs the simulator's state, and there is none.
     """
 
     def __init__(
-        self, policy: VLAPolicy, task: PluginConfig, num_envs: int,
+        self, policy: VLAPolicy | Explorer, task: PluginConfig, num_envs: int,
         backend: PluginConfig | None = None,
     ) -> None:  # fmt: skip
         self._n_action_steps, self._remembers = policy.config.n_action_steps, policy.remembers
-        self._frame_steps = self._n_action_steps if policy.remembers else 1
+        at_decisions = policy.remembers or isinstance(policy, Explorer)
+        self._frame_steps = self._n_action_steps if at_decisions else 1
         """Control steps from one stored frame to the next."""
         self._env = vec_env.make(
             configs.type_name(task), num_envs, robot=policy.robot, task_config=task,
             backend=backend or vec_env.DEFAULT_BACKEND,
         )  # fmt: skip
+        self._simulator: HasPrivilegedState | None = None
+        if isinstance(policy, Explorer) and policy.needs_simulator:
+            self._simulator = vec_env.with_privileged_state(self._env)
         self._time_limit_s = self._env.spec.max_episode_steps / policy.robot.control_hz
         self._obs: Observation | None = None
         # The first state may be one row expanded to many; the rows here are written to.
@@ -178,7 +189,7 @@ class RolloutWorker:
         rows, number, decision = _indices(due)
         controller = acting.controller
         self._requested[rows] = controller.needs_intervention(
-            _rows(obs, rows), rows, number, decision
+            obs.rows(rows), rows, number, decision
         )
         ended = []
         for (row, episode), ends in zip(due, controller.should_terminate(rows), strict=True):
@@ -221,10 +232,14 @@ class RolloutWorker:
     ) -> None:
         """Sample a plan where a decision is due and the same policy acts."""
         rows, number, decision = _indices(due)
-        seen, policy = _rows(obs, rows), acting.policy
+        seen, policy = obs.rows(rows), acting.policy
+        simulator = self._simulator.privileged_state()[rows] if self._simulator else None
         noise = episode_noise(acting.seed, number, decision, policy.noise_shape)
         past = self._state.rows(rows) if self._remembers else policy.initial_state(len(rows))
-        chunk, chain, after = policy.sample(seen, past, noise)
+        if isinstance(policy, Explorer):
+            chunk, chain, after = policy.sample(seen, past, noise, simulator)
+        else:
+            chunk, chain, after = policy.sample(seen, past, noise)
         if self._remembers:
             for name, value in after.tensors.items():
                 self._state[name][rows] = value
@@ -236,7 +251,7 @@ class RolloutWorker:
             )
         self._plan[rows] = plan
         for i, (_, episode) in enumerate(due):
-            episode.add_decision(i, chain, int(sources[i]))
+            episode.add_decision(i, chain, int(sources[i]), simulator)
 
     def close(self) -> None:
         """Release the environments; unfinished episodes are dropped."""
@@ -257,14 +272,21 @@ class _RunningEpisode:
         self.after: list[tuple[float, float]] = []
         """Progress at the end of these, and their reward."""
 
-    def add_decision(self, i: int, chain: DenoisingChain, source: int) -> None:
-        """Store row i of what was sampled at the frame to come, and who acts."""
+    def add_decision(
+        self, i: int, chain: DenoisingChain, source: int, simulator: np.ndarray | None
+    ) -> None:
+        """Store row i of what was sampled at the frame to come, who acts, and of the simulator's
+        state.
+        """
         self.decisions.append({
             "decision_index": len(self.frames),
             "action_source": np.int8(source),
             "latents": _numpy(chain.latents[i]).copy(),
             "log_prob": _numpy(chain.log_prob[i]).copy(),
         })  # fmt: skip
+        for name, rows in (("features", chain.features), ("simulator_state", simulator)):
+            if rows is not None:
+                self.decisions[-1][name] = _numpy(rows[i]).copy()
 
     def mark_intervention(self) -> None:
         """Store that an intervention source acts in the present decision."""
@@ -313,12 +335,6 @@ def _indices(due: list[tuple[int, _RunningEpisode]]) -> tuple[np.ndarray, np.nda
     indices = [(row, e.number, len(e.decisions)) for row, e in due]
     rows, number, decision = np.array(indices, np.int64).T
     return rows, number, decision
-
-
-def _rows(obs: Observation, rows: np.ndarray) -> Observation:
-    names = ("images", "image_ok", "proprio", "time_s")
-    parts = {name: np.asarray(getattr(obs, name))[rows] for name in names}
-    return replace(obs, **parts, task=tuple(obs.task[row] for row in rows))
 
 
 def _frame(obs: Observation, row: int) -> dict[str, Any]:

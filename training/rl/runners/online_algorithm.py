@@ -20,6 +20,7 @@ from training.evaluation.evaluate import Evaluation, evaluate
 from training.rl.config import OnlineRLConfig, Start
 from training.rl.diagnostics import policy_diagnostics, training_diagnostics
 from training.rl.experience.episode import Episode, gather, gather_boundaries, windows
+from training.rl.rollout.explorer import Explorer
 from training.rl.runners import bc_regularization
 from training.rl.runners.runner import OnlineRunner
 from vla import checkpoint
@@ -96,20 +97,22 @@ class OnlineAlgorithm:
         runner.check_processes()
         due = runner.due(self.updates)
         if due:
-            iteration, count = runner.iteration + 1, self.run.episodes_per_iteration
+            iteration, count = runner.iteration + 1, self.run.episodes_of(runner.iteration)
             self.callbacks.on_status(
                 f"collecting {count} rollouts, iteration {iteration} of {self.run.n_iterations}"
             )
-            self.rollout_metrics = runner.collect(self.policy.eval(), self.updates)
-            self.callbacks.on_rollouts(
-                iteration, runner.episodes[-count:], runner.rewards[-count:], self.policy.robot
-            )
+            self.rollout_metrics = runner.collect(self.acting_policy(), self.updates)
+            self.callbacks.on_rollouts(iteration, *runner.latest, self.policy.robot)
             self.rollout_metrics |= self._policy_diagnostics()
             self.diagnostics.begin_iteration()
             self._warned = set()
             self.callbacks.on_status("")
         self.updates += 1
         return due
+
+    def acting_policy(self) -> VLAPolicy | Explorer:
+        """Return what acts in rollouts, in evaluation mode."""
+        return self.policy.eval()
 
     def log_metrics(self, metrics: dict[str, float]) -> dict[str, float]:
         """Return metrics of an update with those of the iteration; each alarm is reported
@@ -135,8 +138,8 @@ class OnlineAlgorithm:
 
     def _policy_diagnostics(self) -> dict[str, float]:
         """Return diagnostics of the policy that has just acted, at states of its rollouts."""
-        latest = self.runner.episodes[-self.run.episodes_per_iteration :]
-        returns = [float(r.reward.sum()) for r in self.runner.rewards[-len(latest) :]]
+        latest, rewards = self.runner.latest
+        returns = [float(r.reward.sum()) for r in rewards]
         episodes, decisions, latents = policy_diagnostics.states(latest)
         generator = torch.Generator().manual_seed(self.run.seed * 1000 + self.runner.iteration)
         with torch.no_grad():
@@ -182,7 +185,7 @@ class OnlineAlgorithm:
     def _policy_anchor(self) -> list[BCRollout]:
         """Return the start policy's own successes, if those are the anchor of the BC loss."""
         first = self.runner.num_prior
-        iteration = slice(first, first + self.run.episodes_per_iteration)
+        iteration = slice(first, first + self.run.episodes_of(0))
         episodes, rewards = self.runner.episodes[iteration], self.runner.rewards[iteration]
         anchor: str = self.run.bc_anchor
         if anchor == "auto":
@@ -235,7 +238,11 @@ class OnlineAlgorithm:
         """Write a policy checkpoint."""
         tasks = tuple(sorted({*self.runner.origin.instructions, *self.runner.demos.tasks}))
         origin = checkpoint.provenance(configs.to_json(self.run.task), tasks, step)
-        checkpoint.save(self.policy, origin, folder, _policy_weights(weights), also)
+        checkpoint.save(self.policy, origin, folder, self.policy_weights(weights), also)
+
+    def policy_weights(self, weights: Weights) -> Weights:
+        """Return the policy's weights among those of the module, as its checkpoint has them."""
+        return _policy_weights(weights)
 
     def check_saved(self, folder: Path) -> None:
         """Raise ValueError unless the checkpoint is whole."""

@@ -1,11 +1,13 @@
 """The iterations of one run: rollouts, their rewards, and the audit of those rewards."""
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from reward_models.metrics import ranks
+from sim import vec_env
 from training.data import batches
 from training.rl.config import OnlineRLConfig, Start
 from training.rl.experience import episode_store
@@ -19,12 +21,14 @@ from training.rl.processes.actor_pool import ActorPool
 from training.rl.rollout.collector import (
     ActingPolicy,
     RolloutWorker,
-    collect_rollouts,
     run_episodes,
 )
+from training.rl.rollout.explorer import Explorer
 from training.rl.rollout.reward_source import EpisodeScore, RewardSource
 from training.rl.runners import curriculum
 from vla import checkpoint
+from vla.contracts import config as configs
+from vla.contracts.protocols import HasPrivilegedState
 from vla.policies.vla import VLAPolicy
 
 MIN_SPEARMAN = 0.3
@@ -39,29 +43,52 @@ class OnlineRunner:
         self.policy, self.origin = checkpoint.load_vla(start.policy, "online RL", config.device)
         self.reward_source = RewardSource(config, start, self.policy.robot)
         self.actor_pool: ActorPool | None = None
+        self.worker: RolloutWorker | None = None
         self.intervention_source: InterventionSource | None = None
         self.demos = batches.load_for_policy(self.policy, start.dataset, phase_seed=0)
         self.episodes: list[Episode] = []
         self.rewards: list[EpisodeReward] = []
         self.iteration = 0
         """Iterations collected so far."""
+        self.keep_images = True
+        """Whether rollouts of earlier iterations keep their images in memory."""
         for folder in start.prior_runs:
             newest = episode_store.read_newest(folder, config.max_prior_episodes)
             self._add(_check_fits(newest, self.policy, folder))
         self.num_prior = len(self.episodes)
         """Episodes of prior runs, the first ones of `episodes`."""
 
+    def env_spec(self) -> tuple[int, int]:
+        """Return the control steps of the longest episode, and the numbers of the simulator's state
+        (0 where it has none).
+        """
+        config = self.config
+        env = vec_env.make(
+            configs.type_name(config.task), 1, robot=self.policy.robot, task_config=config.task,
+            backend=config.backend,
+        )  # fmt: skip
+        with contextlib.closing(env):
+            known = isinstance(env, HasPrivilegedState)
+            size = len(env.privileged_state_names) if known else 0
+            return env.spec.max_episode_steps, size
+
+    @property
+    def latest(self) -> tuple[list[Episode], list[EpisodeReward]]:
+        """The rollouts of the newest iteration, and their rewards."""
+        count = self.config.episodes_of(self.iteration - 1)
+        return self.episodes[-count:], self.rewards[-count:]
+
     def due(self, updates: int) -> bool:
         """Return whether rollouts come before update `updates` (from 0)."""
         return updates * self.config.n_iterations >= self.iteration * self.config.steps
 
-    def collect(self, policy: VLAPolicy, updates: int) -> dict[str, float]:
+    def collect(self, policy: VLAPolicy | Explorer, updates: int) -> dict[str, float]:
         """Collect, store and score the rollouts of one iteration; return metrics of them."""
         episodes, scores = self._iteration(policy, updates)
         self.episodes += episodes
         self.rewards += [score.reward for score in scores]
         self.iteration += 1
-        for resource in (self.actor_pool, self.intervention_source):
+        for resource in (self.actor_pool, self.intervention_source, self.worker):
             if resource and self.iteration == self.config.n_iterations:
                 resource.close()
         return {
@@ -76,7 +103,7 @@ class OnlineRunner:
             self.actor_pool.check()
 
     def _iteration(
-        self, policy: VLAPolicy, updates: int
+        self, policy: VLAPolicy | Explorer, updates: int
     ) -> tuple[list[Episode], list[EpisodeScore]]:
         """Return the next iteration and its scores, from here or from other processes."""
         config, start = self.config, self.start
@@ -89,6 +116,7 @@ class OnlineRunner:
             # An actor process reads them there.
             episode_store.write_guide_step_probs(start.experience, self.iteration, probs)
         if config.runtime.distributed:
+            assert isinstance(policy, VLAPolicy)
             # Only now: an algorithm may have changed how the policy samples.
             self.actor_pool = self.actor_pool or ActorPool(
                 config, start, policy, self.reward_source
@@ -101,7 +129,9 @@ class OnlineRunner:
         incremental_store.drop(start.experience, name)
         return episodes, self.reward_source.score(episodes)
 
-    def _collect(self, policy: VLAPolicy, updates: int, probs: np.ndarray | None) -> list[Episode]:
+    def _collect(
+        self, policy: VLAPolicy | Explorer, updates: int, probs: np.ndarray | None
+    ) -> list[Episode]:
         config, seed = self.config, self.config.rollout_seed(self.iteration)
         source = self.intervention_source or config.intervention.make_source(policy.robot)
         self.intervention_source = source
@@ -114,15 +144,18 @@ class OnlineRunner:
             return self._collect_realtime(
                 ActingPolicy(policy=policy, seed=seed, version=updates, controller=controller)
             )
-        return collect_rollouts(
-            policy, config.task, episodes=config.episodes_per_iteration, seed=seed,
-            version=updates, num_envs=config.parallel_envs, controller=controller,
-        )  # fmt: skip
+        acting = ActingPolicy(policy=policy, seed=seed, version=updates, controller=controller)
+        count = config.episodes_of(self.iteration)
+        if self.worker is None:
+            envs = min(config.parallel_envs, count)
+            self.worker = RolloutWorker(policy, config.task, envs, config.backend)
+        ended = {e.number: e for e in run_episodes(self.worker, acting, range(count))}
+        return [ended[number] for number in range(count)]
 
     def _collect_realtime(self, acting: ActingPolicy) -> list[Episode]:
         """Collect on a real-time backend: each episode is stored when it ends, never repeated."""
         config, folder = self.config, self.start.experience
-        name, count = episode_store.iteration_name(self.iteration), config.episodes_per_iteration
+        name, count = episode_store.iteration_name(self.iteration), config.episodes_of(self.iteration)
         finished, _ = incremental_store.progress(folder, name)
         left = [number for number in range(count) if number not in finished]
         if left:
@@ -139,11 +172,17 @@ class OnlineRunner:
             episodes = episode_store.read_iteration(folder, name)
             scores = incremental_store.read_scores(folder, name, episodes)
             self._add(episodes, [score.reward for score in scores] if scores else None)
+            self.drop_images()
         self.iteration = iterations
 
     def _add(self, episodes: list[Episode], rewards: list[EpisodeReward] | None = None) -> None:
         self.rewards += rewards or self.reward_source.compute_rewards(episodes)
         self.episodes += episodes
+
+    def drop_images(self) -> None:
+        """Drop the images of all rollouts, unless they are kept."""
+        if not self.keep_images:
+            self.episodes = [replace(e, images=e.images[:0].copy()) for e in self.episodes]
 
     def _audit(self, latest: int) -> dict[str, float]:
         """Compare the rewards of the latest episodes with those of the simulator's truth."""

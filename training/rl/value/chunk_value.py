@@ -1,0 +1,121 @@
+"""Q(state, chunk): an ensemble of value functions that see more than the policy does.
+
+After asymmetric actor-critic (Pinto et al. 2017): in training the value function reads the state
+of the simulator, or an estimate of it. The policy never does.
+"""
+
+import copy
+import itertools
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from training.rl.value.state_estimator import Standardizer, StateEstimator
+
+StateSource = Literal["estimated", "simulator", "features"]
+ACTION_SCALE = 2.0
+"""Normalised actions are small beside a standardised state."""
+
+
+class LogitEnsemble(nn.Module):
+    """N perceptrons with three hidden layers, evaluated together; outputs are logits of values in
+    [0, 1]: a value that cannot leave its range does not diverge.
+    """
+
+    def __init__(self, inputs: int, count: int, width: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
+        for into, out in itertools.pairwise((inputs, width, width, width, 1)):
+            weight = torch.randn((count, into, out), generator=generator) / math.sqrt(into)
+            self.weights.append(weight if out > 1 else 0.1 * weight)
+            self.biases.append(torch.full((count, 1, out), 0.0 if out > 1 else -1.5))
+        self.requires_grad_(requires_grad=False)
+
+    def forward(self, state: Tensor, chunk: Tensor) -> Tensor:
+        """Return logits f32 [n, m] of chunks f32 [m, h, u] in standardised states f32 [m, s]."""
+        x = torch.cat([state, ACTION_SCALE * chunk.flatten(1)], 1)
+        x = x.expand(len(self.weights[0]), *x.shape)
+        *hidden, last = zip(self.weights, self.biases, strict=True)
+        for weight, bias in hidden:
+            x = torch.baddbmm(bias, x, weight)
+            # Without layer norm, values of unseen chunks diverge (RLPD, Ball et al. 2023).
+            x = nn.functional.silu(nn.functional.layer_norm(x, x.shape[-1:]))
+        return torch.baddbmm(last[1], x, last[0])[..., 0]
+
+
+class ChunkValue(nn.Module):
+    """The ensemble, its target networks, and what it takes for the state.
+
+    Args:
+        source: What the state is: the simulator's, an estimate of it, or the features themselves.
+        features: Width of the policy's features.
+        size: Numbers of the simulator's state.
+        actions: Numbers of an executed chunk.
+        count, width, seed: Of the ensemble.
+        lr, tau: Learning rate, and Polyak coefficient of the target networks.
+        lcb_coef: Deviations over the ensemble that a value is held to be lower than its mean.
+    """
+
+    def __init__(
+        self, source: StateSource, features: int, size: int, actions: int, *, count: int,
+        width: int, seed: int, lr: float, tau: float, lcb_coef: float,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.source, self.tau, self.lcb_coef = source, tau, lcb_coef
+        self.estimator = StateEstimator(features, size) if source == "estimated" else None
+        width_of_state = (features if source == "features" else size) + 1
+        self.standardizer = Standardizer(width_of_state)
+        self.q = LogitEnsemble(width_of_state + actions, count, width, generator)
+        self.target = copy.deepcopy(self.q)
+        self.adam = torch.optim.AdamW(self.q.parameters(), lr=lr, weight_decay=1e-3, fused=True)
+
+    def states(self, features: Tensor, simulator: Tensor, clock: Tensor) -> Tensor:
+        """Return standardised states f32 [n, s] of decisions.
+
+        Args:
+            features: f32 [n, d], the policy's.
+            simulator: f32 [n, p], the simulator's state; read only if that is the source.
+            clock: f32 [n], share of the time limit that is used.
+        """
+        return self.standardizer(self._raw(features, simulator, clock))
+
+    def fit_states(self, features: Tensor, simulator: Tensor, clock: Tensor) -> None:
+        """Standardise by these decisions; see `states`."""
+        self.standardizer.fit(self._raw(features, simulator, clock))
+
+    def _raw(self, features: Tensor, simulator: Tensor, clock: Tensor) -> Tensor:
+        state = {"features": features, "simulator": simulator}.get(self.source)
+        if state is None:
+            assert self.estimator is not None
+            state = self.estimator(features)
+        return torch.cat([state, clock[:, None]], 1)
+
+    def update(self, states: Tensor, chunk: Tensor, target: Tensor) -> float:
+        """Descend the binary cross-entropy of chunks f32 [m, h, u] to values f32 [m] in [0, 1]
+        once; the target networks follow. Return the loss before, the mean over networks.
+        """
+        self.q.requires_grad_()
+        with torch.enable_grad():
+            logits = self.q(states, chunk)
+            loss = nn.functional.binary_cross_entropy_with_logits(logits, target.expand_as(logits))
+            loss.backward()
+        self.adam.step()
+        self.adam.zero_grad()
+        self.q.requires_grad_(requires_grad=False)
+        torch._foreach_lerp_(list(self.target.parameters()), list(self.q.parameters()), self.tau)
+        return float(loss.detach())
+
+    def target_value(self, states: Tensor, chunk: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the least of two random target networks f32 [m] (REDQ, Chen et al. 2021)."""
+        value = torch.sigmoid(self.target(states, chunk))
+        two = torch.randperm(len(value), generator=generator)[:2]
+        return value[two].min(0).values
+
+    def lower_bound(self, states: Tensor, chunk: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean minus `lcb_coef` deviations over the ensemble, and the mean, f32 [m] each."""
+        value = torch.sigmoid(self.q(states, chunk))
+        mean = value.mean(0)
+        return mean - self.lcb_coef * value.std(0, correction=0), mean

@@ -1,0 +1,81 @@
+"""Estimates the simulator's state from a policy's features, for a value function without it."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+
+BATCH = 256
+MAX_DEVIATIONS = 5.0
+"""Bound of standardised numbers: a body that fell off the table must not outweigh the others."""
+
+
+class Standardizer(nn.Module):
+    """Maps numbers f32 [n, d] to (x - mean) / deviation, clamped; mean and deviation are fitted."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(size))
+        self.register_buffer("std", torch.ones(size))
+
+    def fit(self, values: Tensor) -> None:
+        """Take mean and deviation from values f32 [n, d]."""
+        self.mean.copy_(values.mean(0))
+        self.std.copy_(values.std(0, correction=0).clamp(min=1e-3))
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Return standardised values."""
+        return ((values - self.mean) / self.std).clamp(-MAX_DEVIATIONS, MAX_DEVIATIONS)
+
+
+class StateEstimator(nn.Module):
+    """A perceptron from features f32 [n, d] to P numbers of the simulator's state.
+
+    It is fitted once, to rollouts of which the state is known; from then on no simulator is needed.
+    """
+
+    def __init__(self, features: int, size: int) -> None:
+        super().__init__()
+        self.inputs, self.outputs = Standardizer(features), Standardizer(size)
+        self.net = nn.Sequential(
+            nn.Linear(features, 512), nn.SiLU(), nn.Dropout(0.1),
+            nn.Linear(512, 256), nn.SiLU(), nn.Linear(256, size),
+        ).requires_grad_(requires_grad=False)  # fmt: skip
+
+    def fit(
+        self, features: Tensor, state: Tensor, held_out: Tensor, steps: int,
+        generator: torch.Generator,
+    ) -> Tensor:  # fmt: skip
+        """Fit the state f32 [n, p] of features f32 [n, d] by smooth L1 of standardised numbers.
+
+        Returns:
+            Root mean square errors f32 [p] of the rows `held_out` bool [n], in the state's units.
+        """
+        self.inputs.fit(features[~held_out])
+        self.outputs.fit(state[~held_out])
+        x, y = self.inputs(features[~held_out]), self.outputs(state[~held_out])
+        weights = list(self.net.parameters())
+        for weight in weights:
+            weight.requires_grad_()
+        adam = torch.optim.AdamW(weights, lr=1e-3, weight_decay=1e-2, fused=True)
+        self.net.train()
+        with torch.enable_grad(), torch.random.fork_rng([]):  # of dropout
+            torch.manual_seed(int(torch.randint(2**31, (), generator=generator)))
+            for step in range(steps):
+                adam.param_groups[0]["lr"] = 1e-5 + 5e-4 * (1 + math.cos(math.pi * step / steps))
+                rows = torch.randint(len(x), (BATCH,), generator=generator)
+                adam.zero_grad()
+                error = nn.functional.smooth_l1_loss(self.net(x[rows]), y[rows], beta=0.2)
+                error.backward()
+                adam.step()
+        self.net.eval().requires_grad_(requires_grad=False)
+        return (self(features[held_out]) - state[held_out]).square().mean(0).sqrt()
+
+    @torch.no_grad()
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the estimated state f32 [n, p]."""
+        return self.net(self.inputs(features)) * self.outputs.std + self.outputs.mean
