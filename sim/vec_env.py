@@ -8,6 +8,7 @@ from typing import Any
 from vla.contracts import config as configs
 from vla.contracts import registry
 from vla.contracts.config import PluginConfig, type_name
+from vla.contracts.protocols import HasPrivilegedState
 from vla.contracts.specs import RobotSpec
 
 DEFAULT_ROBOT = "so101"
@@ -52,6 +53,28 @@ def make(
     if is_suite(config):
         runner = _suite_backend(config, runner)
     return runner.build(config, load_arm(config, robot), num_envs)
+
+
+def with_privileged_state(env: Any) -> HasPrivilegedState:
+    """Return environments as ones that know more of their state than images show.
+
+    Raises:
+        ValueError: they do not: an arm has only its sensors, and some suites tell no more.
+    """
+    task = env.spec.task
+    if not isinstance(env, HasPrivilegedState):
+        # What drives an arm holds the configuration of its backend.
+        backend = type_name(getattr(env, "config", env))
+        raise ValueError(
+            f"the {backend} backend has no privileged state: an arm has only its sensors; use a "
+            f"simulator, such as {DEFAULT_BACKEND}"
+        )
+    if not env.privileged_state_names:
+        raise ValueError(
+            f"the task {task} has no privileged state: its suite tells only images and "
+            "proprioception; use one of our tasks, or one of metaworld"
+        )
+    return env
 
 
 def _suite_backend(task: PluginConfig, backend: PluginConfig) -> PluginConfig:

@@ -27,9 +27,12 @@ An adapter file defines a class `World` and ends with
     observe()           return images, uint8 of image_shape, and positions, float32 of shape (u,)
     expert()            return the action that solves the task from here, float32 of shape (u,)
     close()
+    privileged_state_names      optional: names of p numbers that tell more of the state than images
+    privileged_state()          return them, p numbers; asked for in training alone
 
 Row i of E runs episodes i, i + E, i + 2E and so on, as in `sim.vector.env_slice`. Commands: `reset`
-{seed}, `begin` {rows, seed, index} and `step` {length}; rows count from the first of this worker.
+{seed}, `begin` {rows, seed, index}, `step` {length} and `privileged_state` {}, which fills the
+array of this name; rows count from the first of this worker.
 The array `actions` holds the commanded actions and, after a step, the executed ones.
 """
 
@@ -65,6 +68,10 @@ def layout(count, image_shape, channels):
     }
 
 
+def _privileged_names(world):
+    return list(getattr(world, "privileged_state_names", ()))
+
+
 class Rows:
     """The rows of one worker: the options `rows` [first, last + 1] among all `num_envs`."""
 
@@ -88,7 +95,9 @@ class Rows:
     def fields(self):
         """Return the layout of the shared arrays."""
         world = self._worlds[0]
-        return layout(len(self._worlds), world.image_shape, len(world.channels))
+        count, names = len(self._worlds), _privileged_names(world)
+        fields = layout(count, world.image_shape, len(world.channels))
+        return {**fields, "privileged_state": ((count, len(names)), "float32")}
 
     def announce(self):
         """Return the description of the environments."""
@@ -103,6 +112,7 @@ class Rows:
             "control_hz": float(world.control_hz),
             "cameras": list(world.cameras),
             "has_expert": bool(world.has_expert),
+            "privileged_state_names": _privileged_names(world),
         }
 
     def bind(self, arrays):
@@ -122,8 +132,14 @@ class Rows:
             self._observe("", arguments["rows"])
         elif command == "step":
             self._step(arguments["length"])
+        elif command == "privileged_state":
+            for row, world in enumerate(self._worlds):
+                if self._index[row] >= 0:  # it has begun
+                    self._arrays[command][row] = world.privileged_state()
         else:
-            raise ValueError("command: got %r, expected reset, begin or step" % (command,))
+            raise ValueError(
+                "command: got %r, expected reset, begin, step or privileged_state" % (command,)
+            )
 
     def close(self):
         """Close all environments."""

@@ -14,6 +14,8 @@ from _rows import Rows, episode_seed
 NEAR = (((1.3, 0.75, 0.5), 1.3, 132.0, -30.0), ((1.3, 0.75, 0.5), 1.2, 180.0, -40.0))
 FAR = (((1.2, 0.75, 0.4), 1.9, 132.0, -35.0), ((1.2, 0.75, 0.4), 1.7, 180.0, -45.0))
 """Views of `FetchSlide`, whose table is longer."""
+STATE = (("state", "observation"), ("goal", "desired_goal"))
+"""Name and key of the parts of the suite's own state."""
 OPEN_M = 0.1
 """Distance of the fingers when wide open."""
 
@@ -33,6 +35,11 @@ class World(DrawnWorld):
         # Without the wrappers: `_rows` has the time limit and the checks.
         env: Any = gymnasium.make(options["task"], max_episode_steps=1000).unwrapped
         self._env = env
+        self.privileged_state_names = [
+            "%s/%d" % (name, i)
+            for name, key in STATE
+            for i in range(env.observation_space[key].shape[0])
+        ]
         slides = options["task"].startswith("FetchSlide")
         self._drawing = Drawing(
             self._env.model, FAR if slides else NEAR, (96, 96), hidden=(("robot0:mocap",),) * 2
@@ -67,6 +74,10 @@ class World(DrawnWorld):
         fingers = seen[9:11] if self._env.has_object else seen[3:5]
         proprio = np.append(seen[:3], fingers.sum() / OPEN_M).astype(np.float32)
         return self._drawing.draw(self._env.data), proprio
+
+    def privileged_state(self):
+        """Return the suite's state and the mark's position, f64 [p]."""
+        return np.concatenate([self._seen[key] for _, key in STATE])
 
     def _distance(self):
         return float(np.linalg.norm(self._seen["achieved_goal"] - self._seen["desired_goal"]))

@@ -37,6 +37,7 @@ class World(DrawnWorld):
     control_hz = 80
     cameras = ("corner", "gripper")
     has_expert = True
+    privileged_state_names = tuple("state/%d" % i for i in range(39))
 
     def __init__(self, options):
         # The experts' actions exceed the limits all the time.
@@ -87,6 +88,10 @@ class World(DrawnWorld):
         for site, position in self._env._target_site_config:
             data.site(site).xpos = position
         return self._drawing.draw(data), proprio
+
+    def privileged_state(self):
+        """Return MetaWorld's own state with the goal, f64 [39]."""
+        return self._seen
 
     def expert(self):
         """Return the scripted expert's action, f64 [4]."""

@@ -11,6 +11,9 @@ logging.disable(logging.WARNING)
 
 import robosuite  # noqa: E402  its first lines already warn
 
+STATE = "object-state"
+"""The suite's numbers of all objects."""
+
 
 class World(PandaWorld):
     """One task; options: `task`, such as "Lift", and `instruction`."""
@@ -34,6 +37,8 @@ class World(PandaWorld):
             seed=0,
         )
         self.take(env)
+        state = env.observation_spec().get(STATE, ())
+        self.privileged_state_names = ["state/%d" % i for i in range(len(state))]
 
     def reset(self, seed, index):
         """Begin the episode of this seed and number; return the instruction."""
@@ -42,6 +47,10 @@ class World(PandaWorld):
         self._env.rng.bit_generator.state = drawn.bit_generator.state
         self._seen, self._reward = self._env.reset(), 0.0
         return self.instructions[0]
+
+    def privileged_state(self):
+        """Return the suite's state of all objects, f64 [p]."""
+        return self._seen[STATE]
 
     def success(self):
         """Return the suite's success."""

@@ -6,6 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from sim.core import step_buffers
+from sim.core.privileged_state import PrivilegedState
 from sim.core.scene import compile_scene
 from sim.vector import workers
 from sim.vector.env_slice import EnvSlice
@@ -36,13 +37,15 @@ class Config(PluginConfig):
 
 
 class MujocoVecEnv:
-    """Satisfies `vla.contracts.protocols.VecEnv`."""
+    """Satisfies `VecEnv` and `HasPrivilegedState` of `vla.contracts.protocols`."""
 
     def __init__(self, task: PluginConfig, robot: RobotSpec, num_envs: int, config: Config) -> None:
         """Start the environments; call `reset` or `begin` before the first step."""
         scene = compile_scene(task, robot)
         self.num_envs = num_envs
         self.spec = step_buffers.env_spec(scene, type_name(task))
+        self.privileged_state_names = PrivilegedState(scene.model, robot).names
+        """What each number of `privileged_state` is."""
         self._instructions = np.array(scene.task.instructions, dtype=object)
         self._envs: EnvSlice | workers.Pool
         if config.workers == 1:
@@ -95,6 +98,12 @@ class MujocoVecEnv:
         return step_buffers.env_step(
             self._buffers, images, None, self._instructions, actions.shape[1]
         )
+
+    def privileged_state(self) -> np.ndarray:
+        """Return f32 [e, p]; see `vla.contracts.protocols.HasPrivilegedState`."""
+        step_buffers.check_begun(self._started)
+        self._envs.write_privileged_state()
+        return self._buffers["privileged_state"].copy()
 
     def close(self) -> None:
         """End worker processes, if any; the environments cannot be used afterwards."""

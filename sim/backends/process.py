@@ -94,7 +94,7 @@ def _starter(task: Any, config: Config, num_envs: int) -> Callable[[range], Work
 
 
 class AdapterVecEnv:
-    """Satisfies `vla.contracts.protocols.VecEnv`."""
+    """Satisfies `VecEnv` and `HasPrivilegedState` of `vla.contracts.protocols`."""
 
     render_time_s = 0.0
     """Not known: an adapter's step includes rendering."""
@@ -137,6 +137,8 @@ class AdapterVecEnv:
             )
         self.has_expert = bool(announced["has_expert"])
         """Whether the suite has a scripted expert."""
+        self.privileged_state_names = tuple(announced.get("privileged_state_names", ()))
+        """What each number of `privileged_state` is; empty if the suite tells none."""
         self.spec = EnvSpec(
             task=task,
             robot=robot,
@@ -222,6 +224,19 @@ class AdapterVecEnv:
             worker.arrays["frozen"][:] = frozen[rows]
         self._call("step", [{"length": length}] * len(self._workers))
         return self._env_step(length)
+
+    def privileged_state(self) -> np.ndarray:
+        """Return f32 [e, p]; see `vla.contracts.protocols.HasPrivilegedState`.
+
+        Raises:
+            ValueError: no row has begun, or the task has none.
+            EnvServerError: a simulator died, hung or refused.
+        """
+        if not self.privileged_state_names:
+            raise ValueError(f"privileged_state: {self.spec.task} has none")
+        step_buffers.check_begun(self._started)
+        self._call("privileged_state", [{}] * len(self._workers))
+        return self._gather("privileged_state")
 
     def close(self) -> None:
         """End the simulators; the environments cannot be used afterwards."""

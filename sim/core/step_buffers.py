@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from sim.core.privileged_state import PrivilegedState
 from sim.core.scene import Scene
 from vla.contracts.specs import EnvSpec
 from vla.contracts.types import Array, EnvStep, Observation
@@ -20,8 +21,10 @@ Layout = dict[str, tuple[tuple[int, ...], str]]
 def layout(scene: Scene, num_envs: int) -> Layout:
     """Return name -> (shape, dtype) of the arrays through which environments report.
 
-    Names that begin with "final_" are valid in rows whose episode ended in the last step.
+    Names that begin with "final_" are valid in rows whose episode ended in the last step;
+    "privileged_state" is written on demand.
     """
+    names = PrivilegedState(scene.model, scene.robot).names
     observation: Layout = {
         "images": ((num_envs, *scene.image_shape), "uint8"),
         "proprio": ((num_envs, len(scene.robot.channels)), "float32"),
@@ -39,6 +42,7 @@ def layout(scene: Scene, num_envs: int) -> Layout:
         "steps": ((num_envs,), "int32"),
         "episode": ((num_envs,), "int64"),
         "actions": ((num_envs, LONGEST_CHUNK, len(scene.robot.channels)), "float32"),
+        "privileged_state": ((num_envs, len(names)), "float32"),
     }
 
 
@@ -76,6 +80,12 @@ def check_seed(seed: int) -> None:
     """Raise ValueError if a seed is below 0."""
     if seed < 0:
         raise ValueError(f"seed: got {seed}, expected 0 or more")
+
+
+def check_begun(started: np.ndarray) -> None:
+    """Raise ValueError if no row has begun, bool [e]: there is no state to tell."""
+    if not started.any():
+        raise ValueError("privileged_state before reset: call reset(seed) first")
 
 
 def first_episodes(num_envs: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -10,6 +10,7 @@ import warnings
 import numpy as np
 
 from sim.core import step_buffers
+from sim.core.privileged_state import PrivilegedState
 from sim.core.scene import compile_scene
 from sim.core.world import MujocoWorld
 from sim.core.worlds import arrays_of, stacked
@@ -22,7 +23,7 @@ from vla.contracts.types import Array, EnvStep, Observation
 
 
 class BatchVecEnv:
-    """Satisfies `vla.contracts.protocols.VecEnv`.
+    """Satisfies `VecEnv` and `HasPrivilegedState` of `vla.contracts.protocols`.
 
     A world that its engine reports as faulty is reset within the same step: its episode ends
     truncated, without success, with its last sound observation as final one; `info["fault"]`,
@@ -54,6 +55,9 @@ class BatchVecEnv:
         self.spec = step_buffers.env_spec(scene, type_name(task))
         self.render_time_s = 0.0
         """Seconds spent on rendering so far."""
+        self._privileged = PrivilegedState(scene.model, robot)
+        self.privileged_state_names = self._privileged.names
+        """What each number of `privileged_state` is."""
         self._scene = scene
         self._vary = randomize
         self._scratch = MujocoWorld(scene, vary=randomize)
@@ -139,6 +143,15 @@ class BatchVecEnv:
         )
         step.info["fault"] = self._fault.copy()
         return step
+
+    def privileged_state(self) -> np.ndarray:
+        """Return f32 [e, p]; see `vla.contracts.protocols.HasPrivilegedState`.
+
+        Engines that tell no contacts have them computed here, world by world.
+        """
+        step_buffers.check_begun(self._started)
+        self._host.read_contacts()
+        return self._privileged.read(self._worlds)
 
     def close(self) -> None:
         """Close the engine; the environments cannot be used afterwards."""

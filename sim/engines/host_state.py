@@ -95,6 +95,14 @@ class HostState:
             self._contacts = self._host.contacts(np.flatnonzero(self._read_rows))
         return self._contacts[:, 0], self._contacts[:, 1:]
 
+    def read_contacts(self) -> None:
+        """Let `contacts` answer for all worlds: also those written since the last step, and those
+        that stood still in it.
+        """
+        contacts = self.engine.read().contacts
+        self._read_rows = np.ones_like(self._read_rows)
+        self._contacts = None if contacts is None else on_host(contacts)
+
     def go_home(self, rows: np.ndarray) -> None:
         """Set the whole physics state of some worlds, i64 [m], to its default, arm at home."""
         for name in STATE:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from sim.core.privileged_state import PrivilegedState
 from sim.core.render import Camera, shared_renderer, update_images
 from sim.core.scene import Scene
 from sim.core.step_buffers import Buffers
@@ -30,6 +31,7 @@ class EnvSlice:
         self.render_time_s = 0.0
         """Seconds spent on rendering so far."""
         self._seeds = [0] * len(rows)
+        self._privileged = PrivilegedState(scene.model, scene.robot)
 
     def begin(self, rows: np.ndarray, seed: np.ndarray, index: np.ndarray) -> None:
         """Start other episodes in the rows of this slice; all arguments are i64 of one shape."""
@@ -90,6 +92,11 @@ class EnvSlice:
                 world = self._worlds[i]
                 world.reset(self._seeds[i], world.index + self._num_envs)
         self._observe("", moved)
+
+    def write_privileged_state(self) -> None:
+        """Write the privileged state of the rows of this slice."""
+        for row, world in zip(self._rows, self._worlds, strict=True):
+            self._buffers["privileged_state"][row] = self._privileged.read(world.as_batch)[0]
 
     def _observe(self, prefix: str, mine: Sequence[int]) -> None:
         begin = time.perf_counter()

@@ -70,6 +70,10 @@ class Pool:
         """Apply actions, f32 [num_envs, h, u]; see `EnvSlice.step`."""
         self._call("step", actions, use_expert, frozen)
 
+    def write_privileged_state(self) -> None:
+        """Write the privileged state of all rows to the buffers."""
+        self._call("write_privileged_state")
+
     def close(self) -> None:
         """End the processes and free the shared memory; the buffers are empty afterwards."""
         self._release()
@@ -121,10 +125,7 @@ def _serve(pipe: Connection, envs: EnvSlice) -> None:
     pipe.send("")
     while True:
         command, arguments = pipe.recv()
-        if command == "begin":
-            envs.begin(*arguments)
-        else:
-            envs.step(*arguments)
+        getattr(envs, command)(*arguments)
         pipe.send("")
 
 

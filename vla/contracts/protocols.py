@@ -286,6 +286,30 @@ class VecEnv(Protocol):
 
 
 @runtime_checkable
+class HasPrivilegedState(Protocol):
+    """Environments that know more of their state than a robot's sensors do (asymmetric
+    actor-critic, Pinto et al. 2017).
+
+    For value functions, state estimators and auxiliary labels in training; no policy reads it.
+    Nothing is computed unless it is asked for. `sim.vec_env.with_privileged_state` checks that
+    there is one: of a `VecEnv` that runs suites, some tasks have no numbers.
+    """
+
+    @property
+    def privileged_state_names(self) -> tuple[str, ...]:
+        """P names, one per number; those that begin with "object" are of what images show."""
+
+    def privileged_state(self) -> Float32[Array, "e p"]:
+        """Return the present state of every environment, after the reset where an episode ended.
+
+        Rows that have not begun mean nothing.
+
+        Raises:
+            ValueError: no row has begun.
+        """
+
+
+@runtime_checkable
 class RewardModel(Protocol):
     """Maps frames and instructions to progress, for labelling, rewards and monitoring.
 
