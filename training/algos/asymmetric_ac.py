@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from training.core.loop import Weights
 from training.core.optimizer import Optimizer
 from training.rl.config import OnlineRLConfig, Start
+from training.rl.diagnostics import training_diagnostics
 from training.rl.experience.replay import Replay, replay
 from training.rl.rollout.explorer import ExplorationConfig, Explorer, one_step
 from training.rl.runners.online_algorithm import OnlineAlgorithm, OnlineAlgorithmConfig
-from training.rl.value.chunk_value import ChunkValue, StateSource
+from training.rl.value.chunk_value import ChunkValue, ValueConfig
 from training.rl.value.standardized import StandardizedLinear
 from vla.contracts.config import validate_min
 from vla.policies.vla import VLAPolicy
@@ -36,29 +37,12 @@ HELD_OUT = 10
 class Config(OnlineAlgorithmConfig):
     """Settings of the asymmetric actor-critic."""
 
-    state: StateSource = "estimated"
-    """What the value function reads: an estimate of the simulator's state from the policy's
-    features, the state itself, or the features."""
-    estimator_steps: int = 3000
-    """Updates of the estimate, after the first iteration."""
+    value: ValueConfig = field(default_factory=ValueConfig)
+    """Value function."""
     exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
     """How rollouts differ from what the policy does."""
-    num_critics: int = 4
-    """Q networks in the ensemble."""
-    critic_hidden_dim: int = 256
-    """Width of their three hidden layers."""
-    critic_lr: float = 5e-4
-    """Their learning rate."""
-    critic_batch_size: int = 256
-    """Decisions per critic update."""
-    critic_tau: float = 0.01
-    """Polyak coefficient of their target networks."""
-    critic_warmup_steps: int = 1500
-    """Critic updates before the policy's first."""
     utd_ratio: int = 5
     """Critic updates per policy update."""
-    lcb_coef: float = 0.5
-    """Standard deviations of the ensemble by which a value is held to be lower than its mean."""
     batch_size: int = 512
     """Decisions per policy update."""
     target_kl: float = 0.3
@@ -66,10 +50,7 @@ class Config(OnlineAlgorithmConfig):
     trust region is adapted to."""
 
     def __post_init__(self) -> None:
-        validate_min(
-            self, estimator_steps=1, num_critics=2, critic_hidden_dim=1, critic_batch_size=1,
-            critic_warmup_steps=0, utd_ratio=1, lcb_coef=0, batch_size=1, target_kl=0,
-        )  # fmt: skip
+        validate_min(self, utd_ratio=1, batch_size=1, target_kl=0)
 
     def learner(self, train: OnlineRLConfig, start: Start) -> "AsymmetricActorCritic":
         """Return the learner of a run."""
@@ -87,6 +68,8 @@ class AsymmetricActorCritic(OnlineAlgorithm):
     """Satisfies `training.core.loop.Learner`."""
 
     config: Config
+    bounds = training_diagnostics.with_limits(staleness=100.0)
+    """Old rollouts are as good as new ones for a value function that learns off policy."""
     replay: Replay
     states: Tensor
     next_chunks: Tensor
@@ -97,12 +80,10 @@ class AsymmetricActorCritic(OnlineAlgorithm):
         policy = self.policy = self._trainable(self.policy)
         self.ref_policy = copy.deepcopy(policy).requires_grad_(requires_grad=False)
         self.length = policy.n_action_steps
-        time_limit, size = self.runner.env_spec()
-        value = ChunkValue(
-            config.state, self.num_features, size, self.length * policy.head.actions,
-            count=config.num_critics, width=config.critic_hidden_dim, seed=train.seed,
-            lr=config.critic_lr, tau=config.critic_tau, lcb_coef=config.lcb_coef,
-        ).to(train.device)  # fmt: skip
+        time_limit, names = self.runner.env_spec()
+        actions = self.length * policy.head.actions
+        value = ChunkValue(config.value, self.num_features, len(names), actions, train.seed)
+        value = value.to(train.device)
         self.value, self.optimizers = value, {"value": value.adam}
         self.explorer = Explorer(policy, config.exploration, value, time_limit)
         collector = copy.deepcopy(policy).requires_grad_(requires_grad=False)
@@ -145,10 +126,8 @@ class AsymmetricActorCritic(OnlineAlgorithm):
         self.module.eval()
         if self.collect_rollouts_if_due():
             self._begin_iteration()
-        rows = torch.from_numpy(
-            self.rng.integers(len(self.replay.reward), size=self.config.batch_size)
-        )
-        self.count_samples([self.runner.episodes[e] for e in self.replay.episode[rows[:64]]])
+        rows = self.rng.integers(len(self.states), size=self.config.batch_size)
+        self.count_samples([self.runner.episodes[e] for e in self.replay.episode[rows]])
         return Batch(self.replay.features[rows], self.states[rows])
 
     def update(
@@ -178,7 +157,7 @@ class AsymmetricActorCritic(OnlineAlgorithm):
 
     def _value_step(self, generator: torch.Generator) -> float:
         """Update the value function on decisions of all rollouts; return its loss."""
-        data, size = self.replay, self.config.critic_batch_size
+        data, size = self.replay, self.config.value.batch_size
         rows = torch.randint(len(data.reward), (size,), generator=generator)
         after = data.next[rows]
         with torch.no_grad():
@@ -209,7 +188,7 @@ class AsymmetricActorCritic(OnlineAlgorithm):
         self._next_chunks()
         if first:
             self.callbacks.on_status("learning values")
-            for _ in range(self.config.critic_warmup_steps):
+            for _ in range(self.config.value.warmup_steps):
                 self._value_step(generator)
             self.module.ready.fill_(True)
         self.rollout_metrics |= self._estimate_metrics()
@@ -226,7 +205,7 @@ class AsymmetricActorCritic(OnlineAlgorithm):
             self.callbacks.on_status("learning to estimate the state")
             held_out = torch.from_numpy(data.episode % HELD_OUT == 0)
             self.value.estimator.fit(
-                data.features, data.simulator, held_out, config.estimator_steps, generator
+                data.features, data.simulator, held_out, config.value.estimator_steps, generator
             )
         self.value.fit_states(data.features, data.simulator, data.clock)
 
@@ -262,11 +241,6 @@ class AsymmetricActorCritic(OnlineAlgorithm):
         known = estimator.outputs(self.replay.simulator[rows])
         guess = estimator.outputs(estimator(self.replay.features[rows]))
         return {"rollout/state_error": float((guess - known).square().mean().sqrt())}
-
-    def _policy_diagnostics(self) -> dict[str, float]:
-        """Return the spread of returns; how far the policy may go is bounded by its trust region."""
-        success = [float(r.success) for r in self.runner.latest[1]]
-        return {"diagnostics/return_std": float(np.std(success))}
 
     def policy_weights(self, weights: Weights) -> Weights:
         """Return the policy's weights for a checkpoint."""

@@ -280,7 +280,9 @@ class VLAPolicy(nn.Module):
     def context_of(self, features: Tensor) -> Context:
         """Return the head's condition from features f32 [b, d], without tokens and memory."""
         empty = features.new_zeros(len(features), 0)
-        pooled = self.backbone.pool(features) if isinstance(self.backbone, PoolsFeatures) else features
+        pooled = (
+            self.backbone.pool(features) if isinstance(self.backbone, PoolsFeatures) else features
+        )
         return Context(pooled, empty, empty)
 
     def _pool_inputs(self, cache: Any, retrieved: Retrieved) -> Tensor:
@@ -307,6 +309,7 @@ class VLAPolicy(nn.Module):
         return result, PolicyState(tensors=after)
 
     def chunk_of(self, obs: Observation, clean: Tensor) -> ActionChunk:
+        """Return normalised actions f32 [b, k, u] in physical units, within the arm's limits."""
         low, high = (torch.tensor(x, device=self.device) for x in (self.robot.low, self.robot.high))
         values = torch.minimum(torch.maximum(self.normalizer.action_inverse(clean), low), high)
         return ActionChunk(values=values, start_s=self._tensor(obs.time_s))

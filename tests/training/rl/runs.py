@@ -4,9 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.training.rl.conftest import TASK
-from training.algos import dppo, dsrl, filtered_bc, ogpo
+from training.algos import asymmetric_ac, aux_bc, dppo, dsrl, filtered_bc, ogpo
 from training.core.config import EvalConfig
 from training.rl.config import OnlineRLConfig, Start
+from training.rl.rollout.explorer import ExplorationConfig
+from training.rl.value.chunk_value import ValueConfig
 
 ALGOS = {
     "filtered_bc": filtered_bc.Config(batch_size=4, states_per_episode=2),
@@ -14,6 +16,13 @@ ALGOS = {
         batch_episodes=1, states_per_episode=2, group_size=3, num_critics=2, critic_hidden_dim=16,
         critic_batch_size=8, critic_warmup_steps=3, bc_batch_size=2,
     ),
+    "asymmetric_ac": asymmetric_ac.Config(
+        value=ValueConfig(
+            estimator_steps=5, num_critics=2, hidden_dim=16, batch_size=8, warmup_steps=3
+        ),
+        batch_size=8, utd_ratio=2, exploration=ExplorationConfig(best_of_n_fraction=1.0),
+    ),
+    "aux_bc": aux_bc.Config(synthetic_frames=5, aux_batch_size=4, batch_size=4),
     "dppo": dppo.Config(batch_episodes=1, bc_batch_size=2, n_critic_warmup_itr=0),
     "dsrl": dsrl.Config(
         best_of_n=2, critic_hidden_dim=16, num_critics=2, utd_ratio=2, critic_batch_size=8,

@@ -34,8 +34,8 @@ class Episode:
     policy without memory every control step between them.
     """
 
-    images: UInt8[np.ndarray, "m v h w 3"]
-    """Of every frame; the last is the end, before any reset."""
+    images: UInt8[np.ndarray, "_ v h w 3"]
+    """Of every frame, M; the last is the end, before any reset. None where they were dropped."""
     proprio: Float32[np.ndarray, "m s"]
     """Measured channel positions."""
     time_s: Float64[np.ndarray, " m"]
@@ -57,9 +57,9 @@ class Episode:
     """Log-probability of its transitions under the policy that acted."""
     reward: Float32[np.ndarray, " t"]
     """The simulator's sparse reward."""
-    features: Float32[np.ndarray, "t d"] = field(default_factory=lambda: EMPTY)
+    features: Float32[np.ndarray, "_ f"] = field(default_factory=lambda: EMPTY)
     """`VLAPolicy.features` of each decision, where the sampler keeps them."""
-    simulator_state: Float32[np.ndarray, "t p"] = field(default_factory=lambda: EMPTY)
+    simulator_state: Float32[np.ndarray, "_ p"] = field(default_factory=lambda: EMPTY)
     """`HasPrivilegedState` of each decision, where the algorithm asks for it."""
     terminated: bool
     """Ended by the task's rules; otherwise by the time limit."""

@@ -86,15 +86,15 @@ def replay(
     not_ended[last] = 0.0
     after = np.arange(counts.sum()) + not_ended.astype(np.int64)
     steps = np.concatenate([e.step[e.decision_index] for e in episodes])
-    arrays = (
-        np.concatenate([e.features for e in episodes]),
-        np.concatenate([e.simulator_state for e in episodes]),
-        (steps / time_limit).astype(np.float32),
-        np.concatenate([executed(policy, e) for e in episodes]),
-        reward, not_ended, after,
-    )  # fmt: skip
-    tensors = [torch.from_numpy(values).to(policy.device) for values in arrays]
-    return Replay(*tensors, episode=np.repeat(np.arange(len(episodes)), counts))
+    arrays = {
+        "features": np.concatenate([e.features for e in episodes]),
+        "simulator": np.concatenate([e.simulator_state for e in episodes]),
+        "clock": (steps / time_limit).astype(np.float32),
+        "chunk": np.concatenate([executed(policy, e) for e in episodes]),
+        "reward": reward, "not_ended": not_ended, "next": after,
+    }  # fmt: skip
+    tensors = {name: torch.from_numpy(a).to(policy.device) for name, a in arrays.items()}
+    return Replay(episode=np.repeat(np.arange(len(episodes)), counts), **tensors)
 
 
 def executed(policy: VLAPolicy, episode: Episode) -> np.ndarray:

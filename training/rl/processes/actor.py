@@ -39,7 +39,9 @@ def work(job: Job, heartbeat: Callable[[], None]) -> None:
     policy = policy.to(config.device).eval()  # its weights come from the board
     left = deque(missing(config, folder))
     lag = config.runtime.max_policy_lag
-    num_envs = min(config.parallel_envs, config.episodes_of(0) + config.episodes_per_iteration * lag)
+    num_envs = min(
+        config.parallel_envs, config.episodes_of(0) + config.episodes_per_iteration * lag
+    )
     with (
         contextlib.closing(config.intervention.make_source(policy.robot)) as source,
         contextlib.closing(RolloutWorker(policy, config.task, num_envs)) as worker,

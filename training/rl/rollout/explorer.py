@@ -160,9 +160,7 @@ class Explorer(nn.Module):
         """Return, of each chunk f32 [b, h, u] and its shifted ones, the one of highest value."""
         candidates = torch.cat([chunk[:, None], chunk[:, None] + shifts[:, 1:]], 1)
         count = candidates.shape[1]
-        bound, _ = value.lower_bound(
-            states.repeat_interleave(count, 0), candidates.flatten(0, 1)
-        )
+        bound, _ = value.lower_bound(states.repeat_interleave(count, 0), candidates.flatten(0, 1))
         best = bound.unflatten(0, (-1, count)).argmax(1)
         return candidates[torch.arange(len(best)), best]
 

@@ -140,6 +140,9 @@ class OnlineAlgorithm:
         """Return diagnostics of the policy that has just acted, at states of its rollouts."""
         latest, rewards = self.runner.latest
         returns = [float(r.reward.sum()) for r in rewards]
+        spread = {"diagnostics/return_std": float(np.std(returns))}
+        if isinstance(self.acting_policy(), Explorer):  # its chunk is no denoising chain
+            return spread
         episodes, decisions, latents = policy_diagnostics.states(latest)
         generator = torch.Generator().manual_seed(self.run.seed * 1000 + self.runner.iteration)
         with torch.no_grad():
@@ -147,7 +150,7 @@ class OnlineAlgorithm:
             context = self.policy.contexts(batch)
             metrics = policy_diagnostics.examine(self.policy, context, generator)
             metrics["diagnostics/kl"] = self.kl_from_start(batch, context, latents)
-        return {**metrics, "diagnostics/return_std": float(np.std(returns))}
+        return {**metrics, **spread}
 
     def kl_from_start(
         self, decisions: EpisodeBatch, context: Context, latents: torch.Tensor

@@ -3,6 +3,7 @@
 import contextlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -58,19 +59,21 @@ class OnlineRunner:
         self.num_prior = len(self.episodes)
         """Episodes of prior runs, the first ones of `episodes`."""
 
-    def env_spec(self) -> tuple[int, int]:
-        """Return the control steps of the longest episode, and the numbers of the simulator's state
-        (0 where it has none).
-        """
+    def make_env(self, num_envs: int) -> Any:
+        """Return environments like those of rollouts."""
         config = self.config
-        env = vec_env.make(
-            configs.type_name(config.task), 1, robot=self.policy.robot, task_config=config.task,
-            backend=config.backend,
+        return vec_env.make(
+            configs.type_name(config.task), num_envs, robot=self.policy.robot,
+            task_config=config.task, backend=config.backend,
         )  # fmt: skip
-        with contextlib.closing(env):
+
+    def env_spec(self) -> tuple[int, tuple[str, ...]]:
+        """Return the control steps of the longest episode, and the names of the simulator's state
+        (none where it tells nothing).
+        """
+        with contextlib.closing(self.make_env(1)) as env:
             known = isinstance(env, HasPrivilegedState)
-            size = len(env.privileged_state_names) if known else 0
-            return env.spec.max_episode_steps, size
+            return env.spec.max_episode_steps, env.privileged_state_names if known else ()
 
     @property
     def latest(self) -> tuple[list[Episode], list[EpisodeReward]]:
@@ -155,7 +158,10 @@ class OnlineRunner:
     def _collect_realtime(self, acting: ActingPolicy) -> list[Episode]:
         """Collect on a real-time backend: each episode is stored when it ends, never repeated."""
         config, folder = self.config, self.start.experience
-        name, count = episode_store.iteration_name(self.iteration), config.episodes_of(self.iteration)
+        name, count = (
+            episode_store.iteration_name(self.iteration),
+            config.episodes_of(self.iteration),
+        )
         finished, _ = incremental_store.progress(folder, name)
         left = [number for number in range(count) if number not in finished]
         if left:

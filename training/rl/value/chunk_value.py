@@ -7,16 +7,49 @@ of the simulator, or an estimate of it. The policy never does.
 import copy
 import itertools
 import math
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from training.rl.value.state_estimator import Standardizer, StateEstimator
+from vla.contracts.config import validate_min
 
 StateSource = Literal["estimated", "simulator", "features"]
 ACTION_SCALE = 2.0
 """Normalised actions are small beside a standardised state."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueConfig:
+    """Settings of the value function."""
+
+    state: StateSource = "estimated"
+    """What it reads: an estimate of the simulator's state from the policy's features, the state
+    itself, or the features."""
+    estimator_steps: int = 3000
+    """Updates of the estimate, after the first iteration."""
+    num_critics: int = 4
+    """Q networks in the ensemble."""
+    hidden_dim: int = 256
+    """Width of their three hidden layers."""
+    lr: float = 5e-4
+    """Their learning rate."""
+    batch_size: int = 256
+    """Decisions per update of theirs."""
+    tau: float = 0.01
+    """Polyak coefficient of their target networks."""
+    warmup_steps: int = 1500
+    """Their updates before the policy's first."""
+    lcb_coef: float = 0.5
+    """Standard deviations of the ensemble by which a value is held to be lower than its mean."""
+
+    def __post_init__(self) -> None:
+        validate_min(
+            self, estimator_steps=1, num_critics=2, hidden_dim=1, batch_size=1, warmup_steps=0,
+            lcb_coef=0,
+        )  # fmt: skip
 
 
 class LogitEnsemble(nn.Module):
@@ -49,28 +82,27 @@ class ChunkValue(nn.Module):
     """The ensemble, its target networks, and what it takes for the state.
 
     Args:
-        source: What the state is: the simulator's, an estimate of it, or the features themselves.
+        config: Settings.
         features: Width of the policy's features.
         size: Numbers of the simulator's state.
         actions: Numbers of an executed chunk.
-        count, width, seed: Of the ensemble.
-        lr, tau: Learning rate, and Polyak coefficient of the target networks.
-        lcb_coef: Deviations over the ensemble that a value is held to be lower than its mean.
+        seed: Of the weights.
     """
 
     def __init__(
-        self, source: StateSource, features: int, size: int, actions: int, *, count: int,
-        width: int, seed: int, lr: float, tau: float, lcb_coef: float,
-    ) -> None:  # fmt: skip
+        self, config: ValueConfig, features: int, size: int, actions: int, seed: int
+    ) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
-        self.source, self.tau, self.lcb_coef = source, tau, lcb_coef
-        self.estimator = StateEstimator(features, size) if source == "estimated" else None
-        width_of_state = (features if source == "features" else size) + 1
-        self.standardizer = Standardizer(width_of_state)
-        self.q = LogitEnsemble(width_of_state + actions, count, width, generator)
+        self.config = config
+        self.estimator = StateEstimator(features, size) if config.state == "estimated" else None
+        width = (features if config.state == "features" else size) + 1
+        self.standardizer = Standardizer(width)
+        self.q = LogitEnsemble(width + actions, config.num_critics, config.hidden_dim, generator)
         self.target = copy.deepcopy(self.q)
-        self.adam = torch.optim.AdamW(self.q.parameters(), lr=lr, weight_decay=1e-3, fused=True)
+        self.adam = torch.optim.AdamW(
+            self.q.parameters(), lr=config.lr, weight_decay=1e-3, fused=True
+        )
 
     def states(self, features: Tensor, simulator: Tensor, clock: Tensor) -> Tensor:
         """Return standardised states f32 [n, s] of decisions.
@@ -87,7 +119,7 @@ class ChunkValue(nn.Module):
         self.standardizer.fit(self._raw(features, simulator, clock))
 
     def _raw(self, features: Tensor, simulator: Tensor, clock: Tensor) -> Tensor:
-        state = {"features": features, "simulator": simulator}.get(self.source)
+        state = {"features": features, "simulator": simulator}.get(self.config.state)
         if state is None:
             assert self.estimator is not None
             state = self.estimator(features)
@@ -105,7 +137,9 @@ class ChunkValue(nn.Module):
         self.adam.step()
         self.adam.zero_grad()
         self.q.requires_grad_(requires_grad=False)
-        torch._foreach_lerp_(list(self.target.parameters()), list(self.q.parameters()), self.tau)
+        torch._foreach_lerp_(
+            list(self.target.parameters()), list(self.q.parameters()), self.config.tau
+        )
         return float(loss.detach())
 
     def target_value(self, states: Tensor, chunk: Tensor, generator: torch.Generator) -> Tensor:
@@ -118,4 +152,4 @@ class ChunkValue(nn.Module):
         """Return mean minus `lcb_coef` deviations over the ensemble, and the mean, f32 [m] each."""
         value = torch.sigmoid(self.q(states, chunk))
         mean = value.mean(0)
-        return mean - self.lcb_coef * value.std(0, correction=0), mean
+        return mean - self.config.lcb_coef * value.std(0, correction=0), mean

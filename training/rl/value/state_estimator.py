@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-
 BATCH = 256
+DROPOUT = 0.1
 MAX_DEVIATIONS = 5.0
 """Bound of standardised numbers: a body that fell off the table must not outweigh the others."""
 
@@ -41,10 +41,9 @@ class StateEstimator(nn.Module):
     def __init__(self, features: int, size: int) -> None:
         super().__init__()
         self.inputs, self.outputs = Standardizer(features), Standardizer(size)
-        self.net = nn.Sequential(
-            nn.Linear(features, 512), nn.SiLU(), nn.Dropout(0.1),
-            nn.Linear(512, 256), nn.SiLU(), nn.Linear(256, size),
-        ).requires_grad_(requires_grad=False)  # fmt: skip
+        self.enter = nn.Sequential(nn.Linear(features, 512), nn.SiLU())
+        self.leave = nn.Sequential(nn.Linear(512, 256), nn.SiLU(), nn.Linear(256, size))
+        self.requires_grad_(requires_grad=False)
 
     def fit(
         self, features: Tensor, state: Tensor, held_out: Tensor, steps: int,
@@ -58,24 +57,26 @@ class StateEstimator(nn.Module):
         self.inputs.fit(features[~held_out])
         self.outputs.fit(state[~held_out])
         x, y = self.inputs(features[~held_out]), self.outputs(state[~held_out])
-        weights = list(self.net.parameters())
+        weights = list(self.parameters())
         for weight in weights:
             weight.requires_grad_()
         adam = torch.optim.AdamW(weights, lr=1e-3, weight_decay=1e-2, fused=True)
-        self.net.train()
-        with torch.enable_grad(), torch.random.fork_rng([]):  # of dropout
-            torch.manual_seed(int(torch.randint(2**31, (), generator=generator)))
+        with torch.enable_grad():
             for step in range(steps):
                 adam.param_groups[0]["lr"] = 1e-5 + 5e-4 * (1 + math.cos(math.pi * step / steps))
                 rows = torch.randint(len(x), (BATCH,), generator=generator)
                 adam.zero_grad()
-                error = nn.functional.smooth_l1_loss(self.net(x[rows]), y[rows], beta=0.2)
+                hidden = self.enter(x[rows])
+                kept = torch.rand(hidden.shape, generator=generator) >= DROPOUT
+                guess = self.leave(hidden * kept / (1 - DROPOUT))
+                error = nn.functional.smooth_l1_loss(guess, y[rows], beta=0.2)
                 error.backward()
                 adam.step()
-        self.net.eval().requires_grad_(requires_grad=False)
+        self.requires_grad_(requires_grad=False)
         return (self(features[held_out]) - state[held_out]).square().mean(0).sqrt()
 
     @torch.no_grad()
     def forward(self, features: Tensor) -> Tensor:
         """Return the estimated state f32 [n, p]."""
-        return self.net(self.inputs(features)) * self.outputs.std + self.outputs.mean
+        hidden = self.enter(self.inputs(features))
+        return self.leave(hidden) * self.outputs.std + self.outputs.mean
