@@ -48,12 +48,9 @@ BANNED_NAMES = set(
     """)
 )  # fmt: skip
 """As above, banned only as a whole name."""
-VALUE_FUNCTIONS = (
-    "algos/dppo.py", "algos/dsrl.py", "algos/ogpo.py", "chunk_critics.py", "nn/ensembles.py",
-    "nn/noise_actor.py", "policies/vla.py",
-)  # fmt: skip
+VALUE_FUNCTIONS = ("algos/dppo.py", "algos/ogpo.py", "chunk_critics.py")
 """Modules in which a critic is a value function or a Q-function, as in RL."""
-VALUE_FLAGS = ("--algo.", "--policy.noise-actor.")
+VALUE_FLAGS = "--algo."
 """As above, how the flags of such settings begin."""
 
 

@@ -250,6 +250,8 @@ def _read_description(
             ),
             configs.from_json(Provenance, stored.get("provenance"), f"{path}: provenance"),
         )
+    except migrate.RemovedError as error:
+        raise ValueError(f"{path}: {error}") from error
     except ValueError as error:
         raise ValueError(f"{error}; restore the checkpoint, or train again") from error
 

@@ -91,7 +91,6 @@ ARMS = {
     "bc, learned reward": Arm(algo="filtered_bc", steps=400, reward="learned", more=BC),
     "bc, sparse": Arm(algo="filtered_bc", steps=400, reward="sparse", more=BC),
     "ogpo, learned reward": Arm(algo="ogpo", reward="learned"),
-    "dsrl, learned reward": Arm(algo="dsrl", reward="learned"),
     "ogpo, sparse": Arm(algo="ogpo", reward="sparse"),
     "dppo, sparse": Arm(algo="dppo", reward="sparse", iterations=15, steps=40, more=PUBLISHED),
 }  # fmt: skip

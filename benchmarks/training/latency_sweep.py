@@ -31,7 +31,6 @@ from vla.contracts import config as configs
 from vla.contracts.config import PluginConfig, validate_min
 from vla.contracts.protocols import ArmPolicy
 from vla.contracts.types import Observation
-from vla.policies.vla import VLAPolicy
 from vla.runtime import policy_loader
 from vla.runtime.noise import episode_noise
 from vla.runtime.rtc_scheduler import MODES, Mode, RealtimeConfig, Scheduler
@@ -116,8 +115,6 @@ def cells(args: BenchArgs) -> list[Cell]:
 def check(policy: ArmPolicy, config: RealtimeConfig) -> None:
     """Raise ValueError unless a policy can run with these settings."""
     config.check(policy.noise_shape[1], policy.max_prefix_len, pace(policy))
-    if config.mode == "guided" and isinstance(policy, VLAPolicy) and policy.noise_actor is not None:
-        raise ValueError("a policy with a noise actor cannot be guided; use another mode")
 
 
 def pace(policy: ArmPolicy) -> int:

@@ -66,13 +66,8 @@ def export(
     The policy is in evaluation mode, on the CPU; int8 is calibrated on recorded observations.
 
     Raises:
-        ValueError: the policy has a noise actor, or the folder holds something else.
+        ValueError: the folder holds something else.
     """
-    if policy.noise_actor is not None:
-        raise ValueError(
-            "the policy has a noise actor, which is not exported; export the policy that it was "
-            "added to"
-        )
     with folders.replacing(folder, "policy") as new:
         graphs = folders.graphs(policy, graph.trace(policy, batch), policy.text.tokenizer, new)
         manifest = _manifest(policy, origin, graphs, batch, new)

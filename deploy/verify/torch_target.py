@@ -22,16 +22,9 @@ class CompiledPolicy:
 
     Args:
         policy: In evaluation mode, on its device.
-
-    Raises:
-        ValueError: the policy has a noise actor.
     """
 
     def __init__(self, policy: VLAPolicy) -> None:
-        if policy.noise_actor is not None:
-            raise ValueError(
-                "the policy has a noise actor, which is not compiled; take target torch"
-            )
         self.policy = policy
         self.robot, self.n_action_steps = policy.robot, policy.n_action_steps
         self.remembers, self.max_prefix_len = policy.remembers, policy.max_prefix_len

@@ -26,9 +26,10 @@ WRONG_WORDS = {
         "{new}x",
     ),
     "prior run nowhere": (LINE + " --reward sparse --prior-runs {new}x", "no experience there"),
-    "best of n": (
-        LINE + " --reward sparse --algo.type dsrl --algo.best-of-n 8",
-        "got 8, expected at most 7",
+    "removed algorithm": (
+        LINE + " --reward sparse --algo.type dsrl",
+        "algo: got 'dsrl', expected one of bc, distill, dppo, filtered_bc, ogpo, reward_model: "
+        "DSRL was removed",
     ),
     "fine-tuned steps": (
         LINE + " --reward sparse --algo.type dppo --algo.ft-denoising-steps 7",

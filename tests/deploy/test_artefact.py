@@ -11,7 +11,6 @@ from tests.deploy import damage
 from tests.deploy.conftest import made, origin
 from tests.deploy.damage import changed
 from vla.contracts import migrate
-from vla.nn.noise_actor import NoiseActorConfig
 
 
 @pytest.fixture
@@ -110,14 +109,6 @@ def test_a_folder_that_holds_something_else_is_neither_read_nor_overwritten(tmp_
     with pytest.raises(ValueError, match="no exported policy; give another --out"):
         export.export(made("remembers"), origin(), tmp_path / "mine")
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
-
-
-def test_a_policy_with_a_noise_actor_is_not_exported(tmp_path):
-    policy = made("remembers")
-    policy.add_noise_actor(NoiseActorConfig(width=8))
-    with pytest.raises(ValueError, match="export the policy that it was added to"):
-        export.export(policy, origin(), tmp_path / "out")
-    assert not list(tmp_path.iterdir())
 
 
 def test_what_a_killed_export_left_is_cleared_away_by_the_next(folder, monkeypatch):

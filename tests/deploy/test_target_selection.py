@@ -15,13 +15,11 @@ from deploy.runtime import target_selection
 from deploy.runtime.policy import DeployedPolicy
 from deploy.runtime.recording import RecordingRunner
 from deploy.targets import onnxruntime
-from deploy.verify import torch_target
 from tests.deploy import fake_cuda, fake_tensorrt
 from tests.deploy.conftest import made, origin
 from tests.fakes import TASKS, fake_noise, fake_observation, fake_policy
 from vla import checkpoint
 from vla.contracts.protocols import ArmPolicy
-from vla.policies import vla as policies
 from vla.runtime import policy_loader
 
 
@@ -190,13 +188,6 @@ def test_a_compiler_that_fails_is_a_sentence(run, monkeypatch):
         "torch-compile: PyTorch does not compile it: no C++ compiler; install a C++ compiler, or "
         "take target torch",
     )
-
-
-def test_a_policy_with_a_noise_actor_is_not_compiled():
-    steered = made("remembers")
-    steered.add_noise_actor(policies.NoiseActorConfig(width=8))
-    with pytest.raises(ValueError, match="noise actor, which is not compiled; take target torch"):
-        torch_target.CompiledPolicy(steered)
 
 
 def test_a_session_with_bound_inputs_gives_what_one_without_does(exported):

@@ -23,7 +23,7 @@ from vla.data.reader import open_dataset, read_columns
 
 FORMAT_1 = Path(__file__).parents[1] / "fixtures" / "format_1"
 RENAMED: tuple[tuple[Any, Any], ...] = (
-    ("critic", "reward_model"), ("steer", "dsrl"), ("critic", "learned"),
+    ("critic", "reward_model"), ("critic", "learned"),
     ("critic+sparse", "learned+sparse"), ("oracle", "dense_oracle"),
     ("expert", True), ("all", False),
     ("encode", False), ("cache", True), ("episodes", "sequence"), ("windows", "frame"),
@@ -82,10 +82,13 @@ def copied(tmp_path: Path, *names: str) -> Path:
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (path, value) of every leaf of JSON types; an empty list or object is a leaf."""
+    """Yield (path, value) of every leaf of JSON types but those of a noise actor, which was
+    removed; an empty list or object is a leaf.
+    """
     if isinstance(value, dict) and value:
         for key, part in value.items():
-            yield from leaves(part, f"{path}.{key}".lstrip("."))
+            if key not in renames.NOISE_ACTOR:
+                yield from leaves(part, f"{path}.{key}".lstrip("."))
     elif isinstance(value, list) and value:
         for i, part in enumerate(value):
             yield from leaves(part, f"{path}[{i}]")

@@ -1,5 +1,7 @@
 """Checkpoints and exported policies of format 1 load, and decide as they did when written."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from tests.migration.recorded import (
     FORMAT_1,
     assert_same,
     changed,
+    copied,
     decide,
     leaves,
     lost,
@@ -18,9 +21,10 @@ from tests.migration.recorded import (
 from vla import checkpoint
 from vla.checkpoint import read_json
 from vla.contracts import config as configs
+from vla.contracts import renames
 from vla.runtime import policy_loader
 
-CHECKPOINTS = ("bank", "prefix", "steered", "tuned", "pretrained")
+CHECKPOINTS = ("bank", "prefix", "tuned", "pretrained")
 EXPORTED = ("bank", "prefix")
 PREFIX = {"bank": 2, "prefix": 3}
 """Longest prefix that a policy was trained with; none if it is not listed."""
@@ -64,6 +68,31 @@ def test_nothing_that_a_checkpoint_says_of_itself_is_lost(name):
         assert list(leaves(stored[part]))
         assert lost(stored[part], configs.to_json(loaded)) == []
         assert changed(stored[part], configs.to_json(loaded)) == []
+
+
+@pytest.mark.parametrize("name", renames.NOISE_ACTOR)
+def test_a_checkpoint_that_says_it_has_no_noise_actor_loads_and_is_written_without(name, tmp_path):
+    path = copied(tmp_path, "checkpoints/bank") / "bank" / "policy.json"
+    stored = read_json(path)
+    stored["policy"][name] = stored["policy"].pop("steering")
+    path.write_text(json.dumps(stored))
+    policy, origin = checkpoint.load(path.parent)
+    checkpoint.save(policy, origin, tmp_path / "new", policy.state_dict())
+    assert name not in read_json(tmp_path / "new" / "policy.json")["policy"]
+
+
+@pytest.mark.parametrize("name", renames.NOISE_ACTOR)
+def test_a_checkpoint_with_a_noise_actor_is_refused(name, tmp_path):
+    path = copied(tmp_path, "checkpoints/steered") / "steered" / "policy.json"
+    stored = read_json(path)
+    stored["policy"][name] = stored["policy"].pop("steering")
+    path.write_text(json.dumps(stored))
+    with pytest.raises(ValueError, match="noise actor") as refused:
+        checkpoint.load(path.parent)
+    assert str(refused.value) == (
+        f"{path}: policy: got one with a noise actor (width 12), expected one without: "
+        f"{renames.DSRL_REMOVED}"
+    )
 
 
 @pytest.mark.parametrize("name", EXPORTED)

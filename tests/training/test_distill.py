@@ -22,7 +22,6 @@ from vla.contracts.config import PluginConfig
 from vla.heads import diffusion, flow_matching
 from vla.memory import bank, gru, none
 from vla.nn.context import Context
-from vla.nn.noise_actor import NoiseActorConfig
 
 KINDS: dict[str, tuple[PluginConfig, dict[str, Any]]] = {
     "remembers": (bank.Config(slots=7), {}),
@@ -106,14 +105,3 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_weights(arm_dataset, tmp_pat
     parts = distilled(before, arm_dataset, tmp_path / "parts", **short)
     ours, theirs = (checkpoint.load(out)[0].state_dict() for out in (whole, parts))
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
-
-
-def test_a_teacher_with_a_noise_actor_is_refused(arm_dataset, tmp_path):
-    folder = teacher(arm_dataset, tmp_path / "teacher", *KINDS["remembers"])
-    policy, origin = checkpoint.load(folder)
-    policy.add_noise_actor(NoiseActorConfig(width=8))
-    checkpoint.save(policy, origin, tmp_path / "steered", policy.state_dict())
-    with pytest.raises(ValueError, match="got a policy with a noise actor"):
-        distilled(tmp_path / "steered", arm_dataset, tmp_path / "student")
-    with pytest.raises(ValueError, match="steps: got 3, expected .* with a noise actor"):
-        policy.with_steps(3)

@@ -12,7 +12,6 @@ from vla.contracts.types import Prefix
 from vla.heads import flow_matching
 from vla.nn import flow
 from vla.nn.context import Context
-from vla.nn.noise_actor import NoiseActorConfig
 from vla.policies import vla
 
 CHUNK, ACTIONS, SIZES = 4, 3, (12, 8, 10)
@@ -197,10 +196,7 @@ def test_settled_actions_stand_in_the_chunk_told_or_guided() -> None:
 
 
 def policy(**changes) -> vla.VLAPolicy:
-    head = replace(SMALL, **{k: v for k, v in changes.items() if k != "noise_actor"})
-    return fake_policy(
-        vla.Config(head=head, noise_actor=changes.get("noise_actor", NoiseActorConfig()))
-    )
+    return fake_policy(vla.Config(head=replace(SMALL, **changes)))
 
 
 def test_a_policy_takes_more_steps_or_fewer_and_its_likelihood_is_that_of_its_path() -> None:
@@ -213,14 +209,8 @@ def test_a_policy_takes_more_steps_or_fewer_and_its_likelihood_is_that_of_its_pa
     assert chunk.values.isfinite().all()
     again = other.log_prob(obs, state, trace)
     torch.testing.assert_close(again, trace.log_prob)
-
-
-def test_a_flow_policy_with_a_noise_actor_acts_from_noise_within_the_bound() -> None:
-    rng = np.random.default_rng(1)
-    mine = policy(noise_actor=NoiseActorConfig(width=16, best_of_n=2))
-    obs, state = fake_observation(rng, 2), mine.initial_state(2)
-    _, trace, _ = mine.sample(obs, state, fake_noise(rng, mine, 2))
-    assert trace.latents[:, 0].abs().max() <= 1.5
+    with pytest.raises(ValueError, match="steps: got 3, expected .* separate network for the last"):
+        policy(ft_denoising_steps=1).with_steps(3)
 
 
 def test_a_policy_of_flows_goes_on_from_a_prefix() -> None:

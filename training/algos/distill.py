@@ -62,11 +62,6 @@ class Distillation:
     def __init__(self, config: Config, train: DistillConfig, teacher: Teacher) -> None:
         self.config, self.train = config, train
         policy, self.origin = checkpoint.load_vla(teacher.policy, "distillation")
-        if policy.noise_actor is not None:
-            raise ValueError(
-                f"{teacher.policy}: got a policy with a noise actor (DSRL), expected one without; "
-                "distill the policy that DSRL started from"
-            )
         self.teacher = policy.with_steps(config.teacher_steps).to(train.device).eval()
         self.module = student(policy).to(train.device)
         self.frames_only = not policy.remembers

@@ -29,6 +29,7 @@ from training.core.optimizer import Optimizer
 from vla import checkpoint
 from vla.contracts import config as configs
 from vla.contracts import migrate
+from vla.contracts.renames import NOISE_ACTOR
 from vla.utils import files
 from vla.utils.interrupted import Interrupted, stop_requests
 
@@ -335,10 +336,14 @@ def check(config: RunConfig, out: Path) -> None:
             raise ValueError(f"{path}: damaged ({error}); delete {out} to start again") from error
         if not isinstance(stored, dict):
             raise ValueError(f"{path}: damaged, no JSON object; delete {out} to start again")
-        with contextlib.suppress(ValueError):  # the difference that is reported names the problem
+        try:
             renamed = configs.to_json(configs.from_json(type(config), stored))
             # A setting that is missing would get a default, which may not be what the run had.
             stored = renamed if _count(renamed) == _count(stored) else stored
+        except migrate.RemovedError as error:
+            raise ValueError(f"{path}: {error}") from error
+        except ValueError:
+            pass  # the difference that is reported names the problem
         if stored != wanted:
             raise ValueError(
                 f"{out} holds a run with another configuration ({_difference(stored, wanted)}); "
@@ -352,9 +357,9 @@ def check(config: RunConfig, out: Path) -> None:
 
 
 def _count(value: Any) -> int:
-    """Return the number of values in JSON types."""
+    """Return the number of values in JSON types, without those of settings that were removed."""
     if isinstance(value, dict):
-        return sum(map(_count, value.values()))
+        return sum(_count(part) for name, part in value.items() if name not in NOISE_ACTOR)
     return sum(map(_count, value)) if isinstance(value, list) else 1
 
 

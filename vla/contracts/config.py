@@ -79,7 +79,8 @@ def from_json(
         package: Folder or folders the plug-in must come from, if `value` is one's configuration.
 
     Raises:
-        ValueError: a field is unknown, missing or of the wrong type.
+        ValueError: a field is unknown, missing or of the wrong type; a `RemovedError` if it is of
+            a part that was removed.
     """
     if package is not None:
         kind = _plugin_kind(value, where, package)
@@ -115,8 +116,9 @@ def from_json(
 def _plugin_kind(value: Any, where: str, package: registry.Packages) -> Any:
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
         raise ValueError(f"{where}: expected an object with a 'type' from {package}, got {value!r}")
+    name = migrate.plugin(package, value["type"])
     try:
-        return registry.load(package, migrate.plugin(package, value["type"])).Config
+        return registry.load(package, name).Config
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
 

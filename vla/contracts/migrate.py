@@ -8,13 +8,17 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+from vla.contracts import registry
 from vla.contracts.renames import (
     AXES,
     CONFIGS,
+    DSRL,
+    DSRL_REMOVED,
     FLAGS,
     GRAPHS,
     LABELS,
     METRICS,
+    NOISE_ACTOR,
     PLUGINS,
     PORTS,
     TOPICS,
@@ -22,6 +26,10 @@ from vla.contracts.renames import (
     VALUES,
     as_flag,
 )
+
+
+class RemovedError(ValueError):
+    """What is read needs a part of an earlier release that was removed."""
 
 
 def graphs(kind: str, value: Any) -> Any:
@@ -56,6 +64,9 @@ def config(kind: type, value: Any) -> Any:
     Args:
         kind: The configuration's class.
         value: JSON object, of this or an earlier format; anything else is returned as it is.
+
+    Raises:
+        RemovedError: it is that of a policy with a noise actor.
     """
     if not isinstance(value, dict):
         return value
@@ -72,7 +83,23 @@ def config(kind: type, value: Any) -> Any:
                 group[field] = [replaced.get(item, item) for item in stored]
             elif group is not None and isinstance(stored, (str, bool, int)):
                 group[field] = replaced.get(stored, stored)
+        if name == "vla.policies.vla.Config":
+            _drop_noise_actor(renamed)
     return renamed
+
+
+def _drop_noise_actor(policy: dict[str, Any]) -> None:
+    """Drop the settings of a noise actor from those of a policy that has none."""
+    for name in NOISE_ACTOR:
+        settings = _group(policy, [name])
+        if settings is None:
+            continue
+        if width := settings.get("width", 0):
+            raise RemovedError(
+                f"policy: got one with a noise actor (width {width}), expected one without: "
+                f"{DSRL_REMOVED}"
+            )
+        del policy[name]
 
 
 def _move(value: dict[str, Any], old: list[str], new: list[str]) -> None:
@@ -100,8 +127,15 @@ def _group(value: Any, path: list[str]) -> dict[str, Any] | None:
 
 
 def plugin(package: str | tuple[str, ...], name: str) -> str:
-    """Return today's registry key of a plug-in of one of the folders."""
+    """Return today's registry key of a plug-in of one of the folders.
+
+    Raises:
+        RemovedError: the plug-in was removed.
+    """
     for folder in (package,) if isinstance(package, str) else package:
+        if folder == "training.algos" and name in DSRL:
+            known = ", ".join(registry.names(folder))
+            raise RemovedError(f"algo: got {name!r}, expected one of {known}: {DSRL_REMOVED}")
         if name in PLUGINS.get(folder, {}):
             return PLUGINS[folder][name]
     return name
@@ -126,7 +160,7 @@ def _renamed(name: str, parts: Mapping[str, str]) -> str:
 def trainer(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tensors of trainer.safetensors under their new names.
 
-    Until format 2 the Q-functions of `ogpo` and `dsrl` kept the state of their own Adam in buffers
+    Until format 2 the Q-functions of `ogpo` kept the state of their own Adam in buffers
     next to their weights; it is the state of a `torch.optim.Adam` now.
     """
     renamed = tensors(values, TRAINER)

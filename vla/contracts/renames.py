@@ -35,25 +35,19 @@ _DPPO = {
     "warmup": "n_critic_warmup_itr", "value": "vf_coef", "clone": "bc_loss_coeff",
     "cloned": "bc_batch_size",
 }  # fmt: skip
-_CRITICS = {
+_OGPO = {
     "critics": "num_critics", "width": "critic_hidden_dim", "critic_rate": "critic_lr",
     "critic_steps": "utd_ratio", "critic_batch": "critic_batch_size",
     "critic_follow": "critic_tau", "warmup": "critic_warmup_steps", "policy": "actor_loss_coef",
-}  # fmt: skip
-_OGPO = {
-    **_CRITICS, "episodes": "batch_episodes", "queries": "states_per_episode",
+    "episodes": "batch_episodes", "queries": "states_per_episode",
     "group": "group_size", "min_std": "min_sampling_denoising_std", "clip": "clip_ploss_coef",
     "follow": "tau", "next_chunks": "num_target_action_samples", "clone": "bc_loss_coeff",
     "cloned": "bc_batch_size",
 }  # fmt: skip
-_DSRL = {
-    **_CRITICS, "candidates": "best_of_n", "bound": "noise_bound", "pessimism": "lcb_coef",
-    "entropy": "target_entropy",
-}  # fmt: skip
 
 CONFIGS: dict[str, dict[str, str]] = {
     # vla
-    "vla.policies.vla.Config": {**_POLICY, "steering": "noise_actor"},
+    "vla.policies.vla.Config": _POLICY,
     "vla.policies._lerobot.LeRobotConfig": _POLICY,
     "vla.heads.diffusion.Config": _HEAD,
     "vla.heads.flow_matching.Config": _HEAD,
@@ -64,10 +58,6 @@ CONFIGS: dict[str, dict[str, str]] = {
     },
     "vla.policies.lerobot_diffusion.Config": {
         "widths": "down_dims", "steps": "num_inference_steps",
-    },
-    "vla.nn.noise_actor.NoiseActorConfig": {
-        "bound": "noise_bound", "candidates": "best_of_n", "critics": "num_critics",
-        "pessimism": "lcb_coef",
     },
     # training
     "training.core.config.RunConfig": {"optimiser": "optimizer"},
@@ -109,7 +99,6 @@ CONFIGS: dict[str, dict[str, str]] = {
     "training.algos.filtered_bc.Config": {"batch": "batch_size", "queries": "states_per_episode"},
     "training.algos.dppo.Config": _DPPO,
     "training.algos.ogpo.Config": _OGPO,
-    "training.algos.dsrl.Config": _DSRL,
     # reward_models
     "reward_models.core.checkpoint.Description": {"critic": "reward_model"},
     "reward_models.models.pairwise.Config": {"aims": "goal_width"},
@@ -158,12 +147,23 @@ VALUES: dict[str, dict[str, dict[Any, Any]]] = {
 """Values, or items, of a configuration's fields by "module.Class" and new path: old to new."""
 
 PLUGINS: dict[str, dict[str, str]] = {
-    "training.algos": {"critic": "reward_model", "steer": "dsrl"},
+    "training.algos": {"critic": "reward_model"},
 }
 """Registry keys by plug-in folder: old key to new key."""
 
+DSRL = ("dsrl", "steer")
+"""Registry keys of an algorithm that was removed."""
+
+NOISE_ACTOR = ("noise_actor", "steering")
+"""Names of its settings in a policy's configuration; none of them counts with a width of 0."""
+
+DSRL_REMOVED = (
+    "DSRL was removed in this release, because it never improved a policy; use the policy that "
+    "the run started from, which is unchanged, or the release that wrote the run"
+)
+
 WEIGHTS: dict[str, str] = {
-    "steering.": "noise_actor.", "head.denoiser.settled": "head.denoiser.prefix_embedding",
+    "head.denoiser.settled": "head.denoiser.prefix_embedding",
     "head.late.settled": "head.late.prefix_embedding",
 }  # fmt: skip
 """Parts of names in state dicts, old to new; a part begins at the start of a name or after a dot,
@@ -251,7 +251,6 @@ FLAGS: dict[str, dict[str, str]] = {
             f"--policy.backbone.{old}": f"--policy.backbone.{new}"
             for old, new in _BACKBONE.items()
         },
-        "--policy.steering": "--policy.noise-actor",
         "--policy.learns": "--policy.train-expert-only (a switch)",
         "--policy.widths": "--policy.down-dims", "--policy.steps": "--policy.num-inference-steps",
         # other areas
@@ -317,7 +316,7 @@ FLAGS: dict[str, dict[str, str]] = {
         "--runtime.processes": "--runtime.distributed",
         "--runtime.lag": "--runtime.max-policy-lag",
         "--runtime.silent-s": "--runtime.heartbeat-timeout-s",
-        **_algo_flags({**_DPPO, **_DSRL, **_OGPO, "batch": "batch_size"}),
+        **_algo_flags({**_DPPO, **_OGPO, "batch": "batch_size"}),
         "--algo.warmup": "--algo.critic-warmup-steps or, of dppo, --algo.n-critic-warmup-itr",
     },
     # robot_bridge

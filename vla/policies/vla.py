@@ -5,7 +5,7 @@ physical units, networks work in normalised ones.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -24,7 +24,6 @@ from vla.contracts.types import (
     Prefix,
 )
 from vla.nn.context import Context, PoolsFeatures, Retrieved
-from vla.nn.noise_actor import NoiseActor, NoiseActorConfig
 from vla.nn.normalize import NormalizationStatistics, Normalizer
 from vla.nn.text import TextEncoder
 from vla.policies import _settings
@@ -49,8 +48,6 @@ class Config(PluginConfig):
     """State from decision to decision."""
     head: PluginConfig = plugin("vla.heads", "diffusion")
     """Tokens to actions."""
-    noise_actor: NoiseActorConfig = field(default_factory=NoiseActorConfig)
-    """Network that chooses the noise from which the head starts (DSRL); none by default."""
 
     @property
     def image_px(self) -> int:
@@ -103,22 +100,6 @@ class VLAPolicy(nn.Module):
         self.config = replace(config, backbone=self.backbone.config)
         self.head = config.head.build(config.chunk_size, channels, self.backbone.sizes(size))
         self.views = _settings.views(config, robot)
-        self.noise_actor: NoiseActor | None = None
-        if config.noise_actor.width:
-            self.add_noise_actor(config.noise_actor)
-
-    def add_noise_actor(self, config: NoiseActorConfig) -> None:
-        """Let a new network choose the noise from now on.
-
-        Raises:
-            ValueError: `best_of_n` exceeds the rows of noise.
-        """
-        features = self.backbone.sizes(self.memory.vector_size)[0]
-        self.config = replace(self.config, noise_actor=config)
-        self.noise_actor = NoiseActor(
-            config, features, self.noise_shape, self.config.n_action_steps
-        )
-        self.noise_actor.to(self.device)
 
     @property
     def device(self) -> torch.device:
@@ -143,21 +124,21 @@ class VLAPolicy(nn.Module):
     @property
     def max_prefix_len(self) -> int:
         """Longest prefix that it was trained with, in actions; 0 for none."""
-        return self.head.config.max_prefix_len if self.noise_actor is None else 0
+        return self.head.config.max_prefix_len
 
     def with_steps(self, steps: int) -> "VLAPolicy":
         """Return a policy with these weights that denoises in another number of steps.
 
         Raises:
-            ValueError: it has a noise actor, or a separate network for its last steps.
+            ValueError: it has a separate network for its last steps.
         """
         expected = self.head.config.num_inference_steps
         if steps == expected:
             return self
-        if self.noise_actor is not None or self.head.config.ft_denoising_steps:
+        if self.head.config.ft_denoising_steps:
             raise ValueError(
-                f"steps: got {steps}, expected {expected}: a policy with a noise actor or with a "
-                "separate network for the last steps keeps its number of steps"
+                f"steps: got {steps}, expected {expected}: a policy with a separate network "
+                "for the last steps keeps its number of steps"
             )
         config = replace(self.config, head=replace(self.head.config, num_inference_steps=steps))
         other = config.build(self.robot, self.statistics, self.text.tokenizer)
@@ -179,7 +160,7 @@ class VLAPolicy(nn.Module):
         """
         fixed = None if prefix is None else self.normalized_prefix(prefix, len(obs.time_s))
         context, state = self._perceive(obs, state, self.backbone.refine)
-        latents, _ = self.denoise(context, self._tensor(noise), False, fixed)
+        latents, _ = self.head.sample(context, self._tensor(noise), False, fixed)
         return self.chunk_of(obs, latents[:, -1]), state
 
     @torch.no_grad()
@@ -188,21 +169,9 @@ class VLAPolicy(nn.Module):
     ) -> tuple[ActionChunk, DenoisingChain, PolicyState]:
         """See `TrainablePolicy.sample`."""
         context, state = self._perceive(obs, state, self.backbone.refine)
-        latents, log_prob = self.denoise(context, self._tensor(noise), True)
+        latents, log_prob = self.head.sample(context, self._tensor(noise), True)
         chain = DenoisingChain(latents=latents, log_prob=log_prob)
         return self.chunk_of(obs, latents[:, -1]), chain, state
-
-    def denoise(
-        self, context: Context, noise: Tensor, stochastic: bool, prefix: Prefix | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Return latents f32 [b, steps + 1, k, u] and log-probabilities f32 [b, steps] of a chain.
-
-        Transitions are sampled if `stochastic`; `noise` is as in `Policy.act`, `prefix` in
-        normalised units.
-        """
-        if self.noise_actor is not None:
-            return self.noise_actor.sample(self.head, context, noise, stochastic)
-        return self.head.sample(context, noise, stochastic, prefix)
 
     def normalized_prefix(self, prefix: Prefix, rows: int) -> Prefix:
         """Return a prefix of `rows` rows as tensors in normalised units.
@@ -210,25 +179,12 @@ class VLAPolicy(nn.Module):
         Raises:
             ValueError: the policy does not support it.
         """
-        if self.noise_actor is not None:
-            raise ValueError(
-                "prefix: a policy with a noise actor takes none; use another real-time mode"
-            )
         prefixes.check(prefix, self.max_prefix_len, (rows, *self.noise_shape[1:]))
         values = self.normalizer.action(self._tensor(prefix.values))
         return Prefix(values=values, mask=self._tensor(prefix.mask), guided=prefix.guided)
 
     def log_prob(self, obs: Observation, state: PolicyState, chain: DenoisingChain) -> Tensor:
-        """See `TrainablePolicy.log_prob`; `state` is the one passed to `sample`.
-
-        Raises:
-            ValueError: the policy has a noise actor: its transitions are deterministic.
-        """
-        if self.noise_actor is not None:
-            raise ValueError(
-                "log_prob: the transitions of a policy with a noise actor are deterministic and "
-                "have no density; use a policy without one"
-            )
+        """See `TrainablePolicy.log_prob`; `state` is the one passed to `sample`."""
         context, _ = self._perceive(obs, state, self.backbone.refine)
         return self.head.log_prob(context, self._tensor(chain.latents))
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.training.rl.conftest import TASK
-from training.algos import asymmetric_ac, aux_bc, dppo, dsrl, filtered_bc, ogpo
+from training.algos import asymmetric_ac, aux_bc, dppo, filtered_bc, ogpo
 from training.core.config import EvalConfig
 from training.rl.config import OnlineRLConfig, Start
 from training.rl.rollout.explorer import ExplorationConfig
@@ -24,10 +24,6 @@ ALGOS = {
     ),
     "aux_bc": aux_bc.Config(synthetic_frames=5, aux_batch_size=4, batch_size=4),
     "dppo": dppo.Config(batch_episodes=1, bc_batch_size=2, n_critic_warmup_itr=0),
-    "dsrl": dsrl.Config(
-        best_of_n=2, critic_hidden_dim=16, num_critics=2, utd_ratio=2, critic_batch_size=8,
-        critic_warmup_steps=3,
-    ),
 }  # fmt: skip
 
 

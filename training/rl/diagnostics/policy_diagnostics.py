@@ -37,11 +37,9 @@ def examine(policy: VLAPolicy, context: Context, generator: torch.Generator) -> 
     """
     noise = torch.randn((len(context.pooled) * SAMPLES, *policy.noise_shape), generator=generator)
     noise = noise.to(policy.device)
-    if policy.noise_actor is None:
-        noise[:, -1] = 0.0  # the minimum of the last deviation would hide that all else is alike
-    learning = policy.head if policy.noise_actor is None else policy.noise_actor.actor
-    with activity(learning) as units:
-        latents, _ = policy.denoise(repeat_context(context, SAMPLES), noise, True)
+    noise[:, -1] = 0.0  # the minimum of the last deviation would hide that all else is alike
+    with activity(policy.head) as units:
+        latents, _ = policy.head.sample(repeat_context(context, SAMPLES), noise, True)
     chunks = latents[:, -1, : policy.config.n_action_steps].unflatten(0, (-1, SAMPLES))
     return {
         "diagnostics/action_std": training_diagnostics.action_std(chunks.cpu().numpy()),

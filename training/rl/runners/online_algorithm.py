@@ -28,7 +28,6 @@ from vla.contracts import config as configs
 from vla.contracts import migrate
 from vla.contracts.config import PluginConfig
 from vla.contracts.types import EpisodeBatch
-from vla.nn.context import Context
 from vla.policies.vla import VLAPolicy
 
 BCRollout = tuple[Episode, np.ndarray]
@@ -75,11 +74,6 @@ class OnlineAlgorithm:
         self.run = train
         self.runner = OnlineRunner(train, start)
         self.policy = self.runner.policy
-        if self.policy.noise_actor is not None:
-            raise ValueError(
-                f"{start.policy}: got a policy with a noise actor, which was learned for its "
-                "weights; start from the policy that dsrl started from"
-            )
         self.module = PolicyAndValue(self.policy, nn.Identity())
         self.ref_policy = copy.deepcopy(self.policy).requires_grad_(requires_grad=False)
         self.rng = np.random.default_rng(train.seed)
@@ -149,15 +143,11 @@ class OnlineAlgorithm:
             batch = self.gather(episodes, decisions)
             context = self.policy.contexts(batch)
             metrics = policy_diagnostics.examine(self.policy, context, generator)
-            metrics["diagnostics/kl"] = self.kl_from_start(batch, context, latents)
+            contexts = (context, self.ref_policy.contexts(batch))
+            metrics["diagnostics/kl"] = policy_diagnostics.kl_from_start(
+                self.policy, self.ref_policy, contexts, latents
+            )
         return {**metrics, **spread}
-
-    def kl_from_start(
-        self, decisions: EpisodeBatch, context: Context, latents: torch.Tensor
-    ) -> float:
-        """Return how far the policy is from the start policy, in nats."""
-        contexts = (context, self.ref_policy.contexts(decisions))
-        return policy_diagnostics.kl_from_start(self.policy, self.ref_policy, contexts, latents)
 
     def gather(self, episodes: Sequence[Episode], queries: Sequence[np.ndarray]) -> EpisodeBatch:
         """Return decisions of episodes, with what the policy needs to have seen before them."""
