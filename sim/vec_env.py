@@ -72,7 +72,8 @@ def with_privileged_state(env: Any) -> HasPrivilegedState:
     if not env.privileged_state_names:
         raise ValueError(
             f"the task {task} has no privileged state: its suite tells only images and "
-            "proprioception; use one of our tasks, or one of metaworld"
+            "proprioception; use one of our tasks, or one of metaworld, gymnasium_robotics or "
+            "robosuite"
         )
     return env
 

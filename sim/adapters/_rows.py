@@ -97,7 +97,9 @@ class Rows:
         world = self._worlds[0]
         count, names = len(self._worlds), _privileged_names(world)
         fields = layout(count, world.image_shape, len(world.channels))
-        return {**fields, "privileged_state": ((count, len(names)), "float32")}
+        if names:
+            fields["privileged_state"] = ((count, len(names)), "float32")
+        return fields
 
     def announce(self):
         """Return the description of the environments."""

@@ -101,7 +101,7 @@ class MujocoVecEnv:
 
     def privileged_state(self) -> np.ndarray:
         """Return f32 [e, p]; see `vla.contracts.protocols.HasPrivilegedState`."""
-        step_buffers.check_begun(self._started)
+        step_buffers.check_started(self._started)
         self._envs.write_privileged_state()
         return self._buffers["privileged_state"].copy()
 

@@ -234,7 +234,7 @@ class AdapterVecEnv:
         """
         if not self.privileged_state_names:
             raise ValueError(f"privileged_state: {self.spec.task} has none")
-        step_buffers.check_begun(self._started)
+        step_buffers.check_started(self._started)
         self._call("privileged_state", [{}] * len(self._workers))
         return self._gather("privileged_state")
 

@@ -24,18 +24,19 @@ class PrivilegedState:
     """Reads the privileged state of worlds of one scene.
 
     Objects are bodies with a free joint, then mocap bodies. Parts are bodies with another joint
-    that does not belong to the arm, such as a drawer. Lengths are metres, angles radians,
-    velocities `VELOCITY_SCALE` times m/s and rad/s. Names that begin with "object" are of what
-    images show.
+    that does not belong to the arm, such as a drawer. `contact/GEOM` counts bodies of the arm that
+    touch a geom: the first of each free object, all of each part. Lengths are metres, angles
+    radians, velocities `VELOCITY_SCALE` times m/s and rad/s. Names that begin with "object" are of
+    what images show.
     """
 
     def __init__(self, model: mujoco.MjModel, robot: RobotSpec) -> None:
         """Find what there is in a scene's model; nothing is computed before `read`."""
-        free = model.jnt_bodyid[model.jnt_type == _FREE]
-        self._objects = np.concatenate([free, np.flatnonzero(model.body_mocapid >= 0)])
+        free = model.jnt_bodyid[model.jnt_type == _FREE].tolist()
+        self._objects = [*free, *np.flatnonzero(model.body_mocapid >= 0).tolist()]
         joints = _part_joints(model, robot)
         self._joint_qpos = model.jnt_qposadr[joints]
-        self._parts = np.unique(model.jnt_bodyid[joints])
+        self._parts = np.unique(model.jnt_bodyid[joints]).tolist()
         self._geoms = [
             *(name for body in free for name in _geoms_of(model, body)[:1]),
             *(name for body in self._parts for name in _geoms_of(model, body)),
@@ -58,7 +59,7 @@ class PrivilegedState:
         """What each number is, P names."""
 
     def read(self, worlds: Worlds) -> Float32[Array, "n p"]:
-        """Return the present state of n worlds; contacts are numbers of touching arm bodies."""
+        """Return the present state of n worlds, in the order of `names`."""
         fields, tool_m = worlds.fields, worlds.tool_m
         objects_m, parts_m = fields.xpos[:, self._objects], fields.xpos[:, self._parts]
         columns = [
@@ -78,12 +79,12 @@ class PrivilegedState:
         return np.concatenate(flat, axis=1, dtype=np.float32)
 
 
-def _part_joints(model: mujoco.MjModel, robot: RobotSpec) -> np.ndarray:
+def _part_joints(model: mujoco.MjModel, robot: RobotSpec) -> list[int]:
     """Return the ids of the hinges and slides that do not belong to the arm."""
     channels = [model.joint(name).id for name in robot.names]
     root = model.body_rootid[model.jnt_bodyid]
     single = (model.jnt_type != _FREE) & (model.jnt_type != _BALL)
-    return np.flatnonzero(single & ~np.isin(root, root[channels]))
+    return np.flatnonzero(single & ~np.isin(root, root[channels])).tolist()
 
 
 def _geoms_of(model: mujoco.MjModel, body: int) -> list[str]:

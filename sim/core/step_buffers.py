@@ -82,7 +82,7 @@ def check_seed(seed: int) -> None:
         raise ValueError(f"seed: got {seed}, expected 0 or more")
 
 
-def check_begun(started: np.ndarray) -> None:
+def check_started(started: np.ndarray) -> None:
     """Raise ValueError if no row has begun, bool [e]: there is no state to tell."""
     if not started.any():
         raise ValueError("privileged_state before reset: call reset(seed) first")

@@ -149,7 +149,7 @@ class BatchVecEnv:
 
         Engines that tell no contacts have them computed here, world by world.
         """
-        step_buffers.check_begun(self._started)
+        step_buffers.check_started(self._started)
         self._host.read_contacts()
         return self._privileged.read(self._worlds)
 

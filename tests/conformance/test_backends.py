@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 
 from sim import vec_env
+from sim.core.privileged_state import PrivilegedState
+from sim.core.scene import compile_scene
+from sim.core.world import MujocoWorld
 from vla.contracts import config as configs
 from vla.contracts import registry
 from vla.contracts.protocols import VecEnv
@@ -103,6 +106,22 @@ def _assert_sound(env: Any, obs: Observation) -> None:
     assert obs.image_ok.all()
 
 
+def _assert_privileged(env: Any, seed: int, episodes: range) -> None:
+    """Check that the privileged state is that of the beginning of some episodes."""
+    scene = compile_scene(vec_env.load_task(env.spec.task), env.spec.robot)
+    world, reader = MujocoWorld(scene), PrivilegedState(scene.model, scene.robot)
+    expected = []
+    for episode in episodes:
+        world.reset(seed, episode)
+        expected.append(reader.read(world.as_batch)[0])
+    state = env.privileged_state()
+    assert env.privileged_state_names == reader.names
+    assert state.dtype == np.float32
+    assert state.shape == (ENVS, len(reader.names))
+    assert np.isfinite(state).all()
+    np.testing.assert_allclose(state, expected, atol=1e-4)
+
+
 def _play(env: Any, seed: int) -> list[Observation]:
     return [env.reset(seed), *(env.step_chunk(_swing(env)).obs for _ in range(3))]
 
@@ -132,6 +151,13 @@ def test_its_episodes_begin_as_those_of_mujoco_begin(env: Any, case: tuple[str, 
     ours, theirs = env.reset(3), _made(REFERENCE, case[1]).reset(3)
     assert ours.task == theirs.task
     np.testing.assert_allclose(ours.proprio, theirs.proprio, atol=1e-6)
+
+
+def test_its_privileged_state_begins_as_that_of_mujocos_worlds(env: Any) -> None:
+    names = vec_env.with_privileged_state(env).privileged_state_names
+    assert len(set(names)) == len(names)
+    env.reset(3)
+    _assert_privileged(env, 3, range(ENVS))
 
 
 def test_the_same_seed_is_the_same_episode_and_another_seed_is_not(env: Any) -> None:
@@ -177,6 +203,7 @@ def test_experts_succeed_and_final_observations_are_those_before_the_reset(env: 
     np.testing.assert_allclose(step.final_obs.time_s, ended_s)
     np.testing.assert_array_equal(step.obs.time_s, np.zeros(ENVS))
     np.testing.assert_allclose(step.obs.proprio, _home(env)[:, 0], atol=1e-4)
+    _assert_privileged(env, 0, range(ENVS, 2 * ENVS))
     moved = np.abs(step.final_obs.proprio - step.obs.proprio).max(axis=1)
     assert moved.min() > 0.02
     first, last = (_numpy(x.images).astype(int) for x in (step.obs, step.final_obs))

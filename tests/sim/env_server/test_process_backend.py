@@ -16,19 +16,20 @@ from sim.env_server.in_process import InProcessAdapter
 from sim.suites import gymnasium_env
 from sim.suites._suite import Suite, SuiteConfig
 from sim.tasks import reach
+from sim.vec_env import with_privileged_state
 from vla.contracts.protocols import VecEnv
 
 
-def make(num_envs, workers=0, robot=None, **options):
+def make(num_envs, workers=0, robot=None, adapter=POINT, **options):
     """Return environments of the point: in this process, or in some workers."""
     shared = {"num_envs": num_envs, "randomize": True, **options}
 
     def start(rows):
         given = {"rows": [rows.start, rows.stop], **shared}
         return (
-            Process(Path(sys.executable), POINT, given)
+            Process(Path(sys.executable), adapter, given)
             if workers
-            else InProcessAdapter(POINT, given)
+            else InProcessAdapter(adapter, given)
         )
 
     return AdapterVecEnv("point", robot or point(), num_envs, start, workers or 1)
@@ -219,6 +220,55 @@ def test_begin_starts_dead_workers_anew_as_well():
         env.begin(zero, zero, zero)
     assert env.begin(zero, zero, zero).time_s.tolist() == [0.0]
     env.close()
+
+
+KNOWING = f"""
+import sys
+
+sys.path.append({str(POINT.parent)!r})
+from _fault_env import Rows, World as Point
+
+class World(Point):
+    privileged_state_names = ("state/x", "state/y", "object/goal/x")
+
+    def privileged_state(self):
+        return [*self.position, self.goal[0]]
+
+def open_adapter(options):
+    return Rows(World, options)
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_privileged_state_is_the_adapters_of_the_present_episode(tmp_path, workers):
+    file = tmp_path / "knowing.py"
+    file.write_text(KNOWING)
+    env = make(3, workers, adapter=file)
+    assert with_privileged_state(env) is env
+    assert env.privileged_state_names == ("state/x", "state/y", "object/goal/x")
+    with pytest.raises(ValueError, match="privileged_state before reset"):
+        env.privileged_state()
+    # Rows that have not begun are left alone.
+    env.begin(np.array([1]), np.array([0]), np.array([1]))
+    assert env.privileged_state().shape == (3, 3)
+    nothing = np.zeros((3, 20, 2), np.float32)
+    for look in (lambda: env.reset(0), lambda: env.step_chunk(nothing).obs):
+        seen = look()
+        state = env.privileged_state()
+        assert state.dtype == np.float32
+        np.testing.assert_array_equal(state[:, :2], seen.proprio)
+        right = np.array([text.endswith("right") for text in seen.task])
+        np.testing.assert_allclose(state[:, 2], np.where(right, 0.9, -0.9))
+    env.close()
+
+
+def test_a_task_whose_suite_tells_no_more_is_refused_by_its_name(env):
+    assert env.privileged_state_names == ()
+    with pytest.raises(ValueError, match="the task point has no privileged state: its suite"):
+        with_privileged_state(env)
+    env.reset(0)
+    with pytest.raises(ValueError, match="privileged_state: point has none"):
+        env.privileged_state()
 
 
 def test_one_worker_that_does_not_open_ends_the_others():

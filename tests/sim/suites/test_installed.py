@@ -83,6 +83,27 @@ def test_the_arm_follows_its_channels(suite):
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("suite", SUITES)
+def test_privileged_state_follows_the_episode_or_is_refused(suite):
+    ready(suite)
+    with opened(suite) as env:
+        if not env.privileged_state_names:
+            with pytest.raises(ValueError, match=f"the task {suite}.* has no privileged state"):
+                vec_env.with_privileged_state(env)
+            return
+        shape = (2, len(env.privileged_state_names))
+        env.reset(7)
+        first = vec_env.with_privileged_state(env).privileged_state()
+        assert first.shape == shape
+        assert first.dtype == np.float32
+        assert np.isfinite(first).all()
+        env.step_chunk(np.full((2, 4, len(env.spec.robot.channels)), 0.3, np.float32))
+        assert not np.array_equal(env.privileged_state(), first)
+        env.begin(np.array([1]), np.array([7]), np.array([0]))
+        np.testing.assert_allclose(env.privileged_state()[1], first[0], atol=1e-6)
+
+
+@pytest.mark.timeout(600)
 def test_metaworlds_expert_pushes_the_puck_and_progress_says_so():
     ready("metaworld")
     with opened("metaworld", 1) as env:
