@@ -25,8 +25,8 @@ from vla.contracts import config as configs
 from vla.contracts.config import validate_min
 from vla.contracts.types import EpisodeBatch
 
-OBJECTS = "object"
-"""Names of the simulator's numbers that images show begin so."""
+VISIBLE = ("object", "state", "goal")
+"""Names of the simulator's numbers that images show begin so; the last two are those of suites."""
 MIN_DEVIATION = 0.01
 """Least deviation of a label by which it is divided, in m or rad: what never moves is no label."""
 HELD_OUT = 10
@@ -74,7 +74,7 @@ class AuxBC(OnlineAlgorithm):
     def __init__(self, config: Config, train: OnlineRLConfig, start: Start) -> None:
         super().__init__(config, train, start)
         self.time_limit, names = self.runner.env_spec()
-        self.labels = np.array([i for i, n in enumerate(names) if n.startswith(OBJECTS)])
+        self.labels = np.array([i for i, n in enumerate(names) if n.startswith(VISIBLE)])
         if not len(self.labels):
             raise ValueError(
                 f"{configs.type_name(train.task)}: got no positions of objects from the simulator, "
@@ -82,6 +82,8 @@ class AuxBC(OnlineAlgorithm):
             )
         width = self.policy.backbone.sizes(self.policy.memory.vector_size)[0]
         self.module.aux = nn.Linear(width, len(self.labels)).to(train.device)
+        for weight in self.module.aux.parameters():
+            nn.init.zeros_(weight)
         self.mean = self.std = np.zeros(len(self.labels), np.float32)
 
     def acting_policy(self) -> Explorer:

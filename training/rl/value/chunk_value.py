@@ -95,7 +95,9 @@ class ChunkValue(nn.Module):
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         self.config = config
-        self.estimator = StateEstimator(features, size) if config.state == "estimated" else None
+        self.estimator: StateEstimator | None = None
+        if config.state == "estimated":
+            self.estimator = StateEstimator(features, size, generator)
         width = (features if config.state == "features" else size) + 1
         self.standardizer = Standardizer(width)
         self.q = LogitEnsemble(width + actions, config.num_critics, config.hidden_dim, generator)

@@ -38,11 +38,16 @@ class StateEstimator(nn.Module):
     It is fitted once, to rollouts of which the state is known; from then on no simulator is needed.
     """
 
-    def __init__(self, features: int, size: int) -> None:
+    def __init__(self, features: int, size: int, generator: torch.Generator) -> None:
         super().__init__()
         self.inputs, self.outputs = Standardizer(features), Standardizer(size)
         self.enter = nn.Sequential(nn.Linear(features, 512), nn.SiLU())
         self.leave = nn.Sequential(nn.Linear(512, 256), nn.SiLU(), nn.Linear(256, size))
+        for weight in self.parameters():
+            if weight.dim() == 2:
+                nn.init.normal_(weight, std=weight.shape[1] ** -0.5, generator=generator)
+            else:
+                nn.init.zeros_(weight)
         self.requires_grad_(requires_grad=False)
 
     def fit(
