@@ -10,7 +10,8 @@ The only reward is the success of an episode, by the source of the reward.
 """
 
 import copy
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,9 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from training.core.loop import Weights
-from training.core.optimizer import Optimizer
+from training.core.optimizer import Optimizer, OptimizerConfig
 from training.rl.config import OnlineRLConfig, Start
 from training.rl.diagnostics import training_diagnostics
+from training.rl.experience.episode import Episode
 from training.rl.experience.replay import Replay, replay
 from training.rl.rollout.explorer import ExplorationConfig, Explorer, one_step
 from training.rl.runners.online_algorithm import OnlineAlgorithm, OnlineAlgorithmConfig
@@ -57,6 +59,14 @@ class Config(OnlineAlgorithmConfig):
         return AsymmetricActorCritic(self, train, start)
 
 
+def run_config() -> OnlineRLConfig:
+    """Return the run that these settings are made for."""
+    return OnlineRLConfig(
+        algo=Config(), n_iterations=16, initial_episodes=400, episodes_per_iteration=100,
+        steps=1600, num_envs=100, optimizer=OptimizerConfig(lr=5e-5, warmup_steps=20, ema_decay=0.99),
+    )  # fmt: skip
+
+
 class Batch(NamedTuple):
     """Decisions at which the policy improves."""
 
@@ -84,6 +94,8 @@ class AsymmetricActorCritic(OnlineAlgorithm):
         actions = self.length * policy.head.actions
         value = ChunkValue(config.value, self.num_features, len(names), actions, train.seed)
         value = value.to(train.device)
+        prior = [self._encoded(e, names) for e in self.runner.episodes]
+        self.runner.episodes = prior
         self.value, self.optimizers = value, {"value": value.adam}
         self.explorer = Explorer(policy, config.exploration, value, time_limit)
         collector = copy.deepcopy(policy).requires_grad_(requires_grad=False)
@@ -116,6 +128,21 @@ class AsymmetricActorCritic(OnlineAlgorithm):
         else:
             self.num_features = policy.backbone.sizes(policy.memory.vector_size)[0]
         return policy
+
+    def _encoded(self, episode: Episode, names: Sequence[str]) -> Episode:
+        """Return an episode of a prior run with the features of this policy.
+
+        Raises:
+            ValueError: it has not the simulator's state of this task.
+        """
+        if episode.simulator_state.shape[1] != len(names):
+            raise ValueError(
+                f"prior_runs: got rollouts with {episode.simulator_state.shape[1]} numbers of the "
+                f"simulator's state, expected {len(names)}; give runs of aux_bc or asymmetric_ac "
+                "on this task, or leave them out"
+            )
+        batch = self.gather([episode], [np.arange(len(episode))])
+        return replace(episode, features=self.policy.batch_features(batch).cpu().numpy())
 
     def acting_policy(self) -> Explorer:
         """Return the policy with its exploration."""

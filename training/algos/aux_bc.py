@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from training.core.optimizer import Optimizer
+from training.core.optimizer import Optimizer, OptimizerConfig
 from training.rl.config import SEEDS_PER_RUN, OnlineRLConfig, Start
 from training.rl.experience.episode import join, windows
 from training.rl.rollout.explorer import ExplorationConfig, Explorer
@@ -55,6 +55,14 @@ class Config(OnlineAlgorithmConfig):
     def learner(self, train: OnlineRLConfig, start: Start) -> "AuxBC":
         """Return the learner of a run."""
         return AuxBC(self, train, start)
+
+
+def run_config() -> OnlineRLConfig:
+    """Return the run that these settings are made for."""
+    return OnlineRLConfig(
+        algo=Config(), n_iterations=1, episodes_per_iteration=800, steps=1000, num_envs=100,
+        optimizer=OptimizerConfig(lr=1e-3, warmup_steps=50, ema_decay=0.99),
+    )  # fmt: skip
 
 
 class Batch(NamedTuple):

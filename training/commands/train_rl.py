@@ -10,8 +10,9 @@ import tyro
 from rich.console import Console
 
 from training.core import loop, plugin_flags
-from training.rl.config import OnlineRLConfig, Start
+from training.rl.config import OnlineRLConfig, Start, run_config
 from training.view import rerun_stream
+from vla.contracts.config import type_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +55,8 @@ def parse(argv: list[str]) -> Args:
     """
     name, rest = plugin_flags.take(argv, "--task", "")
     words = ["--task.type", name, *rest] if name else rest
-    args = plugin_flags.read_args(Args, OnlineRLConfig(), words, "vla train rl")
+    algo, _ = plugin_flags.take(words, "--algo.type", type_name(OnlineRLConfig().algo))
+    args = plugin_flags.read_args(Args, run_config(algo), words, "vla train rl")
     if args.view:
         rerun_stream.check(args.view)
     return args

@@ -8,8 +8,10 @@ from training.core.config import EvalConfig, RunConfig
 from training.core.optimizer import OptimizerConfig
 from training.rl.experience.rewards import Source
 from training.rl.intervention.intervention import EpisodeControlConfig
+from vla.contracts import registry
 from vla.contracts.config import PluginConfig, plugin, type_name, validate_min
 
+ALGOS = "training.algos"
 ROLLOUT_SEED = 20_000
 """First seed of rollouts: far from those of demonstrations and tests."""
 SEEDS_PER_RUN = 1_000
@@ -46,7 +48,7 @@ class RuntimeConfig:
 class OnlineRLConfig(RunConfig, EpisodeControlConfig):
     """One run of online RL."""
 
-    algo: PluginConfig = plugin("training.algos", "filtered_bc")
+    algo: PluginConfig = plugin(ALGOS, "asymmetric_ac")
     """Algorithm."""
     task: PluginConfig = plugin("sim.tasks", "pick_place")
     """Task."""
@@ -163,6 +165,13 @@ class OnlineRLConfig(RunConfig, EpisodeControlConfig):
     def oldest_version(self, iteration: int) -> int:
         """Return the updates that weights must have seen to act in an iteration."""
         return self.first_update(max(0, iteration - self.runtime.max_policy_lag))
+
+
+def run_config(algo: str) -> OnlineRLConfig:
+    """Return the default run of an algorithm: the plug-in's `run_config()`, if it has one."""
+    known = algo in registry.names(ALGOS)
+    make = getattr(registry.load(ALGOS, algo), "run_config", None) if known else None
+    return make() if make else OnlineRLConfig()
 
 
 @dataclass(frozen=True, kw_only=True)

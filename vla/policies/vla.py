@@ -207,6 +207,15 @@ class VLAPolicy(nn.Module):
 
     def contexts(self, batch: EpisodeBatch) -> Context:
         """Return the head's condition at the batch's loss frames, through the memory."""
+        return self.backbone.refine(*self._read_batch(batch))
+
+    @torch.no_grad()
+    def batch_features(self, batch: EpisodeBatch) -> Tensor:
+        """Return `features` at the batch's loss frames, f32 [m, d]."""
+        return self._pool_inputs(*self._read_batch(batch))
+
+    def _read_batch(self, batch: EpisodeBatch) -> tuple[Any, Retrieved]:
+        """Encode a batch and read the memory at its loss frames."""
         row, decision = self._tensor(batch.episode_index), self._tensor(batch.decision)
         query = self._tensor(batch.loss_index)
         token_ids = self.text(batch.task, self.device)[row]
@@ -222,7 +231,7 @@ class VLAPolicy(nn.Module):
         now = _padded(self._tensor(batch.step_index), row, decision, rows, steps)
         mask = _padded(torch.ones_like(row, dtype=torch.float32), row, decision, rows, steps)
         retrieved = self.memory.read_episodes(tokens, now, mask, row[query], decision[query])
-        return self.backbone.refine(tuple(part[query] for part in encoded.cache), retrieved)
+        return tuple(part[query] for part in encoded.cache), retrieved
 
     @torch.no_grad()
     def features(self, obs: Observation, state: PolicyState) -> tuple[Tensor, PolicyState]:

@@ -237,10 +237,10 @@ def _check_fits(episodes: list[Episode], policy: VLAPolicy, folder: Path) -> lis
     shapes = {
         "actions": (config.n_action_steps, len(robot.channels)),
         "images": (len(robot.cameras), camera.height_px, camera.width_px, 3),
-        "latents": policy.noise_shape,
+        "latents": policy.noise_shape[1:],
     }
     for name, expected in shapes.items():
-        shape = getattr(episodes[0], name).shape[1:]
+        shape = getattr(episodes[0], name).shape[-len(expected) :]
         if shape != expected:
             raise ValueError(
                 f"{folder}: {name} of shape {shape}, this policy has {expected}; leave it out"

@@ -77,6 +77,7 @@ class StateEstimator(nn.Module):
                 error = nn.functional.smooth_l1_loss(guess, y[rows], beta=0.2)
                 error.backward()
                 adam.step()
+        adam.zero_grad()  # what is left would count as part of the policy's gradient
         self.requires_grad_(requires_grad=False)
         return (self(features[held_out]) - state[held_out]).square().mean(0).sqrt()
 
