@@ -63,7 +63,8 @@ def run_config() -> OnlineRLConfig:
     """Return the run that these settings are made for."""
     return OnlineRLConfig(
         algo=Config(), n_iterations=16, initial_episodes=400, episodes_per_iteration=100,
-        steps=1600, num_envs=100, optimizer=OptimizerConfig(lr=5e-5, warmup_steps=20, ema_decay=0.99),
+        steps=1600, num_envs=100,
+        optimizer=OptimizerConfig(lr=5e-5, warmup_steps=20, ema_decay=0.99),
     )  # fmt: skip
 
 
