@@ -10,7 +10,6 @@ The only reward is the success of an episode, by the source of the reward.
 """
 
 import copy
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -24,6 +23,7 @@ from training.rl.config import OnlineRLConfig, Start
 from training.rl.diagnostics import training_diagnostics
 from training.rl.experience.episode import Episode
 from training.rl.experience.replay import Replay, replay
+from training.rl.rollout.collector import env_spec
 from training.rl.rollout.explorer import ExplorationConfig, Explorer, one_step
 from training.rl.runners.online_algorithm import OnlineAlgorithm, OnlineAlgorithmConfig
 from training.rl.value.chunk_value import ChunkValue, ValueConfig
@@ -58,6 +58,18 @@ class Config(OnlineAlgorithmConfig):
         """Return the learner of a run."""
         return AsymmetricActorCritic(self, train, start)
 
+    def acting_policy(self, policy: VLAPolicy, train: OnlineRLConfig) -> Explorer:
+        """Return the policy with its exploration and a new value function.
+
+        Raises:
+            ValueError: its head attends to tokens, which are no features.
+        """
+        time_limit, names = env_spec(train, policy.robot)
+        policy, features = trainable(policy)
+        actions = policy.n_action_steps * policy.head.actions
+        value = ChunkValue(self.value, features, len(names), actions, train.seed)
+        return Explorer(policy, self.exploration, value.to(train.device), time_limit)
+
 
 def run_config() -> OnlineRLConfig:
     """Return the run that these settings are made for."""
@@ -66,6 +78,30 @@ def run_config() -> OnlineRLConfig:
         steps=1600, num_envs=100,
         optimizer=OptimizerConfig(lr=5e-5, warmup_steps=20, ema_decay=0.99),
     )  # fmt: skip
+
+
+def trainable(policy: VLAPolicy) -> tuple[VLAPolicy, int]:
+    """Return a policy with one denoising step, of which the last layers alone learn, and the number
+    of its features.
+
+    Raises:
+        ValueError: its head attends to tokens, which are no features.
+    """
+    if policy.head.config.denoiser != "mlp":
+        raise ValueError(
+            f"policy: got the denoiser {policy.head.config.denoiser!r}, which attends to tokens of "
+            "the images; asymmetric_ac keeps one vector per decision: use a policy with "
+            "--policy.head.denoiser mlp, or --algo.type dppo"
+        )
+    policy = policy.with_steps(1).eval().requires_grad_(requires_grad=False)
+    policy.head.denoiser.requires_grad_()
+    pool = getattr(policy.backbone, "pool", None)
+    if not isinstance(pool, nn.Sequential):
+        return policy, policy.backbone.sizes(policy.memory.vector_size)[0]
+    if not isinstance(pool[0], StandardizedLinear):
+        pool[0] = StandardizedLinear(pool[0])
+    pool.requires_grad_()
+    return policy, pool[0].in_features
 
 
 class Batch(NamedTuple):
@@ -88,17 +124,14 @@ class AsymmetricActorCritic(OnlineAlgorithm):
     def __init__(self, config: Config, train: OnlineRLConfig, start: Start) -> None:
         super().__init__(config, train, start)
         self.runner.keep_images = False
-        policy = self.policy = self._trainable(self.policy)
+        self.explorer = config.acting_policy(self.policy, train)
+        policy = self.policy = self.explorer.policy
         self.ref_policy = copy.deepcopy(policy).requires_grad_(requires_grad=False)
         self.length = policy.n_action_steps
-        time_limit, names = self.runner.env_spec()
-        actions = self.length * policy.head.actions
-        value = ChunkValue(config.value, self.num_features, len(names), actions, train.seed)
-        value = value.to(train.device)
-        prior = [self._encoded(e, names) for e in self.runner.episodes]
-        self.runner.episodes = prior
+        assert self.explorer.value is not None
+        value = self.explorer.value
         self.value, self.optimizers = value, {"value": value.adam}
-        self.explorer = Explorer(policy, config.exploration, value, time_limit)
+        self.runner.episodes = [self._encoded(e) for e in self.runner.episodes]
         collector = copy.deepcopy(policy).requires_grad_(requires_grad=False)
         self.module = nn.ModuleDict({"policy": policy, "value_net": value, "collector": collector})
         self.collector: VLAPolicy = collector
@@ -107,40 +140,17 @@ class AsymmetricActorCritic(OnlineAlgorithm):
         self.module.register_buffer("ready", self.explorer.ready)
         self.kls: list[float] = []
 
-    def _trainable(self, policy: VLAPolicy) -> VLAPolicy:
-        """Return the policy with one denoising step, of which the last layers alone learn.
-
-        Raises:
-            ValueError: its head attends to tokens, which are no features.
-        """
-        if policy.head.config.denoiser != "mlp":
-            raise ValueError(
-                f"{self.runner.start.policy}: got the denoiser {policy.head.config.denoiser!r}, "
-                "which attends to tokens of the images; asymmetric_ac keeps one vector per "
-                "decision: use a policy with --policy.head.denoiser mlp, or --algo.type dppo"
-            )
-        policy = policy.with_steps(1).eval().requires_grad_(requires_grad=False)
-        policy.head.denoiser.requires_grad_()
-        pool = getattr(policy.backbone, "pool", None)
-        if isinstance(pool, nn.Sequential) and isinstance(pool[0], nn.Linear):
-            pool[0] = StandardizedLinear(pool[0])
-            pool.requires_grad_()
-            self.num_features = pool[0].in_features
-        else:
-            self.num_features = policy.backbone.sizes(policy.memory.vector_size)[0]
-        return policy
-
-    def _encoded(self, episode: Episode, names: Sequence[str]) -> Episode:
+    def _encoded(self, episode: Episode) -> Episode:
         """Return an episode of a prior run with the features of this policy.
 
         Raises:
             ValueError: it has not the simulator's state of this task.
         """
-        if episode.simulator_state.shape[1] != len(names):
+        if episode.simulator_state.shape[1] != self.value.size:
             raise ValueError(
-                f"prior_runs: got rollouts with {episode.simulator_state.shape[1]} numbers of the "
-                f"simulator's state, expected {len(names)}; give runs of aux_bc or asymmetric_ac "
-                "on this task, or leave them out"
+                f"prior_runs: got {episode.simulator_state.shape[1]} numbers of the simulator's "
+                f"state in a rollout, expected {self.value.size}; give runs of aux_bc or "
+                "asymmetric_ac on this task, or leave them out"
             )
         batch = self.gather([episode], [np.arange(len(episode))])
         return replace(episode, features=self.policy.batch_features(batch).cpu().numpy())

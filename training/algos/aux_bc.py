@@ -18,12 +18,14 @@ from torch import Tensor, nn
 from training.core.optimizer import Optimizer, OptimizerConfig
 from training.rl.config import SEEDS_PER_RUN, OnlineRLConfig, Start
 from training.rl.experience.episode import join, windows
+from training.rl.rollout.collector import env_spec
 from training.rl.rollout.explorer import ExplorationConfig, Explorer
 from training.rl.rollout.synthetic_frames import LabelledFrames, synthetic_frames
 from training.rl.runners.online_algorithm import OnlineAlgorithm, OnlineAlgorithmConfig
 from vla.contracts import config as configs
 from vla.contracts.config import validate_min
 from vla.contracts.types import EpisodeBatch
+from vla.policies.vla import VLAPolicy
 
 VISIBLE = ("object", "state", "goal")
 """Names of the simulator's numbers that images show begin so; the last two are those of suites."""
@@ -56,6 +58,11 @@ class Config(OnlineAlgorithmConfig):
         """Return the learner of a run."""
         return AuxBC(self, train, start)
 
+    def acting_policy(self, policy: VLAPolicy, train: OnlineRLConfig) -> Explorer:
+        """Return the policy with one denoising step and smooth noise."""
+        time_limit, _ = env_spec(train, policy.robot)
+        return Explorer(policy.eval().with_steps(1), self.exploration, None, time_limit)
+
 
 def run_config() -> OnlineRLConfig:
     """Return the run that these settings are made for."""
@@ -81,7 +88,7 @@ class AuxBC(OnlineAlgorithm):
 
     def __init__(self, config: Config, train: OnlineRLConfig, start: Start) -> None:
         super().__init__(config, train, start)
-        self.time_limit, names = self.runner.env_spec()
+        _, names = env_spec(train, self.policy.robot)
         self.labels = np.array([i for i, n in enumerate(names) if n.startswith(VISIBLE)])
         if not len(self.labels):
             raise ValueError(
@@ -93,11 +100,6 @@ class AuxBC(OnlineAlgorithm):
         for weight in self.module.aux.parameters():
             nn.init.zeros_(weight)
         self.mean = self.std = np.zeros(len(self.labels), np.float32)
-
-    def acting_policy(self) -> Explorer:
-        """Return the policy with one denoising step and smooth noise."""
-        one_step = self.policy.eval().with_steps(1)
-        return Explorer(one_step, self.config.exploration, None, self.time_limit)
 
     def collect(self) -> Batch:
         """Collect rollouts and synthetic frames if due; draw what is learned from."""

@@ -37,7 +37,8 @@ def test_every_iteration_collects_stores_and_reports(algo, begun, tmp_path) -> N
 
 # With processes it stops after it took its second round, and before it was saved that it did.
 @pytest.mark.parametrize(
-    ("algo", "done", "apart"), [*((algo, 3, False) for algo in ALGOS), ("filtered_bc", 2, True)]
+    ("algo", "done", "apart"),
+    [*((algo, 3, False) for algo in ALGOS), ("filtered_bc", 2, True), ("asymmetric_ac", 2, True)],
 )
 def test_a_run_that_stopped_ends_with_the_same_weights(algo, done, apart, begun, tmp_path) -> None:
     def weights(out):

@@ -22,6 +22,7 @@ from training.rl.processes import incremental_store
 from training.rl.processes.supervised_process import Job
 from training.rl.processes.weights import WeightBoard
 from training.rl.rollout.collector import ActingPolicy, RolloutWorker
+from training.rl.rollout.explorer import Explorer
 from training.rl.rollout.reward_source import RewardSource
 from vla import checkpoint
 from vla.policies.vla import VLAPolicy
@@ -36,6 +37,7 @@ def work(job: Job, heartbeat: Callable[[], None]) -> None:
     runtime.prepare(config.threads)
     start, _ = checkpoint.load_vla(job.start.policy, "online RL")
     policy = job.policy.build(start.robot, start.statistics, start.text.tokenizer)
+    policy = config.algo.acting_policy(policy, config)
     policy = policy.to(config.device).eval()  # its weights come from the board
     left = deque(missing(config, folder))
     lag = config.runtime.max_policy_lag
@@ -44,7 +46,7 @@ def work(job: Job, heartbeat: Callable[[], None]) -> None:
     )
     with (
         contextlib.closing(config.intervention.make_source(policy.robot)) as source,
-        contextlib.closing(RolloutWorker(policy, config.task, num_envs)) as worker,
+        contextlib.closing(RolloutWorker(policy, config.task, num_envs, config.backend)) as worker,
     ):
         make_controller = controllers(job, policy, source)
         actor = Actor(config, policy, WeightBoard(name=job.board), make_controller)
@@ -73,7 +75,7 @@ def missing(config: OnlineRLConfig, folder: Path) -> list[tuple[int, int]]:
 
 
 def controllers(
-    job: Job, policy: VLAPolicy, source: InterventionSource
+    job: Job, policy: VLAPolicy | Explorer, source: InterventionSource
 ) -> Callable[[int], InterventionController]:
     """Return what makes the controller of an iteration; a reward model is loaded only where
     progress is watched.
@@ -100,7 +102,7 @@ class Actor:
     """
 
     def __init__(
-        self, config: OnlineRLConfig, policy: VLAPolicy, board: WeightBoard,
+        self, config: OnlineRLConfig, policy: VLAPolicy | Explorer, board: WeightBoard,
         make_controller: Callable[[int], InterventionController],
     ) -> None:  # fmt: skip
         self.config, self.policy, self.board = config, policy, board

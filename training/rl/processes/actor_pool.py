@@ -15,6 +15,7 @@ from training.rl.experience.episode import Episode
 from training.rl.processes import actor, incremental_store, scoring
 from training.rl.processes.supervised_process import Job, SupervisedProcess, Work
 from training.rl.processes.weights import WeightBoard
+from training.rl.rollout.explorer import Explorer
 from training.rl.rollout.reward_source import EpisodeScore, RewardSource
 from vla.policies.vla import VLAPolicy
 
@@ -34,17 +35,18 @@ class ActorPool:
     """
 
     def __init__(
-        self, config: OnlineRLConfig, start: Start, policy: VLAPolicy, reward_source: RewardSource,
-        score: Work = scoring.work,
+        self, config: OnlineRLConfig, start: Start, policy: VLAPolicy | Explorer,
+        reward_source: RewardSource, score: Work = scoring.work,
     ) -> None:  # fmt: skip
         self.config, self.folder, self.reward_source = config, start.experience, reward_source
         self.board = WeightBoard(len(_payload(policy)))
-        acts = replace(policy.config, head=policy.head.config)
+        head = policy.policy.head if isinstance(policy, Explorer) else policy.head
+        acts = replace(policy.config, head=head.config)
         job = Job(config=config, start=start, policy=acts, board=self.board.name)
         works = {"actor": actor.work} | ({"scorer": score} if reward_source.scorer else {})
         self.processes = [SupervisedProcess(name, work, job) for name, work in works.items()]
 
-    def publish(self, policy: VLAPolicy, version: int) -> None:
+    def publish(self, policy: VLAPolicy | Explorer, version: int) -> None:
         """Let episodes that begin from now on use these weights."""
         self.board.publish(version, _payload(policy))
 
@@ -94,6 +96,6 @@ class ActorPool:
         self.board.close()
 
 
-def _payload(policy: VLAPolicy) -> bytes:
+def _payload(policy: VLAPolicy | Explorer) -> bytes:
     weights = {name: value.detach().cpu() for name, value in policy.state_dict().items()}
     return save(weights)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from sim import vec_env
+from training.rl.config import OnlineRLConfig
 from training.rl.experience.episode import ActionSource, Episode
 from training.rl.intervention.intervention import InterventionController
 from training.rl.intervention.source import InterventionContext
@@ -17,9 +18,27 @@ from training.rl.rollout.explorer import Explorer
 from vla.contracts import config as configs
 from vla.contracts.config import PluginConfig
 from vla.contracts.protocols import HasPrivilegedState
+from vla.contracts.specs import RobotSpec
 from vla.contracts.types import DenoisingChain, EnvStep, Observation
 from vla.policies.vla import VLAPolicy
 from vla.runtime.noise import episode_noise
+
+
+def make_env(config: OnlineRLConfig, robot: RobotSpec, num_envs: int) -> Any:
+    """Return environments like those in which a run collects rollouts."""
+    return vec_env.make(
+        configs.type_name(config.task), num_envs, robot=robot, task_config=config.task,
+        backend=config.backend,
+    )  # fmt: skip
+
+
+def env_spec(config: OnlineRLConfig, robot: RobotSpec) -> tuple[int, tuple[str, ...]]:
+    """Return the control steps of the longest episode, and the names of the simulator's state (none
+    where it tells nothing).
+    """
+    with contextlib.closing(make_env(config, robot, 1)) as env:
+        known = isinstance(env, HasPrivilegedState)
+        return env.spec.max_episode_steps, env.privileged_state_names if known else ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

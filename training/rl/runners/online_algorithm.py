@@ -58,6 +58,12 @@ class OnlineAlgorithmConfig(PluginConfig):
             )
         return self.learner(train, data)
 
+    def acting_policy(self, policy: VLAPolicy, train: OnlineRLConfig) -> VLAPolicy | Explorer:
+        """Return what acts in rollouts, with the weights of a policy; an actor process makes it as
+        well, and loads what the learner publishes.
+        """
+        return policy
+
 
 class OnlineAlgorithm:
     """What online RL algorithms have in common; satisfies `training.core.loop.Learner` but for
@@ -106,7 +112,8 @@ class OnlineAlgorithm:
 
     def acting_policy(self) -> VLAPolicy | Explorer:
         """Return what acts in rollouts, in evaluation mode."""
-        return self.policy.eval()
+        acting: VLAPolicy | Explorer = self.config.acting_policy(self.policy.eval(), self.run)
+        return acting
 
     def log_metrics(self, metrics: dict[str, float]) -> dict[str, float]:
         """Return metrics of an update with those of the iteration; each alarm is reported

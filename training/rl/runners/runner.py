@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from reward_models.metrics import ranks
-from sim import vec_env
 from training.data import batches
 from training.rl.config import OnlineRLConfig, Start
 from training.rl.experience import episode_store
@@ -22,14 +21,13 @@ from training.rl.processes.actor_pool import ActorPool
 from training.rl.rollout.collector import (
     ActingPolicy,
     RolloutWorker,
+    make_env,
     run_episodes,
 )
 from training.rl.rollout.explorer import Explorer
 from training.rl.rollout.reward_source import EpisodeScore, RewardSource
 from training.rl.runners import curriculum
 from vla import checkpoint
-from vla.contracts import config as configs
-from vla.contracts.protocols import HasPrivilegedState
 from vla.policies.vla import VLAPolicy
 
 MIN_SPEARMAN = 0.3
@@ -61,19 +59,7 @@ class OnlineRunner:
 
     def make_env(self, num_envs: int) -> Any:
         """Return environments like those of rollouts."""
-        config = self.config
-        return vec_env.make(
-            configs.type_name(config.task), num_envs, robot=self.policy.robot,
-            task_config=config.task, backend=config.backend,
-        )  # fmt: skip
-
-    def env_spec(self) -> tuple[int, tuple[str, ...]]:
-        """Return the control steps of the longest episode, and the names of the simulator's state
-        (none where it tells nothing).
-        """
-        with contextlib.closing(self.make_env(1)) as env:
-            known = isinstance(env, HasPrivilegedState)
-            return env.spec.max_episode_steps, env.privileged_state_names if known else ()
+        return make_env(self.config, self.policy.robot, num_envs)
 
     @property
     def latest(self) -> tuple[list[Episode], list[EpisodeReward]]:
@@ -119,7 +105,6 @@ class OnlineRunner:
             # An actor process reads them there.
             episode_store.write_guide_step_probs(start.experience, self.iteration, probs)
         if config.runtime.distributed:
-            assert isinstance(policy, VLAPolicy)
             # Only now: an algorithm may have changed how the policy samples.
             self.actor_pool = self.actor_pool or ActorPool(
                 config, start, policy, self.reward_source

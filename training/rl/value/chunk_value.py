@@ -94,7 +94,7 @@ class ChunkValue(nn.Module):
     ) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
-        self.config = config
+        self.config, self.size = config, size
         self.estimator: StateEstimator | None = None
         if config.state == "estimated":
             self.estimator = StateEstimator(features, size, generator)
