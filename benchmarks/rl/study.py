@@ -9,7 +9,7 @@ Every command is printed, resumes, and can be run by itself.
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +60,8 @@ class Arm:
     """Updates in each."""
     more: tuple[str, ...] = ()
     """Further flags of the command."""
+    start: str = ""
+    """Arm that runs before and whose policy it starts from; the clone if empty."""
 
 
 NO_MEMORY = ("--policy.memory.type", "none")
@@ -67,6 +69,8 @@ WHOLE = ("--algo.batch-size", "12")
 CLONES = {
     "pick_place": Clone(task="pick_place", demos=12, steps=400, pretrained_vision=True),
     "pick_place with random vision": Clone(task="pick_place", demos=20, steps=400),
+    "drawer": Clone(task="drawer", demos=5, steps=400, pretrained_vision=True),
+    "reach": Clone(task="reach", demos=5, steps=400, pretrained_vision=True),
     "push": Clone(task="push", demos=5, steps=400, pretrained_vision=True),
     "cue_colour": Clone(task="cue_colour", demos=1500, steps=1000, batch=WHOLE),
     "cue_colour without memory": Clone(
@@ -82,7 +86,16 @@ REMEMBERED = ("cue_colour", "put_back")
 BC = ("--optimizer.lr", "1e-3", "--optimizer.ema-decay", "0.999")
 PUBLISHED = ("--optimizer.lr", "1e-4", "--algo.bc-loss-coeff", "0")
 """As DPPO was published: ten passes over the rollouts (an update sees ten episodes), no BC loss."""
+LIFT = Arm(
+    algo="asymmetric_ac", reward="learned", iterations=12, episodes=100, steps=100, start="aux_bc"
+)
 ARMS = {
+    "aux_bc": Arm(algo="aux_bc", reward="learned", iterations=1, episodes=800, steps=1000),
+    "asymmetric_ac": LIFT,
+    "asymmetric_ac, sparse": replace(LIFT, reward="sparse"),
+    "asymmetric_ac, simulator's state": replace(LIFT, more=("--algo.value.state", "simulator")),
+    "asymmetric_ac, features as state": replace(LIFT, more=("--algo.value.state", "features")),
+    "asymmetric_ac, without aux_bc": replace(LIFT, start=""),
     "bc, learned reward, interventions": Arm(
         algo="filtered_bc", steps=600, reward="learned", episodes=20,
         more=(*BC, "--intervention.fraction", "1", "--intervention.patience", "1"),
@@ -94,9 +107,9 @@ ARMS = {
     "ogpo, sparse": Arm(algo="ogpo", reward="sparse"),
     "dppo, sparse": Arm(algo="dppo", reward="sparse", iterations=15, steps=40, more=PUBLISHED),
 }  # fmt: skip
-"""In the first, the expert intervenes at the first decision without progress: at the third,
-policies learned less from as many episodes. The second is the control of all: the same updates on
-the demonstrations, and one episode per iteration, which may succeed and be cloned."""
+"""With interventions, the expert intervenes at the first decision without progress: at the third,
+policies learned less from as many episodes. "bc, no rollouts" is the control of all: the same
+updates on the demonstrations, and one episode per iteration, which may succeed and be cloned."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +122,8 @@ class Study:
     """Ways to fine-tune."""
     seed: tuple[int, ...] = (0, 1, 2)
     """Seeds of demonstrations and training."""
+    rl_seed: tuple[int, ...] = ()
+    """Seeds of online RL for each of them; the same seed if empty."""
     threads: int = 2
     """CPU threads of each run; 1 to run two studies side by side."""
     reward_model: Path
@@ -173,23 +188,27 @@ def start(name: str, seed: int, reward_model: Path, out: Path) -> list[list[str]
     ]  # fmt: skip
 
 
-def finetune(clone: str, seed: int, name: str, reward_model: Path, out: Path) -> list[str]:
+def finetune(
+    clone: str, seed: int, name: str, reward_model: Path, out: Path, rl_seed: int | None = None
+) -> list[str]:
     """Return the command of one arm; an evaluation follows the updates of each iteration."""
     place, arm = _place(clone, seed, out), ARMS[name]
+    start = _run(clone, seed, arm.start, out) if arm.start else place / "start"
     return [
-        "train", "rl", "--task", CLONES[clone].task, "--policy.path", str(place / "start"),
-        "--dataset", str(place / "demos"), "--out", str(_run(clone, seed, name, out)),
+        "train", "rl", "--task", CLONES[clone].task, "--policy.path", str(start),
+        "--dataset", str(place / "demos"), "--out", str(_run(clone, seed, name, out, rl_seed)),
         *(["--reward-model", str(reward_model)] if "learned" in arm.reward else []),
-        "--algo.type", arm.algo, "--reward", arm.reward, "--seed", str(seed),
+        "--algo.type", arm.algo, "--reward", arm.reward,
+        "--seed", str(seed if rl_seed is None else rl_seed),
         "--n-iterations", str(arm.iterations), "--episodes-per-iteration", str(arm.episodes),
         "--steps", str(arm.steps * arm.iterations), "--eval.every", str(arm.steps),
         "--eval.keep-best", *(CLONES[clone].batch if arm.algo == "filtered_bc" else ()), *arm.more,
     ]  # fmt: skip
 
 
-def read(clone: str, seed: int, name: str, out: Path) -> Result:
+def read(clone: str, seed: int, name: str, out: Path, rl_seed: int | None = None) -> Result:
     """Return the result of a finished run."""
-    run = _run(clone, seed, name, out)
+    run = _run(clone, seed, name, out, rl_seed)
     rollouts: dict[str, float] = {}
     curve: list[tuple[float, float, float]] = []
     steps: dict[float, float] = {}  # episodes so far: control steps of the last iteration
@@ -270,12 +289,13 @@ def _place(clone: str, seed: int, out: Path) -> Path:
     return out / _folder(clone) / f"seed-{seed}"
 
 
-def _run(clone: str, seed: int, name: str, out: Path) -> Path:
-    return _place(clone, seed, out) / _folder(name)
+def _run(clone: str, seed: int, name: str, out: Path, rl_seed: int | None = None) -> Path:
+    suffix = "" if rl_seed in (None, seed) else f"-rl-{rl_seed}"
+    return _place(clone, seed, out) / f"{_folder(name)}{suffix}"
 
 
 def _folder(name: str) -> str:
-    return name.replace(",", "").replace(" ", "-")
+    return name.replace(",", "").replace("'", "").replace(" ", "-")
 
 
 def main(argv: list[str]) -> int:
@@ -289,9 +309,12 @@ def main(argv: list[str]) -> int:
             harness.must(demos, console)
             harness.must([*train, *threads], console)
             for name in study.arm:
-                words = finetune(task, seed, name, study.reward_model, study.out)
-                harness.must([*words, *threads], console)
-                results[name].append(read(task, seed, name, study.out))
+                first_arm = [(ARMS[name].start, seed)] if ARMS[name].start else []
+                runs = [(name, rl_seed) for rl_seed in study.rl_seed or (seed,)]
+                for arm, rl_seed in first_arm + runs:
+                    words = finetune(task, seed, arm, study.reward_model, study.out, rl_seed)
+                    harness.must([*words, *threads], console)
+                results[name] += [read(task, seed, name, study.out, run) for _, run in runs]
         console.print(table(task, results))
         if CLONES[task].task in REMEMBERED:
             console.print(memory_table(task, results))
