@@ -218,6 +218,8 @@ class AsymmetricActorCritic(OnlineAlgorithm):
         generator = torch.Generator(self.policy.device).manual_seed(seed)
         if first:
             self._fit_first(generator)
+        elif self.config.value.estimator_refit_steps:
+            self._fit_estimator(self.config.value.estimator_refit_steps, generator)
         self._encode_states()
         if self.kls:
             self.module.kl_coef.copy_(adapted(float(self.module.kl_coef), self.kls, self.config))
@@ -234,18 +236,21 @@ class AsymmetricActorCritic(OnlineAlgorithm):
 
     def _fit_first(self, generator: torch.Generator) -> None:
         """Fit what depends on the first iteration's rollouts alone."""
-        data, config = self.replay, self.config
+        data = self.replay
         for policy in (self.policy, self.ref_policy):
             pool = getattr(policy.backbone, "pool", None)
             if pool is not None and isinstance(pool[0], StandardizedLinear):
                 pool[0].standardize(data.features)
-        if self.value.estimator is not None:
-            self.callbacks.on_status("learning to estimate the state")
-            held_out = torch.from_numpy(data.episode % HELD_OUT == 0)
-            self.value.estimator.fit(
-                data.features, data.simulator, held_out, config.value.estimator_steps, generator
-            )
+        self._fit_estimator(self.config.value.estimator_steps, generator)
         self.value.fit_states(data.features, data.simulator, data.clock)
+
+    def _fit_estimator(self, steps: int, generator: torch.Generator) -> None:
+        """Fit the estimate of the state, if there is one, to all rollouts."""
+        if self.value.estimator is not None:
+            data = self.replay
+            held_out = torch.from_numpy(data.episode % HELD_OUT == 0)
+            self.callbacks.on_status("learning to estimate the state")
+            self.value.estimator.fit(data.features, data.simulator, held_out, steps, generator)
 
     def _read_episodes(self) -> None:
         runner = self.runner

@@ -30,6 +30,9 @@ class ValueConfig:
     itself, or the features."""
     estimator_steps: int = 3000
     """Updates of the estimate, after the first iteration."""
+    estimator_refit_steps: int = 300
+    """Its updates after every later iteration, on all rollouts so far; 0 where the state is known
+    in those of the first iteration alone."""
     num_critics: int = 4
     """Q networks in the ensemble."""
     hidden_dim: int = 256
@@ -47,8 +50,8 @@ class ValueConfig:
 
     def __post_init__(self) -> None:
         validate_min(
-            self, estimator_steps=1, num_critics=2, hidden_dim=1, batch_size=1, warmup_steps=0,
-            lcb_coef=0,
+            self, estimator_steps=1, estimator_refit_steps=0, num_critics=2, hidden_dim=1,
+            batch_size=1, warmup_steps=0, lcb_coef=0,
         )  # fmt: skip
 
 

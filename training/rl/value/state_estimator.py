@@ -22,6 +22,11 @@ class Standardizer(nn.Module):
         self.register_buffer("mean", torch.zeros(size))
         self.register_buffer("std", torch.ones(size))
 
+    @property
+    def fitted(self) -> bool:
+        """Whether it was fitted."""
+        return bool(self.mean.any())
+
     def fit(self, values: Tensor) -> None:
         """Take mean and deviation from values f32 [n, d]."""
         self.mean.copy_(values.mean(0))
@@ -35,7 +40,7 @@ class Standardizer(nn.Module):
 class StateEstimator(nn.Module):
     """A perceptron from features f32 [n, d] to P numbers of the simulator's state.
 
-    It is fitted once, to rollouts of which the state is known; from then on no simulator is needed.
+    It is fitted to rollouts of which the state is known; from then on no simulator is needed.
     """
 
     def __init__(self, features: int, size: int, generator: torch.Generator) -> None:
@@ -54,13 +59,15 @@ class StateEstimator(nn.Module):
         self, features: Tensor, state: Tensor, held_out: Tensor, steps: int,
         generator: torch.Generator,
     ) -> Tensor:  # fmt: skip
-        """Fit the state f32 [n, p] of features f32 [n, d] by smooth L1 of standardised numbers.
+        """Fit the state f32 [n, p] of features f32 [n, d] by smooth L1 of standardised numbers; the
+        scale of both is that of the first call.
 
         Returns:
             Root mean square errors f32 [p] of the rows `held_out` bool [n], in the state's units.
         """
-        self.inputs.fit(features[~held_out])
-        self.outputs.fit(state[~held_out])
+        if not self.outputs.fitted:
+            self.inputs.fit(features[~held_out])
+            self.outputs.fit(state[~held_out])
         x, y = self.inputs(features[~held_out]), self.outputs(state[~held_out])
         weights = list(self.parameters())
         for weight in weights:
