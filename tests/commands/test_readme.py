@@ -47,9 +47,13 @@ SMALL = {
         "--sizes.episodes-per-task --sizes.validation 4 --sizes.test 4 --steps 4 "
         "--algo.sampler.batch-episodes 4 --algo.goal-pretrain-batch 4 --eval.final-episodes 4"
     ),
-    "vla train rl": (
-        "--n-iterations 1 --episodes-per-iteration 2 --num-envs 2 --steps 2 --algo.batch-size 4 "
-        "--eval.final-episodes 0"
+    "vla train rl --algo.type aux_bc": (
+        "--episodes-per-iteration 2 --num-envs 2 --steps 2 --algo.batch-size 4 "
+        "--algo.aux-batch-size 4 --algo.synthetic-frames 4 --eval.final-episodes 0"
+    ),
+    "vla train rl --task reach": (
+        "--n-iterations 1 --initial-episodes 2 --num-envs 2 --steps 2 --algo.batch-size 4 "
+        "--algo.value.warmup-steps 2 --algo.value.estimator-steps 2 --eval.final-episodes 0"
     ),
     "vla reward-model eval": "--splits layout --bootstrap-samples 5",
     "vla demos pick_place": "--episodes 3 --workers 1",

@@ -28,8 +28,8 @@ WRONG_WORDS = {
     "prior run nowhere": (LINE + " --reward sparse --prior-runs {new}x", "no experience there"),
     "removed algorithm": (
         LINE + " --reward sparse --algo.type dsrl",
-        "algo: got 'dsrl', expected one of bc, distill, dppo, filtered_bc, ogpo, reward_model: "
-        "DSRL was removed",
+        "algo: got 'dsrl', expected one of asymmetric_ac, aux_bc, bc, distill, dppo, filtered_bc, "
+        "ogpo, reward_model: DSRL was removed",
     ),
     "fine-tuned steps": (
         LINE + " --reward sparse --algo.type dppo --algo.ft-denoising-steps 7",

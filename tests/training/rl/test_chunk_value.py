@@ -9,7 +9,7 @@ from torch import nn
 
 from tests.training.rl.fake_rollouts import episode
 from tests.training.small_policy import small_policy
-from training.algos.asymmetric_ac import Config, adapted
+from training.algos.asymmetric_ac import adapted
 from training.rl.experience.replay import replay
 from training.rl.value.chunk_value import ChunkValue, ValueConfig
 from training.rl.value.standardized import StandardizedLinear
@@ -127,8 +127,11 @@ def test_running_out_of_time_ends_the_return_and_success_alone_pays() -> None:
     assert data.features[:, 0].tolist() == [0, 0, 0, 1, 1]
 
 
-def test_the_trust_region_weighs_more_after_a_large_step_and_less_after_a_small_one() -> None:
-    config = Config(target_kl=0.3)
-    assert float(adapted(0.1, [9.0] * 5 + [0.6] * 20, config)) == pytest.approx(0.15)
-    assert float(adapted(0.1, [0.1] * 20, config)) == pytest.approx(0.1 / 1.5)
-    assert float(adapted(0.1, [0.3] * 20, config)) == pytest.approx(0.1)
+@pytest.mark.parametrize(
+    ("kl", "factor"), [(9.0, np.exp(0.03)), (0.45, np.exp(0.015)), (0.3, 1.0), (0.0, np.exp(-0.03))]
+)
+def test_the_trust_region_weighs_more_after_a_large_step_and_less_after_a_small_one(
+    kl, factor
+) -> None:
+    weight = adapted(torch.tensor(0.1), torch.tensor(kl), 0.3)
+    assert float(weight) == pytest.approx(0.1 * factor, rel=1e-5)

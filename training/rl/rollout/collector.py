@@ -35,7 +35,16 @@ def make_env(config: OnlineRLConfig, robot: RobotSpec, num_envs: int) -> Any:
 def env_spec(config: OnlineRLConfig, robot: RobotSpec) -> tuple[int, tuple[str, ...]]:
     """Return the control steps of the longest episode, and the names of the simulator's state (none
     where it tells nothing).
+
+    Raises:
+        ValueError: an arm, which has none and must not start for this.
     """
+    if config.backend.is_realtime:
+        raise ValueError(
+            f"the {configs.type_name(config.backend)} backend has no privileged state: an arm has "
+            f"only its sensors; use a simulator, or --algo.type filtered_bc in place of "
+            f"{configs.type_name(config.algo)}"
+        )
     with contextlib.closing(make_env(config, robot, 1)) as env:
         known = isinstance(env, HasPrivilegedState)
         return env.spec.max_episode_steps, env.privileged_state_names if known else ()
