@@ -28,9 +28,9 @@ class ValueConfig:
     state: StateSource = "estimated"
     """What it reads: an estimate of the simulator's state from the policy's features, the state
     itself, or the features."""
-    estimator_steps: int = 3000
+    estimator_steps: int = 2000
     """Updates of the estimate, after the first iteration."""
-    estimator_refit_steps: int = 300
+    estimator_refit_steps: int = 100
     """Its updates after every later iteration, on all rollouts so far; 0 where the state is known
     in those of the first iteration alone."""
     num_critics: int = 4

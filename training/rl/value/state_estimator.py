@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 BATCH = 256
 DROPOUT = 0.1
+RIDGE = 1e-3
 MAX_DEVIATIONS = 5.0
 """Bound of standardised numbers: a body that fell off the table must not outweigh the others."""
 
@@ -38,10 +39,13 @@ class Standardizer(nn.Module):
 
 
 class StateEstimator(nn.Module):
-    """A perceptron from features f32 [n, d] to P numbers of the simulator's state.
+    """Ridge regression from features f32 [n, d] to P numbers of the simulator's state, and a
+    perceptron for what is left: joint positions are a linear part of the features.
 
     It is fitted to rollouts of which the state is known; from then on no simulator is needed.
     """
+
+    linear: Tensor
 
     def __init__(self, features: int, size: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -54,6 +58,7 @@ class StateEstimator(nn.Module):
             else:
                 nn.init.zeros_(weight)
         self.requires_grad_(requires_grad=False)
+        self.register_buffer("linear", torch.zeros(features, size))
 
     def fit(
         self, features: Tensor, state: Tensor, held_out: Tensor, steps: int,
@@ -69,6 +74,9 @@ class StateEstimator(nn.Module):
             self.inputs.fit(features[~held_out])
             self.outputs.fit(state[~held_out])
         x, y = self.inputs(features[~held_out]), self.outputs(state[~held_out])
+        penalty = RIDGE * len(x) * torch.eye(x.shape[1], device=x.device)
+        self.linear.copy_(torch.linalg.solve(x.T @ x + penalty, x.T @ y))
+        y = y - x @ self.linear
         weights = list(self.parameters())
         for weight in weights:
             weight.requires_grad_()
@@ -91,5 +99,5 @@ class StateEstimator(nn.Module):
     @torch.no_grad()
     def forward(self, features: Tensor) -> Tensor:
         """Return the estimated state f32 [n, p]."""
-        hidden = self.enter(self.inputs(features))
-        return self.leave(hidden) * self.outputs.std + self.outputs.mean
+        x = self.inputs(features)
+        return (x @ self.linear + self.leave(self.enter(x))) * self.outputs.std + self.outputs.mean
