@@ -26,7 +26,7 @@ FOLDERS = ("vla", "sim", "reward_models", "training", "deploy", "robot_bridge", 
 BENCHMARKS = "benchmarks"
 MAX_LINES = 450
 MAX_MODULES = 25
-MAX_PRODUCT_LINES = 58_000
+MAX_PRODUCT_LINES = 58_500
 SOURCES = sorted(p for folder in FOLDERS for p in (ROOT / folder).rglob("*.py"))
 STUDIES = sorted((ROOT / BENCHMARKS).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
@@ -48,7 +48,10 @@ BANNED_NAMES = set(
     """)
 )  # fmt: skip
 """As above, banned only as a whole name."""
-VALUE_FUNCTIONS = ("algos/dppo.py", "algos/ogpo.py", "chunk_critics.py")
+VALUE_FUNCTIONS = (
+    "algos/asymmetric_ac.py", "algos/dppo.py", "algos/ogpo.py", "chunk_critics.py",
+    "chunk_value.py",
+)  # fmt: skip
 """Modules in which a critic is a value function or a Q-function, as in RL."""
 VALUE_FLAGS = "--algo."
 """As above, how the flags of such settings begin."""

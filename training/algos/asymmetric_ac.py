@@ -76,7 +76,7 @@ def run_config() -> OnlineRLConfig:
     return OnlineRLConfig(
         algo=Config(), n_iterations=16, initial_episodes=400, episodes_per_iteration=100,
         steps=1600, num_envs=100,
-        optimizer=OptimizerConfig(lr=5e-5, warmup_steps=20, ema_decay=0.99),
+        optimizer=OptimizerConfig(lr=5e-5, warmup_steps=20, min_lr_ratio=0.3, ema_decay=0.99),
     )  # fmt: skip
 
 
@@ -126,7 +126,6 @@ class AsymmetricActorCritic(OnlineAlgorithm):
         self.runner.keep_images = False
         self.explorer = config.acting_policy(self.policy, train)
         policy = self.policy = self.explorer.policy
-        self.ref_policy = copy.deepcopy(policy).requires_grad_(requires_grad=False)
         self.length = policy.n_action_steps
         assert self.explorer.value is not None
         value = self.explorer.value
@@ -138,6 +137,7 @@ class AsymmetricActorCritic(OnlineAlgorithm):
         """The policy that collected the newest iteration."""
         self.module.register_buffer("kl_coef", torch.tensor(0.05))
         self.module.register_buffer("ready", self.explorer.ready)
+        self.kls: list[float] = []
 
     def _encoded(self, episode: Episode) -> Episode:
         """Return an episode of a prior run with the features of this policy.
@@ -185,17 +185,18 @@ class AsymmetricActorCritic(OnlineAlgorithm):
         # In units of the mean value: the trust region weighs alike early and late.
         objective = bound.mean() / mean.mean().detach().clamp(min=0.05)
         metrics = optimizer.step(self.module.kl_coef * kl - objective)
-        self.module.kl_coef.copy_(adapted(self.module.kl_coef, kl.detach(), config.target_kl))
+        self.kls.append(float(kl.detach()))
         values = {
-            "value_loss": value_loss, "value": float(mean.detach().mean()),
-            "kl": float(kl.detach()), "kl_coef": float(self.module.kl_coef),
+            "value_loss": value_loss, "value": float(mean.detach().mean()), "kl": self.kls[-1],
+            "kl_coef": float(self.module.kl_coef),
         }  # fmt: skip
         return {**values, **self.log_metrics(metrics), "samples": float(len(data.features))}
 
     def _value_step(self, generator: torch.Generator) -> float:
         """Update the value function on decisions of all rollouts; return its loss."""
         data, size = self.replay, self.config.value.batch_size
-        rows = torch.randint(len(data.reward), (size,), generator=generator)
+        device = self.policy.device
+        rows = torch.randint(len(data.reward), (size,), generator=generator, device=device)
         after = data.next[rows]
         with torch.no_grad():
             chunk = self.next_chunks[after]
@@ -216,10 +217,17 @@ class AsymmetricActorCritic(OnlineAlgorithm):
         seed = self.run.seed * 1000 + self.runner.iteration
         generator = torch.Generator(self.policy.device).manual_seed(seed)
         if first:
-            self._fit_first(generator)
-        elif self.config.value.estimator_refit_steps:
-            self._fit_estimator(self.config.value.estimator_refit_steps, generator)
-        self._encode_states()
+            for layer in self.policy.modules():
+                if isinstance(layer, StandardizedLinear):
+                    layer.standardize(self.replay.features)
+        self._fit_estimator(generator)
+        if first:
+            self.value.fit_states(*self.replay.seen)
+        self.states = self.value.states(*self.replay.seen)
+        if self.kls:
+            factor = adaptation(float(np.mean(self.kls[-20:])), self.config.target_kl)
+            self.module.kl_coef.mul_(factor).clamp_(1e-3, 10.0)
+        self.kls = []
         self.collector.load_state_dict(self.policy.state_dict())
         self._next_chunks()
         if first:
@@ -227,26 +235,28 @@ class AsymmetricActorCritic(OnlineAlgorithm):
             for _ in range(self.config.value.warmup_steps):
                 self._value_step(generator)
             self.module.ready.fill_(True)
-        self.rollout_metrics |= self._estimate_metrics()
         self.runner.drop_images()
 
-    def _fit_first(self, generator: torch.Generator) -> None:
-        """Fit what depends on the first iteration's rollouts alone."""
-        data = self.replay
-        for policy in (self.policy, self.ref_policy):
-            pool = getattr(policy.backbone, "pool", None)
-            if pool is not None and isinstance(pool[0], StandardizedLinear):
-                pool[0].standardize(data.features)
-        self._fit_estimator(self.config.value.estimator_steps, generator)
-        self.value.fit_states(data.features, data.simulator, data.clock)
-
-    def _fit_estimator(self, steps: int, generator: torch.Generator) -> None:
-        """Fit the estimate of the state, if there is one, to all rollouts."""
-        if self.value.estimator is not None:
-            data = self.replay
-            held_out = torch.from_numpy(data.episode % HELD_OUT == 0)
-            self.callbacks.on_status("learning to estimate the state")
-            self.value.estimator.fit(data.features, data.simulator, held_out, steps, generator)
+    def _fit_estimator(self, generator: torch.Generator) -> None:
+        """Fit the estimate of the state, if there is one; tell how far off it is, in standard
+        deviations, in rollouts that it was not fitted to.
+        """
+        estimator, data, config = self.value.estimator, self.replay, self.config.value
+        if estimator is None:
+            return
+        self.callbacks.on_status("learning to estimate the state")
+        first = self.runner.iteration == 1
+        seen = len(self.runner.episodes) - len(self.runner.latest[0])
+        test = torch.from_numpy(data.episode % HELD_OUT == 0 if first else data.episode >= seen)
+        if first:
+            rows = ~test
+            estimator.fit(
+                data.features[rows], data.simulator[rows], config.estimator_steps, generator
+            )
+        error = estimator.error(data.features[test], data.simulator[test])
+        self.rollout_metrics["rollout/state_error"] = float(error)
+        if not first and config.estimator_refit_steps:
+            estimator.fit(data.features, data.simulator, config.estimator_refit_steps, generator)
 
     def _read_episodes(self) -> None:
         runner = self.runner
@@ -254,11 +264,6 @@ class AsymmetricActorCritic(OnlineAlgorithm):
             self.policy, runner.episodes, [r.success for r in runner.rewards],
             self.explorer.time_limit,
         )  # fmt: skip
-
-    @torch.no_grad()
-    def _encode_states(self) -> None:
-        data = self.replay
-        self.states = self.value.states(data.features, data.simulator, data.clock)
 
     @torch.no_grad()
     def _next_chunks(self) -> None:
@@ -271,32 +276,26 @@ class AsymmetricActorCritic(OnlineAlgorithm):
         ]
         self.next_chunks = torch.cat(parts)
 
-    def _estimate_metrics(self) -> dict[str, float]:
-        """Return how far off the estimated state is in the newest rollouts, in deviations."""
-        estimator, episodes = self.value.estimator, self.runner.latest[0]
-        if estimator is None:
-            return {}
-        rows = slice(len(self.replay.reward) - sum(map(len, episodes)), None)
-        known = estimator.outputs(self.replay.simulator[rows])
-        guess = estimator.outputs(estimator(self.replay.features[rows]))
-        return {"rollout/state_error": float((guess - known).square().mean().sqrt())}
-
     def policy_weights(self, weights: Weights) -> Weights:
         """Return the policy's weights for a checkpoint."""
         return StandardizedLinear.fold(super().policy_weights(weights))
 
+    def state(self) -> dict[str, Any]:
+        """Return the state of rollouts and of the stream of data, as JSON types."""
+        return {**super().state(), "kls": self.kls}
+
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from `state`."""
         super().restore(state)
+        self.kls = state["kls"]
         if self.runner.iteration:
             self._read_episodes()
-            self._encode_states()
+            self.states = self.value.states(*self.replay.seen)
             self._next_chunks()
 
 
-def adapted(kl_coef: Tensor, kl: Tensor, target_kl: float) -> Tensor:
-    """Return the weight of the trust region after an update: up to 3 % more where the KL was above
-    its target, up to 3 % less where it was below.
-    """
-    change = 0.03 * (kl / target_kl - 1).clamp(-1, 1)
-    return (kl_coef * change.exp()).clamp(1e-3, 10.0)
+def adaptation(kl: float, target_kl: float) -> float:
+    """Return the factor of the trust region's weight after an iteration that ended at a KL."""
+    if target_kl / 1.5 <= kl <= 1.5 * target_kl:
+        return 1.0
+    return 1.5 if kl > target_kl else 1 / 1.5

@@ -9,7 +9,7 @@ from torch import nn
 
 from tests.training.rl.fake_rollouts import episode
 from tests.training.small_policy import small_policy
-from training.algos.asymmetric_ac import adapted
+from training.algos.asymmetric_ac import adaptation
 from training.rl.experience.replay import replay
 from training.rl.value.chunk_value import ChunkValue, ValueConfig
 from training.rl.value.standardized import StandardizedLinear
@@ -76,15 +76,15 @@ def test_an_estimate_of_the_state_is_learned_and_tested_on_other_rows() -> None:
     generator = seeded()
     features = torch.randn(2000, 6, generator=generator)
     state = torch.stack([features[:, 0] * 0.05 + 0.2, (features[:, 1] > 0) * 3.0], 1)
-    estimator = StateEstimator(6, 2, seeded(1))
-    held_out = torch.arange(2000) % 10 == 0
-    error = estimator.fit(features, state, held_out, 300, seeded(2))
-    assert error[0] < 0.25 * 0.05
-    assert error[1] < 0.25 * 3.0
+    estimator, shuffled = StateEstimator(6, 2, seeded(1)), StateEstimator(6, 2, seeded(1))
+    estimator.fit(features[:1800], state[:1800], 300, seeded(2))
+    assert estimator.error(features[1800:], state[1800:]) < 0.35
+    guess = estimator(features[1800:])
+    assert (guess - state[1800:])[:, 0].abs().max() < 0.01  # a linear part of the features
     assert not any(p.requires_grad or p.grad is not None for p in estimator.parameters())
-    wrong = StateEstimator(6, 2, seeded(1))
-    shuffled = state[torch.randperm(2000, generator=generator)]
-    assert wrong.fit(features, shuffled, held_out, 300, seeded(2))[1] > 1.0
+    order = torch.randperm(1800, generator=generator)
+    shuffled.fit(features[:1800], state[order], 300, seeded(2))
+    assert shuffled.error(features[1800:], state[1800:]) > 0.9
 
 
 def test_a_standardized_layer_is_the_same_function_and_folds_back() -> None:
@@ -127,11 +127,8 @@ def test_running_out_of_time_ends_the_return_and_success_alone_pays() -> None:
     assert data.features[:, 0].tolist() == [0, 0, 0, 1, 1]
 
 
-@pytest.mark.parametrize(
-    ("kl", "factor"), [(9.0, np.exp(0.03)), (0.45, np.exp(0.015)), (0.3, 1.0), (0.0, np.exp(-0.03))]
-)
+@pytest.mark.parametrize(("kl", "factor"), [(9.0, 1.5), (0.4, 1.0), (0.21, 1.0), (0.1, 1 / 1.5)])
 def test_the_trust_region_weighs_more_after_a_large_step_and_less_after_a_small_one(
     kl, factor
 ) -> None:
-    weight = adapted(torch.tensor(0.1), torch.tensor(kl), 0.3)
-    assert float(weight) == pytest.approx(0.1 * factor, rel=1e-5)
+    assert adaptation(kl, 0.3) == pytest.approx(factor)

@@ -6,10 +6,10 @@ import torch
 
 from sim import vec_env
 from sim.tasks import reach
+from tests.training.rl.rollouts import collect_rollouts
 from tests.training.small_policy import SLOTS, TASK, small_policy
-from training.rl.rollout.collector import collect_rollouts
 from training.rl.rollout.explorer import ExplorationConfig, Explorer, SmoothNoise, one_step
-from training.rl.rollout.synthetic_frames import STEPS, synthetic_frames
+from training.rl.rollout.synthetic_frames import synthetic_frames
 from training.rl.value.chunk_value import ChunkValue, ValueConfig
 from vla.contracts import config as configs
 from vla.memory import bank
@@ -139,7 +139,6 @@ def test_synthetic_frames_show_new_layouts_with_their_labels(rollouts) -> None:
     again, _ = made(9)
     other, _ = made(10)
     assert len(frames.images) == len(frames.task) == len(frames.state) == 3
-    assert (frames.step == STEPS).all()
     for name in ("images", "proprio", "state"):
         np.testing.assert_array_equal(getattr(frames, name), getattr(again, name))
     assert not np.array_equal(frames.state, other.state)

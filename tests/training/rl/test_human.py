@@ -12,12 +12,12 @@ import pytest
 
 from sim.core.kinematics import kinematics
 from tests.training.rl.fake_rollouts import control
+from tests.training.rl.rollouts import collect_rollouts
 from tests.training.small_policy import TASK, small_policy
 from training.rl.intervention import viewer
 from training.rl.intervention.intervention import InterventionController
 from training.rl.intervention.source import InterventionContext, InterventionSource
 from training.rl.intervention_sources.human import Human, table_axes
-from training.rl.rollout.collector import collect_rollouts
 from vla.contracts.types import Observation
 from vla.memory import bank, none
 from vla.robots import so101

@@ -6,13 +6,13 @@ import pytest
 from sim.core.kinematics import kinematics, moved, solve
 from sim.tasks import pick_place
 from tests.training.rl.fake_rollouts import Says, control
+from tests.training.rl.rollouts import collect_rollouts
 from tests.training.rl.test_interventions import asked, seen
 from tests.training.small_policy import small_policy
 from training.rl.experience.episode import ActionSource
 from training.rl.intervention import retry
 from training.rl.intervention.intervention import EpisodeControlConfig, InterventionController
 from training.rl.intervention.retry import Retry
-from training.rl.rollout.collector import collect_rollouts
 from vla.memory import none
 from vla.robots import panda, so101
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from tests.training.rl.fake_rollouts import Says, control, episode
+from tests.training.rl.rollouts import collect_rollouts
 from tests.training.small_policy import SLOTS, TASK, small_policy
 from training.rl.experience.episode import ActionSource, frames, gather, join, windows
 from training.rl.intervention.intervention import EpisodeControlConfig, InterventionController
-from training.rl.rollout.collector import collect_rollouts
 from vla.memory import bank, gru, none
 
 

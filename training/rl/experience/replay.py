@@ -72,6 +72,11 @@ class Replay(NamedTuple):
     episode: np.ndarray
     """i64 [n], index of each decision's episode."""
 
+    @property
+    def seen(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what `ChunkValue.states` takes."""
+        return self.features, self.simulator, self.clock
+
 
 def replay(
     policy: VLAPolicy, episodes: Sequence[Episode], success: Sequence[bool], time_limit: int

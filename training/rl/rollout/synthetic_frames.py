@@ -24,8 +24,6 @@ class LabelledFrames(NamedTuple):
     """u8 [n, v, h, w, 3]."""
     proprio: np.ndarray
     """f32 [n, s]."""
-    step: np.ndarray
-    """i64 [n], control steps since the episode began."""
     task: tuple[str, ...]
     """Instructions."""
     state: np.ndarray
@@ -59,7 +57,7 @@ def synthetic_frames(
     return LabelledFrames(
         images=np.concatenate([np.asarray(obs.images) for obs in observations]),
         proprio=np.concatenate([np.asarray(obs.proprio) for obs in observations]),
-        step=np.full(count, STEPS), task=tuple(t for obs in observations for t in obs.task),
+        task=tuple(t for obs in observations for t in obs.task),
         state=np.concatenate([state for _, state, _ in frames]),
     )  # fmt: skip
 

@@ -23,11 +23,6 @@ class Standardizer(nn.Module):
         self.register_buffer("mean", torch.zeros(size))
         self.register_buffer("std", torch.ones(size))
 
-    @property
-    def fitted(self) -> bool:
-        """Whether it was fitted."""
-        return bool(self.mean.any())
-
     def fit(self, values: Tensor) -> None:
         """Take mean and deviation from values f32 [n, d]."""
         self.mean.copy_(values.mean(0))
@@ -60,20 +55,14 @@ class StateEstimator(nn.Module):
         self.requires_grad_(requires_grad=False)
         self.register_buffer("linear", torch.zeros(features, size))
 
-    def fit(
-        self, features: Tensor, state: Tensor, held_out: Tensor, steps: int,
-        generator: torch.Generator,
-    ) -> Tensor:  # fmt: skip
-        """Fit the state f32 [n, p] of features f32 [n, d] by smooth L1 of standardised numbers; the
-        scale of both is that of the first call.
-
-        Returns:
-            Root mean square errors f32 [p] of the rows `held_out` bool [n], in the state's units.
+    def fit(self, features: Tensor, state: Tensor, steps: int, generator: torch.Generator) -> None:
+        """Fit the state f32 [n, p] of features f32 [n, d]: squares, then smooth L1 of standardised
+        numbers; the scale of both is that of the first call.
         """
-        if not self.outputs.fitted:
-            self.inputs.fit(features[~held_out])
-            self.outputs.fit(state[~held_out])
-        x, y = self.inputs(features[~held_out]), self.outputs(state[~held_out])
+        if not self.linear.any():
+            self.inputs.fit(features)
+            self.outputs.fit(state)
+        x, y = self.inputs(features), self.outputs(state)
         penalty = RIDGE * len(x) * torch.eye(x.shape[1], device=x.device)
         self.linear.copy_(torch.linalg.solve(x.T @ x + penalty, x.T @ y))
         y = y - x @ self.linear
@@ -94,7 +83,11 @@ class StateEstimator(nn.Module):
                 adam.step()
         adam.zero_grad()  # what is left would count as part of the policy's gradient
         self.requires_grad_(requires_grad=False)
-        return (self(features[held_out]) - state[held_out]).square().mean(0).sqrt()
+
+    def error(self, features: Tensor, state: Tensor) -> Tensor:
+        """Return the root mean square error of all numbers f32 [n, p], in standard deviations."""
+        off = self.outputs(self(features)) - self.outputs(state)
+        return off.square().mean().sqrt()
 
     @torch.no_grad()
     def forward(self, features: Tensor) -> Tensor:
