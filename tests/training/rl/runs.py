@@ -26,6 +26,9 @@ ALGOS = {
     "dppo": dppo.Config(batch_episodes=1, bc_batch_size=2, n_critic_warmup_itr=0),
 }  # fmt: skip
 
+EXPLORING = ("asymmetric_ac", "aux_bc")
+"""Those whose rollouts are no denoising chains."""
+
 
 def start(place: Path, out: Path) -> Start:
     """Return what a run in `out` starts from."""
