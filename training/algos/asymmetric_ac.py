@@ -26,7 +26,7 @@ from training.rl.experience.replay import Replay, replay
 from training.rl.rollout.collector import env_spec
 from training.rl.rollout.explorer import ExplorationConfig, Explorer, one_step
 from training.rl.runners.online_algorithm import OnlineAlgorithm, OnlineAlgorithmConfig
-from training.rl.value.chunk_value import ChunkValue, ValueConfig
+from training.rl.value.chunk_value import ChunkValue, ValueConfig, measured
 from training.rl.value.standardized import StandardizedLinear
 from vla.contracts.config import validate_min
 from vla.policies.vla import VLAPolicy
@@ -67,7 +67,8 @@ class Config(OnlineAlgorithmConfig):
         time_limit, names = env_spec(train, policy.robot)
         policy, features = trainable(policy)
         actions = policy.n_action_steps * policy.head.actions
-        value = ChunkValue(self.value, features, len(names), actions, train.seed)
+        known = measured(names, policy.robot)
+        value = ChunkValue(self.value, features, known, actions, train.seed)
         return Explorer(policy, self.exploration, value.to(train.device), time_limit)
 
 

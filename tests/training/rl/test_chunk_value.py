@@ -11,9 +11,10 @@ from tests.training.rl.fake_rollouts import episode
 from tests.training.small_policy import small_policy
 from training.algos.asymmetric_ac import adaptation
 from training.rl.experience.replay import replay
-from training.rl.value.chunk_value import ChunkValue, ValueConfig
+from training.rl.value.chunk_value import ChunkValue, ValueConfig, measured
 from training.rl.value.standardized import StandardizedLinear
 from training.rl.value.state_estimator import StateEstimator
+from vla.contracts import registry
 
 LENGTH, CHANNELS = 4, 2
 
@@ -22,9 +23,9 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def value_function(state: str = "simulator", size: int = 3) -> ChunkValue:
+def value_function(state: str = "simulator", *, measures: bool = False) -> ChunkValue:
     config = ValueConfig(state=state, num_critics=3, hidden_dim=32, lr=3e-3)
-    return ChunkValue(config, 5, size, LENGTH * CHANNELS, seed=0)
+    return ChunkValue(config, 5, [measures, False, False], LENGTH * CHANNELS, seed=0)
 
 
 def test_values_learn_which_chunk_is_good_in_which_state() -> None:
@@ -55,6 +56,27 @@ def test_only_the_named_source_reaches_the_value(state) -> None:
     assert torch.equal(seen, other_simulator) == (state != "simulator")
     assert torch.equal(seen, other_features) == (state == "simulator")
     assert not torch.equal(seen, later)
+
+
+def test_what_the_arm_measures_is_not_estimated() -> None:
+    value, features = value_function("estimated", measures=True), torch.randn(20, 5)
+    simulator, clock = torch.randn(20, 3), torch.zeros(20)
+    value.fit_states(features, simulator, clock)
+    seen = value.states(features, simulator, clock)
+    changed = value.states(features, simulator + torch.tensor([0.0, 9, 9]), clock)
+    moved = value.states(features, simulator + torch.tensor([0.1, 0, 0]), clock)
+    assert torch.equal(seen, changed)
+    assert (moved[:, 0] > seen[:, 0]).all()
+    names = (
+        "qpos/elbow_flex",
+        "qpos/cube/0",
+        "qvel/gripper",
+        "ctrl/gripper",
+        "tool/x",
+        "object/a/x",
+    )
+    told = measured(names, registry.load("vla.robots", "so101").SPEC)
+    assert told == [True, False, True, True, True, False]
 
 
 def test_the_target_is_the_least_of_two_networks_and_follows_slowly() -> None:

@@ -84,7 +84,7 @@ def test_the_best_candidate_is_executed_once_the_value_function_has_learned() ->
     policy = small_policy()
     size = policy.n_action_steps
     features = policy.backbone.pool[0].in_features
-    value = Prefers(ValueConfig(num_critics=2, hidden_dim=4), features, 1, size * 6, seed=0)
+    value = Prefers(ValueConfig(num_critics=2, hidden_dim=4), features, [False], size * 6, seed=0)
     acts = explorer(value=value, best_of_n_fraction=1.0, num_candidates=6)
     obs = observations(3)
     noise = episode_noise(5, np.arange(3), np.zeros(3, int), acts.noise_shape)

@@ -7,6 +7,7 @@ of the simulator, or an estimate of it. The policy never does.
 import copy
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from training.rl.value.state_estimator import Standardizer, StateEstimator
 from vla.contracts.config import validate_min
+from vla.contracts.specs import RobotSpec
 
 StateSource = Literal["estimated", "simulator", "features"]
 ACTION_SCALE = 2.0
@@ -26,8 +28,8 @@ class ValueConfig:
     """Settings of the value function."""
 
     state: StateSource = "estimated"
-    """What it reads: an estimate of the simulator's state from the policy's features, the state
-    itself, or the features."""
+    """What it reads: the simulator's state, with all but the arm's own joints, commands and tool
+    pose estimated from the policy's features; the state itself; or the features."""
     estimator_steps: int = 2000
     """Updates of the estimate, after the first iteration."""
     estimator_refit_steps: int = 100
@@ -53,6 +55,12 @@ class ValueConfig:
             self, estimator_steps=1, estimator_refit_steps=0, num_critics=2, hidden_dim=1,
             batch_size=1, warmup_steps=0, lcb_coef=0,
         )  # fmt: skip
+
+
+def measured(names: Sequence[str], robot: RobotSpec) -> list[bool]:
+    """Return which numbers of the simulator's state the arm's own sensors tell."""
+    joints = {f"{kind}/{joint}" for kind in ("qpos", "qvel", "ctrl") for joint in robot.names}
+    return [name in joints or name.startswith("tool/") for name in names]
 
 
 class LogitEnsemble(nn.Module):
@@ -87,21 +95,25 @@ class ChunkValue(nn.Module):
     Args:
         config: Settings.
         features: Width of the policy's features.
-        size: Numbers of the simulator's state.
+        measured: Which of the P numbers of the simulator's state an arm's own sensors tell; they
+            are never estimated.
         actions: Numbers of an executed chunk.
         seed: Of the weights.
     """
 
+    measured: Tensor
+
     def __init__(
-        self, config: ValueConfig, features: int, size: int, actions: int, seed: int
+        self, config: ValueConfig, features: int, measured: Sequence[bool], actions: int, seed: int
     ) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
-        self.config, self.size = config, size
+        self.config, self.size = config, len(measured)
+        self.register_buffer("measured", torch.tensor(measured, dtype=torch.bool))
         self.estimator: StateEstimator | None = None
         if config.state == "estimated":
-            self.estimator = StateEstimator(features, size, generator)
-        width = (features if config.state == "features" else size) + 1
+            self.estimator = StateEstimator(features, self.size, generator)
+        width = (features if config.state == "features" else self.size) + 1
         self.standardizer = Standardizer(width)
         self.q = LogitEnsemble(width + actions, config.num_critics, config.hidden_dim, generator)
         self.target = copy.deepcopy(self.q)
@@ -114,7 +126,8 @@ class ChunkValue(nn.Module):
 
         Args:
             features: f32 [n, d], the policy's.
-            simulator: f32 [n, p], the simulator's state; read only if that is the source.
+            simulator: f32 [n, p], the simulator's state; of an estimated one, only what the arm
+                measures is read.
             clock: f32 [n], share of the time limit that is used.
         """
         return self.standardizer(self._raw(features, simulator, clock))
@@ -127,7 +140,7 @@ class ChunkValue(nn.Module):
         state = {"features": features, "simulator": simulator}.get(self.config.state)
         if state is None:
             assert self.estimator is not None
-            state = self.estimator(features)
+            state = torch.where(self.measured, simulator, self.estimator(features))
         return torch.cat([state, clock[:, None]], 1)
 
     def update(self, states: Tensor, chunk: Tensor, target: Tensor) -> float:
