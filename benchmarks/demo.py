@@ -103,7 +103,7 @@ def online_rl(out: Path) -> list[list[str]]:
         ["train", "rl", *ONLINE_RL, "--policy.path", aux, "--dataset", few,
          "--reward-model", model, *quick, "--out", online],
         *(["eval", run, *test] for run in (clone, online)),
-        ["report", clone, aux, online, "--out", str(out / "online_rl_report.html")],
+        ["report", clone, online, "--out", str(out / "online_rl_report.html")],
     ]  # fmt: skip
 
 
