@@ -24,7 +24,15 @@ def test_every_arm_is_a_command_that_parses(name) -> None:
     assert parsed.train.steps == arm.steps * arm.iterations
     assert parsed.train.reward == arm.reward
     assert (parsed.start.reward_model is None) == ("learned" not in arm.reward)
-    assert parsed.start.policy == OUT / "pick_place/seed-2/start"
+    assert parsed.start.policy == OUT / "pick_place/seed-2" / (arm.start or "start")
+
+
+def test_another_seed_of_online_rl_starts_from_the_same_policy() -> None:
+    words = study.finetune("push", 0, "asymmetric_ac", Path("reward_model"), OUT, 1)
+    parsed = train_rl.parse(words[2:])
+    assert parsed.train.seed == 1
+    assert parsed.out == OUT / "push/seed-0/asymmetric_ac-rl-1"
+    assert parsed.start.policy == OUT / "push/seed-0/aux_bc"
 
 
 @pytest.mark.parametrize("task", study.CLONES)
