@@ -52,7 +52,7 @@ SMALL = {
         "--algo.aux-batch-size 4 --algo.synthetic-frames 4 --eval.final-episodes 0"
     ),
     "vla train rl --task reach": (
-        "--n-iterations 1 --initial-episodes 2 --num-envs 2 --steps 2 --algo.batch-size 4 "
+        "--n-iterations 1 --algo.initial-episodes 2 --num-envs 2 --steps 2 --algo.batch-size 4 "
         "--algo.value.warmup-steps 2 --algo.value.estimator-steps 2 --eval.final-episodes 0"
     ),
     "vla reward-model eval": "--splits layout --bootstrap-samples 5",

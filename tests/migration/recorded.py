@@ -186,7 +186,11 @@ def experience(folder: Path) -> list[list[Any]]:
     episodes = [
         episode for name in rounds for episode in episode_store.read_iteration(folder, name)
     ]
-    return [[_digest(part) for part in vars(episode).values()] for episode in episodes]
+    later = episode_store.OPTIONAL  # no run kept them in format 1
+    return [
+        [_digest(part) for name, part in vars(episode).items() if name not in later]
+        for episode in episodes
+    ]
 
 
 def columns(data: Path) -> list[Any]:

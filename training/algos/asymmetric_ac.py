@@ -39,6 +39,8 @@ HELD_OUT = 10
 class Config(OnlineAlgorithmConfig):
     """Settings of the asymmetric actor-critic."""
 
+    initial_episodes: int = 400
+    """Rollouts of the first iteration; 0 for as many as in the others."""
     value: ValueConfig = field(default_factory=ValueConfig)
     """Value function."""
     exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
@@ -52,7 +54,7 @@ class Config(OnlineAlgorithmConfig):
     trust region is adapted to."""
 
     def __post_init__(self) -> None:
-        validate_min(self, utd_ratio=1, batch_size=1, target_kl=0)
+        validate_min(self, initial_episodes=0, utd_ratio=1, batch_size=1, target_kl=0)
 
     def learner(self, train: OnlineRLConfig, start: Start) -> "AsymmetricActorCritic":
         """Return the learner of a run."""
@@ -75,7 +77,7 @@ class Config(OnlineAlgorithmConfig):
 def run_config() -> OnlineRLConfig:
     """Return the run that these settings are made for."""
     return OnlineRLConfig(
-        algo=Config(), n_iterations=16, initial_episodes=400, episodes_per_iteration=100,
+        algo=Config(), n_iterations=16, episodes_per_iteration=100,
         steps=1600, num_envs=100,
         optimizer=OptimizerConfig(lr=5e-5, warmup_steps=20, min_lr_ratio=0.3, ema_decay=0.99),
     )  # fmt: skip

@@ -61,8 +61,6 @@ class OnlineRLConfig(RunConfig, EpisodeControlConfig):
     """Iterations: each collects rollouts and then updates."""
     episodes_per_iteration: int = 40
     """Rollouts per iteration."""
-    initial_episodes: int = 0
-    """Rollouts of the first iteration; 0 for as many as in the others."""
     bc_anchor: Literal["auto", "data", "policy"] = "auto"
     """What the BC loss holds on to: the demonstrations, or the start policy's own rollouts of the
     first iteration; "auto" takes whichever succeeds more often with confidence."""
@@ -96,7 +94,7 @@ class OnlineRLConfig(RunConfig, EpisodeControlConfig):
         EpisodeControlConfig.__post_init__(self)
         validate_min(
             self, n_iterations=1, episodes_per_iteration=1, num_envs=1, gamma=0,
-            initial_episodes=0, random_shift_px=0, brightness_jitter=0, max_prior_episodes=1,
+            random_shift_px=0, brightness_jitter=0, max_prior_episodes=1,
         )  # fmt: skip
         watching = {
             "intervention.fraction": self.intervention.fraction,
@@ -150,8 +148,8 @@ class OnlineRLConfig(RunConfig, EpisodeControlConfig):
         return seed - self.rollout_seed(0)
 
     def episodes_of(self, iteration: int) -> int:
-        """Return the rollouts of an iteration."""
-        first = self.initial_episodes if iteration == 0 else 0
+        """Return the rollouts of an iteration; an algorithm may want others in the first one."""
+        first = getattr(self.algo, "initial_episodes", 0) if iteration == 0 else 0
         return first or self.episodes_per_iteration
 
     def remaining(self, iteration: int) -> float:

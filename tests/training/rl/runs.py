@@ -17,6 +17,7 @@ ALGOS = {
         critic_batch_size=8, critic_warmup_steps=3, bc_batch_size=2,
     ),
     "asymmetric_ac": asymmetric_ac.Config(
+        initial_episodes=0,
         value=ValueConfig(
             estimator_steps=5, num_critics=2, hidden_dim=16, batch_size=8, warmup_steps=3
         ),
