@@ -142,7 +142,7 @@ def test_training_on_whole_episodes_sees_what_the_rollout_sees(memory: str) -> N
         trained = actor.contexts(batch)
         state, seen = actor.initial_state(2), []
         for obs in observations:
-            context, state = actor._perceive(obs, state, actor.backbone.refine)
+            context, state = actor._perceive(obs, state)
             seen.append(context)
     for i, (b, t) in enumerate(frames):
         for got, expected in zip(trained, seen[t], strict=True):

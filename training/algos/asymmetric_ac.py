@@ -4,7 +4,7 @@ Vision is frozen: only the layers behind it learn (`VLAPolicy.features`), so tha
 encoded once, when it is made. An ensemble of value functions of (state, executed chunk) learns from
 all rollouts; the policy ascends its lower confidence bound within a trust region. The state is the
 simulator's (asymmetric actor-critic, Pinto et al. 2017), or by default an estimate of it from the
-policy's own features, fitted to the rollouts of the first iteration.
+policy's own features, fitted again to all rollouts in every iteration.
 
 The only reward is the success of an episode, by the source of the reward.
 """
@@ -21,7 +21,7 @@ from training.core.loop import Weights
 from training.core.optimizer import Optimizer, OptimizerConfig
 from training.rl.config import OnlineRLConfig, Start
 from training.rl.diagnostics import training_diagnostics
-from training.rl.experience.episode import Episode
+from training.rl.experience.episode import EMPTY, Episode
 from training.rl.experience.replay import Replay, replay
 from training.rl.rollout.collector import env_spec
 from training.rl.rollout.explorer import ExplorationConfig, Explorer, one_step
@@ -29,6 +29,7 @@ from training.rl.runners.online_algorithm import OnlineAlgorithm, OnlineAlgorith
 from training.rl.value.chunk_value import ChunkValue, ValueConfig, measured
 from training.rl.value.standardized import StandardizedLinear
 from vla.contracts.config import validate_min
+from vla.nn.context import PoolsFeatures
 from vla.policies.vla import VLAPolicy
 
 HELD_OUT = 10
@@ -98,9 +99,9 @@ def trainable(policy: VLAPolicy) -> tuple[VLAPolicy, int]:
         )
     policy = policy.with_steps(1).eval().requires_grad_(requires_grad=False)
     policy.head.denoiser.requires_grad_()
-    pool = getattr(policy.backbone, "pool", None)
-    if not isinstance(pool, nn.Sequential):
+    if not isinstance(policy.backbone, PoolsFeatures):
         return policy, policy.backbone.sizes(policy.memory.vector_size)[0]
+    pool = policy.backbone.pool
     if not isinstance(pool[0], StandardizedLinear):
         pool[0] = StandardizedLinear(pool[0])
     pool.requires_grad_()
@@ -148,14 +149,16 @@ class AsymmetricActorCritic(OnlineAlgorithm):
         Raises:
             ValueError: it has not the simulator's state of this task.
         """
-        if episode.simulator_state.shape[1] != self.value.size:
+        state = episode.simulator_state if self.explorer.needs_simulator else EMPTY
+        if self.explorer.needs_simulator and state.shape[1] != self.value.size:
             raise ValueError(
-                f"prior_runs: got {episode.simulator_state.shape[1]} numbers of the simulator's "
-                f"state in a rollout, expected {self.value.size}; give runs of aux_bc or "
-                "asymmetric_ac on this task, or leave them out"
+                f"prior_runs: got {state.shape[1]} numbers of the simulator's state in a rollout, "
+                f"expected {self.value.size}; give runs of aux_bc or asymmetric_ac on this task, "
+                "or leave them out"
             )
         batch = self.gather([episode], [np.arange(len(episode))])
-        return replace(episode, features=self.policy.batch_features(batch).cpu().numpy())
+        features = self.policy.batch_features(batch).cpu().numpy()
+        return replace(episode, features=features, simulator_state=state)
 
     def acting_policy(self) -> Explorer:
         """Return the policy with its exploration."""

@@ -4,9 +4,9 @@ It holds no state between calls: memory, noise and time are arguments. Inputs an
 physical units, networks work in normalised ones.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -29,7 +29,6 @@ from vla.nn.text import TextEncoder
 from vla.policies import _settings
 from vla.runtime import prefixes
 
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +158,7 @@ class VLAPolicy(nn.Module):
             ValueError: the policy does not support the prefix.
         """
         fixed = None if prefix is None else self.normalized_prefix(prefix, len(obs.time_s))
-        context, state = self._perceive(obs, state, self.backbone.refine)
+        context, state = self._perceive(obs, state)
         latents, _ = self.head.sample(context, self._tensor(noise), False, fixed)
         return self.chunk_of(obs, latents[:, -1]), state
 
@@ -168,7 +167,7 @@ class VLAPolicy(nn.Module):
         self, obs: Observation, state: PolicyState, noise: Array
     ) -> tuple[ActionChunk, DenoisingChain, PolicyState]:
         """See `TrainablePolicy.sample`."""
-        context, state = self._perceive(obs, state, self.backbone.refine)
+        context, state = self._perceive(obs, state)
         latents, log_prob = self.head.sample(context, self._tensor(noise), True)
         chain = DenoisingChain(latents=latents, log_prob=log_prob)
         return self.chunk_of(obs, latents[:, -1]), chain, state
@@ -185,7 +184,7 @@ class VLAPolicy(nn.Module):
 
     def log_prob(self, obs: Observation, state: PolicyState, chain: DenoisingChain) -> Tensor:
         """See `TrainablePolicy.log_prob`; `state` is the one passed to `sample`."""
-        context, _ = self._perceive(obs, state, self.backbone.refine)
+        context, _ = self._perceive(obs, state)
         return self.head.log_prob(context, self._tensor(chain.latents))
 
     def bc_loss(
@@ -240,7 +239,8 @@ class VLAPolicy(nn.Module):
         It depends on no weight that `context_of` or the head has: fine-tuning these, an algorithm
         keeps features instead of images.
         """
-        return self._perceive(obs, state, self._pool_inputs)
+        cache, retrieved, after = self._read(obs, state)
+        return self._pool_inputs(cache, retrieved), after
 
     def context_of(self, features: Tensor) -> Context:
         """Return the head's condition from features f32 [b, d], without tokens and memory."""
@@ -255,10 +255,13 @@ class VLAPolicy(nn.Module):
             return self.backbone.pool_inputs(cache, retrieved)
         return self.backbone.refine(cache, retrieved).pooled
 
-    def _perceive(
-        self, obs: Observation, state: PolicyState, finish: Callable[[Any, Retrieved], T]
-    ) -> tuple[T, PolicyState]:
-        """Encode, reset, read and write: a decision without its action."""
+    def _perceive(self, obs: Observation, state: PolicyState) -> tuple[Context, PolicyState]:
+        """Return the head's condition and the state after: a decision without its action."""
+        cache, retrieved, after = self._read(obs, state)
+        return self.backbone.refine(cache, retrieved), after
+
+    def _read(self, obs: Observation, state: PolicyState) -> tuple[Any, Retrieved, PolicyState]:
+        """Encode, reset, read and write; see `_read_batch`."""
         images = self._tensor(obs.images)[:, self.views]
         proprio = self.normalizer.state(self._tensor(obs.proprio))
         time_s = self._tensor(obs.time_s)
@@ -269,9 +272,8 @@ class VLAPolicy(nn.Module):
             for name in self.memory.state_shapes()
         }
         retrieved = self.memory.read(before, encoded.tokens, now)
-        result = finish(encoded.cache, retrieved)
         after = self.memory.write(before, encoded.tokens, now, torch.ones_like(now))
-        return result, PolicyState(tensors=after)
+        return encoded.cache, retrieved, PolicyState(tensors=after)
 
     def chunk_of(self, obs: Observation, clean: Tensor) -> ActionChunk:
         """Return normalised actions f32 [b, k, u] in physical units, within the arm's limits."""

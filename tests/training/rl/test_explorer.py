@@ -127,6 +127,17 @@ def test_rollouts_keep_decisions_with_features_and_the_simulators_state(rollouts
     np.testing.assert_array_equal(rollouts[0].simulator_state[0], state[0])
 
 
+def test_a_value_of_features_needs_no_simulator() -> None:
+    policy = small_policy()
+    features, actions = policy.backbone.pool[0].in_features, policy.n_action_steps * 6
+    config = ValueConfig(state="features", num_critics=2, hidden_dim=4)
+    acts = explorer(value=ChunkValue(config, features, [False], actions, seed=0))
+    acts.ready.fill_(True)
+    (episode,) = collect_rollouts(acts, REACH, episodes=1, seed=5, version=0)
+    assert episode.simulator_state.size == 0
+    assert len(episode.features) == len(episode)
+
+
 def test_synthetic_frames_show_new_layouts_with_their_labels(rollouts) -> None:
     def made(seed: int):
         env = vec_env.make("reach", 2, task_config=REACH)

@@ -84,9 +84,9 @@ class Explorer(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         self.policy, self.settings, self.value, self.time_limit = policy, config, value, time_limit
-        self.needs_simulator = True
-        """Whether rollouts keep the simulator's state: where it is not the value function's, to fit
-        and to check the estimate of it."""
+        self.needs_simulator = value is None or value.config.state != "features"
+        """Whether rollouts keep the simulator's state: as labels, as the value function's input, or
+        to fit and to check the estimate of it."""
         self.candidates = config.num_candidates if value else 1
         self.smooth = SmoothNoise(config, policy.n_action_steps)
         self.register_buffer("ready", torch.tensor(False))
@@ -132,7 +132,7 @@ class Explorer(nn.Module):
         policy = self.policy
         features, after = self._features(obs, state)
         normal = torch.as_tensor(noise, device=policy.device)
-        chunk = self.mean(features, normal[:, 0])
+        chunk = one_step(policy, features, normal[:, 0])
         length = policy.n_action_steps
         shifts = self.smooth(normal[:, 1:-1, :length])  # [b, n, h, u]
         explored = chunk[:, :length] + shifts[:, 0]
@@ -151,10 +151,6 @@ class Explorer(nn.Module):
             log_prob=chunk.new_zeros(len(chunk), 1), features=features,
         )  # fmt: skip
         return policy.chunk_of(obs, chunk), chain, after
-
-    def mean(self, features: Tensor, noise: Tensor) -> Tensor:
-        """Return the policy's chunks f32 [b, k, u] from noise f32 [b, k, u]."""
-        return one_step(self.policy, features, noise)
 
     def _best(self, value: ChunkValue, states: Tensor, chunk: Tensor, shifts: Tensor) -> Tensor:
         """Return, of each chunk f32 [b, h, u] and its shifted ones, the one of highest value."""

@@ -42,7 +42,7 @@ def synthetic_frames(
         seed: Of the layouts and of the choice of actions.
     """
     simulator, rng = vec_env.with_privileged_state(env), np.random.default_rng(seed)
-    frames: list[tuple[Observation, np.ndarray, np.ndarray]] = []
+    frames: list[tuple[Observation, np.ndarray]] = []
     everywhere = np.arange(env.num_envs)
     for first in range(0, count, env.num_envs):
         rows = everywhere[: count - first]
@@ -52,13 +52,13 @@ def synthetic_frames(
         actions[rows] = np.stack([_approach(episode, rng) for episode in chosen])
         frozen = ~np.isin(everywhere, rows)
         obs = env.step_chunk(actions, None, frozen).obs
-        frames.append((obs.rows(rows), simulator.privileged_state()[rows], rows))
-    observations = [obs for obs, _, _ in frames]
+        frames.append((obs.rows(rows), simulator.privileged_state()[rows]))
+    observations = [obs for obs, _ in frames]
     return LabelledFrames(
         images=np.concatenate([np.asarray(obs.images) for obs in observations]),
         proprio=np.concatenate([np.asarray(obs.proprio) for obs in observations]),
         task=tuple(t for obs in observations for t in obs.task),
-        state=np.concatenate([state for _, state, _ in frames]),
+        state=np.concatenate([state for _, state in frames]),
     )  # fmt: skip
 
 

@@ -142,7 +142,7 @@ class OnlineAlgorithm:
         latest, rewards = self.runner.latest
         returns = [float(r.reward.sum()) for r in rewards]
         spread = {"diagnostics/return_std": float(np.std(returns))}
-        if isinstance(self.acting_policy(), Explorer):  # its chunk is no denoising chain
+        if latest[0].features.size:  # of an `Explorer`: its chunk is no denoising chain
             return spread
         episodes, decisions, latents = policy_diagnostics.states(latest)
         generator = torch.Generator().manual_seed(self.run.seed * 1000 + self.runner.iteration)

@@ -5,8 +5,6 @@ of the simulator, or an estimate of it. The policy never does.
 """
 
 import copy
-import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -14,6 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from training.rl.value.ensembles import Ensemble
 from training.rl.value.state_estimator import Standardizer, StateEstimator
 from vla.contracts.config import validate_min
 from vla.contracts.specs import RobotSpec
@@ -63,34 +62,9 @@ def measured(names: Sequence[str], robot: RobotSpec) -> list[bool]:
     return [name in joints or name.startswith("tool/") for name in names]
 
 
-class LogitEnsemble(nn.Module):
-    """N perceptrons with three hidden layers, evaluated together; outputs are logits of values in
-    [0, 1]: a value that cannot leave its range does not diverge.
-    """
-
-    def __init__(self, inputs: int, count: int, width: int, generator: torch.Generator) -> None:
-        super().__init__()
-        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
-        for into, out in itertools.pairwise((inputs, width, width, width, 1)):
-            weight = torch.randn((count, into, out), generator=generator) / math.sqrt(into)
-            self.weights.append(weight if out > 1 else 0.1 * weight)
-            self.biases.append(torch.full((count, 1, out), 0.0 if out > 1 else -1.5))
-        self.requires_grad_(requires_grad=False)
-
-    def forward(self, state: Tensor, chunk: Tensor) -> Tensor:
-        """Return logits f32 [n, m] of chunks f32 [m, h, u] in standardised states f32 [m, s]."""
-        x = torch.cat([state, ACTION_SCALE * chunk.flatten(1)], 1)
-        x = x.expand(len(self.weights[0]), *x.shape)
-        *hidden, last = zip(self.weights, self.biases, strict=True)
-        for weight, bias in hidden:
-            x = torch.baddbmm(bias, x, weight)
-            # Without layer norm, values of unseen chunks diverge (RLPD, Ball et al. 2023).
-            x = nn.functional.silu(nn.functional.layer_norm(x, x.shape[-1:]))
-        return torch.baddbmm(last[1], x, last[0])[..., 0]
-
-
 class ChunkValue(nn.Module):
-    """The ensemble, its target networks, and what it takes for the state.
+    """The ensemble, its target networks, and what it takes for the state. The networks' outputs are
+    logits of values in [0, 1]: a value that cannot leave its range does not diverge.
 
     Args:
         config: Settings.
@@ -115,7 +89,12 @@ class ChunkValue(nn.Module):
             self.estimator = StateEstimator(features, self.size, generator)
         width = (features if config.state == "features" else self.size) + 1
         self.standardizer = Standardizer(width)
-        self.q = LogitEnsemble(width + actions, config.num_critics, config.hidden_dim, generator)
+        self.q = Ensemble(
+            width + actions, config.num_critics, (config.hidden_dim,) * 3, generator,
+            activation=nn.functional.silu,
+        )  # fmt: skip
+        self.q.w4.data.mul_(0.1)  # at first all values are alike, and low
+        self.q.b4.data.fill_(-1.5)
         self.target = copy.deepcopy(self.q)
         self.adam = torch.optim.AdamW(
             self.q.parameters(), lr=config.lr, weight_decay=1e-3, fused=True
@@ -149,7 +128,7 @@ class ChunkValue(nn.Module):
         """
         self.q.requires_grad_()
         with torch.enable_grad():
-            logits = self.q(states, chunk)
+            logits = self.q(states, ACTION_SCALE * chunk)
             loss = nn.functional.binary_cross_entropy_with_logits(logits, target.expand_as(logits))
             loss.backward()
         self.adam.step()
@@ -162,12 +141,12 @@ class ChunkValue(nn.Module):
 
     def target_value(self, states: Tensor, chunk: Tensor, generator: torch.Generator) -> Tensor:
         """Return the least of two random target networks f32 [m] (REDQ, Chen et al. 2021)."""
-        value = torch.sigmoid(self.target(states, chunk))
+        value = torch.sigmoid(self.target(states, ACTION_SCALE * chunk))
         two = torch.randperm(len(value), generator=generator)[:2]
         return value[two].min(0).values
 
     def lower_bound(self, states: Tensor, chunk: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean minus `lcb_coef` deviations over the ensemble, and the mean, f32 [m] each."""
-        value = torch.sigmoid(self.q(states, chunk))
+        value = torch.sigmoid(self.q(states, ACTION_SCALE * chunk))
         mean = value.mean(0)
         return mean - self.config.lcb_coef * value.std(0, correction=0), mean
