@@ -11,7 +11,7 @@ from tests.training.rl.fake_rollouts import episode
 from tests.training.small_policy import small_policy
 from training.algos.asymmetric_ac import adaptation
 from training.rl.experience.replay import replay
-from training.rl.value.chunk_value import ChunkValue, ValueConfig, measured
+from training.rl.value.chunk_value import ACTION_SCALE, ChunkValue, ValueConfig, measured
 from training.rl.value.standardized import StandardizedLinear
 from training.rl.value.state_estimator import StateEstimator
 from vla.contracts import registry
@@ -82,7 +82,7 @@ def test_what_the_arm_measures_is_not_estimated() -> None:
 def test_the_target_is_the_least_of_two_networks_and_follows_slowly() -> None:
     value = value_function()
     states, chunk = torch.randn(9, 4), torch.randn(9, LENGTH, CHANNELS)
-    each = torch.sigmoid(value.target(states, chunk))
+    each = torch.sigmoid(value.target(states, ACTION_SCALE * chunk))
     drawn = value.target_value(states, chunk, seeded(1))
     two = torch.randperm(3, generator=seeded(1))[:2]
     torch.testing.assert_close(drawn, each[two].min(0).values)
