@@ -10,7 +10,9 @@ The only reward is the success of an episode, by the source of the reward.
 """
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +30,8 @@ from training.rl.rollout.explorer import ExplorationConfig, Explorer, one_step
 from training.rl.runners.online_algorithm import OnlineAlgorithm, OnlineAlgorithmConfig
 from training.rl.value.chunk_value import ChunkValue, ValueConfig, measured
 from training.rl.value.standardized import StandardizedLinear
+from training.rl.value.state_estimator import FILE
+from vla import checkpoint
 from vla.contracts.config import validate_min
 from vla.nn.context import PoolsFeatures
 from vla.policies.vla import VLAPolicy
@@ -67,7 +71,8 @@ class Config(OnlineAlgorithmConfig):
         Raises:
             ValueError: its head attends to tokens, which are no features.
         """
-        time_limit, names = env_spec(train, policy.robot)
+        needs_state = self.value.needs_simulator
+        time_limit, names = env_spec(train, policy.robot, needs_state=needs_state)
         policy, features = trainable(policy)
         actions = policy.n_action_steps * policy.head.actions
         known = measured(names, policy.robot)
@@ -108,6 +113,19 @@ def trainable(policy: VLAPolicy) -> tuple[VLAPolicy, int]:
     return policy, pool[0].in_features
 
 
+def check_same_vision(policy: VLAPolicy, run: Path) -> None:
+    """Raise ValueError unless a run's policy has the frozen weights of this one."""
+    other = checkpoint.load_vla(run, "the estimate of the state")[0].state_dict()
+    learned = tuple(name for name, weight in policy.named_parameters() if weight.requires_grad)
+    for name, weight in policy.state_dict().items():
+        frozen = name not in learned and name in other  # a `StandardizedLinear` has more
+        if frozen and not torch.equal(weight.cpu(), other[name]):
+            raise ValueError(
+                f"value.estimator: got {run}, whose policy sees otherwise ({name} differs); give "
+                "the run that this policy comes from, or one that started from the same policy"
+            )
+
+
 class Batch(NamedTuple):
     """Decisions at which the policy improves."""
 
@@ -133,6 +151,8 @@ class AsymmetricActorCritic(OnlineAlgorithm):
         self.length = policy.n_action_steps
         assert self.explorer.value is not None
         value = self.explorer.value
+        if config.value.estimator:
+            check_same_vision(policy, Path(config.value.estimator))
         self.value, self.optimizers = value, {"value": value.adam}
         self.runner.episodes = [self._encoded(e) for e in self.runner.episodes]
         collector = copy.deepcopy(policy).requires_grad_(requires_grad=False)
@@ -248,7 +268,7 @@ class AsymmetricActorCritic(OnlineAlgorithm):
         deviations, in rollouts that it was not fitted to.
         """
         estimator, data, config = self.value.estimator, self.replay, self.config.value
-        if estimator is None:
+        if estimator is None or config.estimator:
             return
         self.callbacks.on_status("learning to estimate the state")
         first = self.runner.iteration == 1
@@ -281,6 +301,16 @@ class AsymmetricActorCritic(OnlineAlgorithm):
             for features, z in zip(self.replay.features.split(4096), noise.split(4096), strict=True)
         ]
         self.next_chunks = torch.cat(parts)
+
+    def save(self, weights: Weights, step: int, folder: Path, also: Callable[[Path], None]) -> None:
+        """Write a policy checkpoint, and with it the estimate of the state from its features."""
+
+        def files(place: Path) -> None:
+            also(place)
+            if self.value.estimator is not None:
+                self.value.estimator.save(place / FILE)
+
+        super().save(weights, step, folder, files)
 
     def policy_weights(self, weights: Weights) -> Weights:
         """Return the policy's weights for a checkpoint."""

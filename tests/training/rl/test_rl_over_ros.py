@@ -82,6 +82,24 @@ def test_an_e_stop_ends_the_run_and_finished_episodes_are_stored(begun, tmp_path
     assert any(e.success for e in episodes)  # the expert led, through the gate
 
 
+def test_a_value_function_learns_on_the_arm_from_an_estimated_state(begun, tmp_path):
+    quick = EvalConfig(every=0, final_episodes=0)
+    simulated, place = tmp_path / "simulated", runs.start(begun, tmp_path / "simulated")
+    loop.run(runs.config("asymmetric_ac", eval=quick), place, simulated, Console(quiet=True))
+    algo = runs.ALGOS["asymmetric_ac"]
+    config = replace(
+        runs.config("asymmetric_ac", eval=quick, reward="sparse", backend=PATIENT, n_iterations=1, steps=2),
+        algo=replace(algo, value=replace(algo.value, estimator=str(simulated))),
+    )
+    place = replace(runs.start(begun, tmp_path / "arm"), policy=simulated)
+    loop.run(config, place, tmp_path / "arm", Console(quiet=True))
+    for episode in episode_store.read_iteration(place.experience, NAME):
+        assert len(episode.features) == len(episode)
+        assert episode.simulator_state.size == 0
+    moved, before = (checkpoint.load(p)[0].state_dict() for p in (tmp_path / "arm", simulated))
+    assert any(not moved[name].equal(before[name]) for name in moved)
+
+
 def test_a_policy_is_tested_on_the_arm_behind_its_gate(begun):
     policy, _ = checkpoint.load(begun / "start" / "checkpoint")
     found = evaluate(policy.eval(), TASK, episodes=1, seed=3, backend=PATIENT)

@@ -24,28 +24,36 @@ from vla.policies.vla import VLAPolicy
 from vla.runtime.noise import episode_noise
 
 
-def make_env(config: OnlineRLConfig, robot: RobotSpec, num_envs: int) -> Any:
-    """Return environments like those in which a run collects rollouts."""
+def make_env(
+    config: OnlineRLConfig, robot: RobotSpec, num_envs: int,
+    backend: PluginConfig | str | None = None,
+) -> Any:  # fmt: skip
+    """Return environments like those in which a run collects rollouts, or of another backend."""
     return vec_env.make(
         configs.type_name(config.task), num_envs, robot=robot, task_config=config.task,
-        backend=config.backend,
+        backend=backend or config.backend,
     )  # fmt: skip
 
 
-def env_spec(config: OnlineRLConfig, robot: RobotSpec) -> tuple[int, tuple[str, ...]]:
+def env_spec(
+    config: OnlineRLConfig, robot: RobotSpec, *, needs_state: bool = True
+) -> tuple[int, tuple[str, ...]]:
     """Return the control steps of the longest episode, and the names of the simulator's state (none
     where it tells nothing).
 
     Raises:
-        ValueError: an arm, which has none and must not start for this.
+        ValueError: the state is needed, and an arm has none.
     """
-    if config.backend.is_realtime:
+    if config.backend.is_realtime and needs_state:
         raise ValueError(
             f"the {configs.type_name(config.backend)} backend has no privileged state: an arm has "
-            f"only its sensors; use a simulator, or --algo.type filtered_bc in place of "
-            f"{configs.type_name(config.algo)}"
+            "only its sensors; use --algo.type asymmetric_ac with --algo.value.estimator of a run "
+            f"in simulation, --algo.type filtered_bc in place of {configs.type_name(config.algo)}, "
+            "or a simulator"
         )
-    with contextlib.closing(make_env(config, robot, 1)) as env:
+    # An arm must not start for this.
+    backend = vec_env.DEFAULT_BACKEND if config.backend.is_realtime else config.backend
+    with contextlib.closing(make_env(config, robot, 1, backend)) as env:
         known = isinstance(env, HasPrivilegedState)
         return env.spec.max_episode_steps, env.privileged_state_names if known else ()
 

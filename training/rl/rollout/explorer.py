@@ -84,7 +84,7 @@ class Explorer(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         self.policy, self.settings, self.value, self.time_limit = policy, config, value, time_limit
-        self.needs_simulator = value is None or value.config.state != "features"
+        self.needs_simulator = value is None or value.config.needs_simulator
         """Whether rollouts keep the simulator's state: as labels, as the value function's input, or
         to fit and to check the estimate of it."""
         self.candidates = config.num_candidates if value else 1

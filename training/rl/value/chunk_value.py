@@ -7,13 +7,15 @@ of the simulator, or an estimate of it. The policy never does.
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from training.rl.value.ensembles import Ensemble
-from training.rl.value.state_estimator import Standardizer, StateEstimator
+from training.rl.value.state_estimator import FILE, Standardizer, StateEstimator
+from vla import checkpoint
 from vla.contracts.config import validate_min
 from vla.contracts.specs import RobotSpec
 
@@ -29,6 +31,9 @@ class ValueConfig:
     state: StateSource = "estimated"
     """What it reads: the simulator's state, with all but the arm's own joints, commands and tool
     pose estimated from the policy's features; the state itself; or the features."""
+    estimator: str = ""
+    """Folder of a run of asymmetric_ac whose estimate of the state is used and never fitted again: an arm needs
+    no simulator then. Its policy must have the same frozen vision."""
     estimator_steps: int = 2000
     """Updates of the estimate, after the first iteration."""
     estimator_refit_steps: int = 100
@@ -54,6 +59,16 @@ class ValueConfig:
             self, estimator_steps=1, estimator_refit_steps=0, num_critics=2, hidden_dim=1,
             batch_size=1, warmup_steps=0, lcb_coef=0,
         )  # fmt: skip
+        if self.estimator and self.state != "estimated":
+            raise ValueError(
+                f"value: got an estimator and state {self.state!r}, expected state 'estimated'; "
+                "leave one out"
+            )
+
+    @property
+    def needs_simulator(self) -> bool:
+        """Whether rollouts must tell the simulator's state: as input, or to fit the estimate."""
+        return self.state != "features" and not self.estimator
 
 
 def measured(names: Sequence[str], robot: RobotSpec) -> list[bool]:
@@ -70,9 +85,12 @@ class ChunkValue(nn.Module):
         config: Settings.
         features: Width of the policy's features.
         measured: Which of the P numbers of the simulator's state an arm's own sensors tell; they
-            are never estimated.
+            are never estimated, but for an estimator of another run.
         actions: Numbers of an executed chunk.
         seed: Of the weights.
+
+    Raises:
+        ValueError: the other run has no estimator of such features.
     """
 
     measured: Tensor
@@ -83,10 +101,19 @@ class ChunkValue(nn.Module):
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         self.config, self.size = config, len(measured)
-        self.register_buffer("measured", torch.tensor(measured, dtype=torch.bool))
         self.estimator: StateEstimator | None = None
-        if config.state == "estimated":
+        if config.estimator:
+            self.estimator = StateEstimator.load(checkpoint.find(Path(config.estimator)) / FILE)
+            known, self.size = self.estimator.linear.shape
+            if known != features:
+                raise ValueError(
+                    f"{config.estimator}: its estimate reads {known} features, the policy has "
+                    f"{features}; give the run that this policy comes from"
+                )
+            measured = [False] * self.size
+        elif config.state == "estimated":
             self.estimator = StateEstimator(features, self.size, generator)
+        self.register_buffer("measured", torch.tensor(measured, dtype=torch.bool))
         width = (features if config.state == "features" else self.size) + 1
         self.standardizer = Standardizer(width)
         self.q = Ensemble(
@@ -119,7 +146,9 @@ class ChunkValue(nn.Module):
         state = {"features": features, "simulator": simulator}.get(self.config.state)
         if state is None:
             assert self.estimator is not None
-            state = torch.where(self.measured, simulator, self.estimator(features))
+            state = self.estimator(features)
+            if self.config.needs_simulator:
+                state = torch.where(self.measured, simulator, state)
         return torch.cat([state, clock[:, None]], 1)
 
     def update(self, states: Tensor, chunk: Tensor, target: Tensor) -> float:

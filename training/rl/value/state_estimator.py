@@ -1,9 +1,15 @@
 """Estimates the simulator's state from a policy's features, for a value function without it."""
 
 import math
+from pathlib import Path
 
+import safetensors.torch
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
+
+FILE = "state_estimator.safetensors"
+"""Name of a saved estimate, next to the checkpoint of the policy whose features it reads."""
 
 BATCH = 256
 DROPOUT = 0.1
@@ -88,6 +94,29 @@ class StateEstimator(nn.Module):
         """Return the root mean square error of all numbers f32 [n, p], in standard deviations."""
         off = self.outputs(self(features)) - self.outputs(state)
         return off.square().mean().sqrt()
+
+    def save(self, path: Path) -> None:
+        """Write the weights as safetensors."""
+        safetensors.torch.save_file({n: t.contiguous() for n, t in self.state_dict().items()}, path)
+
+    @classmethod
+    def load(cls, path: Path) -> "StateEstimator":
+        """Read what `save` wrote.
+
+        Raises:
+            ValueError: there is none, or it is damaged.
+        """
+        try:
+            weights = safetensors.torch.load_file(path)
+            features, size = weights["linear"].shape
+            estimator = cls(features, size, torch.Generator())
+            estimator.load_state_dict(weights)
+        except (OSError, LookupError, ValueError, RuntimeError, SafetensorError) as error:
+            raise ValueError(
+                f"{path}: got no estimate of the state that can be read ({error}); expected what a "
+                "run of asymmetric_ac with --algo.value.state estimated saves"
+            ) from error
+        return estimator
 
     @torch.no_grad()
     def forward(self, features: Tensor) -> Tensor:
