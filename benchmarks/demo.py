@@ -36,7 +36,10 @@ AUX = (
     "--steps", "500", "--algo.synthetic-frames", "4000",
 )  # fmt: skip
 """Half of what `aux_bc` does by default."""
-ONLINE_RL = ("--task", "pick_place", "--n-iterations", "10", "--steps", "1000")
+ONLINE_RL = (
+    "--task", "pick_place", "--algo.initial-episodes", "100", "--n-iterations", "13",
+    "--steps", "1300",
+)  # fmt: skip
 """The reward model alone gives the reward, and nobody helps."""
 
 
@@ -100,7 +103,7 @@ def online_rl(out: Path) -> list[list[str]]:
          "--steps", "400", *quick, "--out", clone],
         ["train", "rl", *AUX, "--policy.path", clone, "--dataset", few,
          "--reward-model", model, *quick, "--out", aux],
-        ["train", "rl", *ONLINE_RL, "--policy.path", aux, "--dataset", few,
+        ["train", "rl", *ONLINE_RL, "--policy.path", aux, "--prior-runs", aux, "--dataset", few,
          "--reward-model", model, *quick, "--out", online],
         *(["eval", run, *test] for run in (clone, online)),
         ["report", clone, online, "--out", str(out / "online_rl_report.html")],

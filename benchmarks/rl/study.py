@@ -61,7 +61,8 @@ class Arm:
     more: tuple[str, ...] = ()
     """Further flags of the command."""
     start: str = ""
-    """Arm that runs before and whose policy it starts from; the clone if empty."""
+    """Arm that runs before, whose policy it starts from and whose rollouts it learns from as well;
+    the clone and none if empty."""
 
 
 NO_MEMORY = ("--policy.memory.type", "none")
@@ -87,15 +88,20 @@ BC = ("--optimizer.lr", "1e-3", "--optimizer.ema-decay", "0.999")
 PUBLISHED = ("--optimizer.lr", "1e-4", "--algo.bc-loss-coeff", "0")
 """As DPPO was published: ten passes over the rollouts (an update sees ten episodes), no BC loss."""
 LIFT = Arm(
-    algo="asymmetric_ac", reward="learned", iterations=12, episodes=100, steps=100, start="aux_bc"
-)
+    algo="asymmetric_ac", reward="learned", iterations=20, episodes=100, steps=100, start="aux_bc",
+    more=("--algo.initial-episodes", "100"),
+)  # fmt: skip
 ARMS = {
     "aux_bc": Arm(algo="aux_bc", reward="learned", iterations=1, episodes=800, steps=1000),
     "asymmetric_ac": LIFT,
     "asymmetric_ac, sparse": replace(LIFT, reward="sparse"),
-    "asymmetric_ac, simulator's state": replace(LIFT, more=("--algo.value.state", "simulator")),
-    "asymmetric_ac, features as state": replace(LIFT, more=("--algo.value.state", "features")),
-    "asymmetric_ac, without aux_bc": replace(LIFT, start=""),
+    "asymmetric_ac, simulator's state": replace(
+        LIFT, more=(*LIFT.more, "--algo.value.state", "simulator")
+    ),
+    "asymmetric_ac, features as state": replace(
+        LIFT, more=(*LIFT.more, "--algo.value.state", "features")
+    ),
+    "asymmetric_ac, without aux_bc": replace(LIFT, start="", more=()),
     "bc, learned reward, interventions": Arm(
         algo="filtered_bc", steps=600, reward="learned", episodes=20,
         more=(*BC, "--intervention.fraction", "1", "--intervention.patience", "1"),
@@ -194,11 +200,12 @@ def finetune(
     """Return the command of one arm; an evaluation follows the updates of each iteration."""
     place, arm = _place(clone, seed, out), ARMS[name]
     start = _run(clone, seed, arm.start, out) if arm.start else place / "start"
+    prior = ["--prior-runs", str(start)] if arm.start else []
     return [
         "train", "rl", "--task", CLONES[clone].task, "--policy.path", str(start),
         "--dataset", str(place / "demos"), "--out", str(_run(clone, seed, name, out, rl_seed)),
         *(["--reward-model", str(reward_model)] if "learned" in arm.reward else []),
-        "--algo.type", arm.algo, "--reward", arm.reward,
+        *prior, "--algo.type", arm.algo, "--reward", arm.reward,
         "--seed", str(seed if rl_seed is None else rl_seed),
         "--n-iterations", str(arm.iterations), "--episodes-per-iteration", str(arm.episodes),
         "--steps", str(arm.steps * arm.iterations), "--eval.every", str(arm.steps),

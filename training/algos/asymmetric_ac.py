@@ -45,7 +45,8 @@ class Config(OnlineAlgorithmConfig):
     """Settings of the asymmetric actor-critic."""
 
     initial_episodes: int = 400
-    """Rollouts of the first iteration; 0 for as many as in the others."""
+    """Rollouts of the first iteration; 0 for as many as in the others, which is enough beside those
+    of a prior run."""
     value: ValueConfig = field(default_factory=ValueConfig)
     """Value function."""
     exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
@@ -83,8 +84,8 @@ class Config(OnlineAlgorithmConfig):
 def run_config() -> OnlineRLConfig:
     """Return the run that these settings are made for."""
     return OnlineRLConfig(
-        algo=Config(), n_iterations=16, episodes_per_iteration=100,
-        steps=1600, num_envs=100,
+        algo=Config(), n_iterations=20, episodes_per_iteration=100, steps=2000, num_envs=100,
+        max_prior_episodes=800,
         optimizer=OptimizerConfig(lr=5e-5, warmup_steps=20, min_lr_ratio=0.3, ema_decay=0.99),
     )  # fmt: skip
 
