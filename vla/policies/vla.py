@@ -30,7 +30,6 @@ from vla.policies import _settings
 from vla.runtime import prefixes
 
 
-
 @dataclass(frozen=True, kw_only=True)
 class Config(PluginConfig):
     """Settings of the policy."""

@@ -46,9 +46,7 @@ def test_it_needs_no_simulator_and_leaves_the_estimate_as_it_is(simulated, begun
 
 
 def test_its_first_rollouts_may_be_those_of_the_simulation(simulated, begun, tmp_path) -> None:
-    also = replace(
-        start(begun, tmp_path), policy=simulated, prior_runs=(simulated / "experience",)
-    )
+    also = replace(start(begun, tmp_path), policy=simulated, prior_runs=(simulated / "experience",))
     run = reading(simulated, reward="sparse")
     learner = run.algo.start(run, also)
     learner.collect()

@@ -88,7 +88,9 @@ def test_a_value_function_learns_on_the_arm_from_an_estimated_state(begun, tmp_p
     loop.run(runs.config("asymmetric_ac", eval=quick), place, simulated, Console(quiet=True))
     algo = runs.ALGOS["asymmetric_ac"]
     config = replace(
-        runs.config("asymmetric_ac", eval=quick, reward="sparse", backend=PATIENT, n_iterations=1, steps=2),
+        runs.config(
+            "asymmetric_ac", eval=quick, reward="sparse", backend=PATIENT, n_iterations=1, steps=2
+        ),
         algo=replace(algo, value=replace(algo.value, estimator=str(simulated))),
     )
     place = replace(runs.start(begun, tmp_path / "arm"), policy=simulated)
