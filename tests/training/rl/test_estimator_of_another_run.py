@@ -70,9 +70,9 @@ def test_a_run_without_an_estimate_is_refused(simulated, begun, tmp_path) -> Non
     file = tmp_path / "copy/checkpoint" / FILE
     for damage in (lambda: file.write_bytes(b"{}"), file.unlink):
         damage()
+        run, policy = reading(tmp_path / "copy"), start(begun, tmp_path)
         with pytest.raises(ValueError, match="got no estimate of the state that can be read"):
-            run = reading(tmp_path / "copy")
-            run.algo.start(run, start(begun, tmp_path))
+            run.algo.start(run, policy)
     with pytest.raises(ValueError, match="got an estimator and state 'features'"):
         ValueConfig(state="features", estimator=str(simulated))
 

@@ -32,8 +32,8 @@ class ValueConfig:
     """What it reads: the simulator's state, with all but the arm's own joints, commands and tool
     pose estimated from the policy's features; the state itself; or the features."""
     estimator: str = ""
-    """Folder of a run of asymmetric_ac whose estimate of the state is used and never fitted again: an arm needs
-    no simulator then. Its policy must have the same frozen vision."""
+    """Folder of a run of asymmetric_ac whose estimate of the state is used and never fitted again:
+    an arm needs no simulator then. Its policy must have the same frozen vision."""
     estimator_steps: int = 2000
     """Updates of the estimate, after the first iteration."""
     estimator_refit_steps: int = 100
