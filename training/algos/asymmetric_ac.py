@@ -28,6 +28,7 @@ from training.rl.experience.replay import Replay, replay
 from training.rl.rollout.collector import env_spec
 from training.rl.rollout.explorer import ExplorationConfig, Explorer, one_step
 from training.rl.runners.online_algorithm import OnlineAlgorithm, OnlineAlgorithmConfig
+from training.rl.value import keyframes
 from training.rl.value.chunk_value import ChunkValue, ValueConfig, measured
 from training.rl.value.standardized import StandardizedLinear
 from training.rl.value.state_estimator import FILE
@@ -55,7 +56,7 @@ class Config(OnlineAlgorithmConfig):
     """Critic updates per policy update."""
     batch_size: int = 512
     """Decisions per policy update."""
-    target_kl: float = 0.3
+    target_kl: float = 0.8
     """KL per decision to the policy that collected the iteration, in nats, which the weight of the
     trust region is adapted to."""
 
@@ -77,8 +78,13 @@ class Config(OnlineAlgorithmConfig):
         policy, features = trainable(policy)
         actions = policy.n_action_steps * policy.head.actions
         known = measured(names, policy.robot)
+        if self.value.state == "keyframes":
+            known = [False] * len(keyframes.names(policy.robot))
         value = ChunkValue(self.value, features, known, actions, train.seed)
-        return Explorer(policy, self.exploration, value.to(train.device), time_limit)
+        return Explorer(
+            policy, self.exploration, value.to(train.device), time_limit,
+            needs_simulator=needs_state,
+        )  # fmt: skip
 
 
 def run_config() -> OnlineRLConfig:
@@ -275,15 +281,35 @@ class AsymmetricActorCritic(OnlineAlgorithm):
         first = self.runner.iteration == 1
         seen = len(self.runner.episodes) - len(self.runner.latest[0])
         test = torch.from_numpy(data.episode % HELD_OUT == 0 if first else data.episode >= seen)
+        labels = self._labels()
+        known = ~torch.isnan(labels).any(1)
         if first:
-            rows = ~test
-            estimator.fit(
-                data.features[rows], data.simulator[rows], config.estimator_steps, generator
-            )
-        error = estimator.error(data.features[test], data.simulator[test])
+            rows = ~test.to(known.device) & known
+            if not rows.any():
+                raise ValueError(
+                    f"algo.value.state keyframes: got no success among {len(self.runner.episodes)} "
+                    "rollouts, in which keyframes are found; collect more "
+                    "(--algo.initial-episodes, --prior-runs), or start from a better policy"
+                )
+            estimator.fit(data.features[rows], labels[rows], config.estimator_steps, generator)
+        test = test.to(known.device) & known
+        error = estimator.error(data.features[test], labels[test])
         self.rollout_metrics["rollout/state_error"] = float(error)
         if not first and config.estimator_refit_steps:
-            estimator.fit(data.features, data.simulator, config.estimator_refit_steps, generator)
+            steps = config.estimator_refit_steps
+            estimator.fit(data.features[known], labels[known], steps, generator)
+
+    def _labels(self) -> Tensor:
+        """Return what the estimate is fitted to, f32 [n, p]; NaN where it is not known."""
+        if self.config.value.state != "keyframes":
+            return self.replay.simulator
+        parts = [
+            keyframes.keyframe_labels(episode, self.policy.robot)
+            if reward.success and episode.terminated
+            else np.full((len(episode), self.value.size), np.nan, np.float32)
+            for episode, reward in zip(self.runner.episodes, self.runner.rewards, strict=True)
+        ]
+        return torch.from_numpy(np.concatenate(parts)).to(self.policy.device)
 
     def _read_episodes(self) -> None:
         runner = self.runner

@@ -21,7 +21,10 @@ REACH = reach.Config()
 
 def explorer(memory=None, *, value=None, **settings) -> Explorer:
     policy = small_policy(memory) if memory else small_policy()
-    return Explorer(policy.with_steps(1).eval(), ExplorationConfig(**settings), value, LIMIT)
+    return Explorer(
+        policy.with_steps(1).eval(), ExplorationConfig(**settings), value, LIMIT,
+        needs_simulator=value is None or value.config.needs_simulator,
+    )  # fmt: skip
 
 
 def observations(rows: int):

@@ -74,19 +74,19 @@ class Explorer(nn.Module):
         config: Settings.
         value: Chooses among chunks; no choice if None.
         time_limit: Longest episode, in control steps.
+        needs_simulator: Whether rollouts keep the simulator's state: as labels, as the value
+            function's input, or to fit and to check the estimate of it.
     """
 
     ready: Tensor
 
     def __init__(
         self, policy: VLAPolicy, config: ExplorationConfig, value: ChunkValue | None,
-        time_limit: int,
+        time_limit: int, *, needs_simulator: bool,
     ) -> None:  # fmt: skip
         super().__init__()
         self.policy, self.settings, self.value, self.time_limit = policy, config, value, time_limit
-        self.needs_simulator = value is None or value.config.needs_simulator
-        """Whether rollouts keep the simulator's state: as labels, as the value function's input, or
-        to fit and to check the estimate of it."""
+        self.needs_simulator = needs_simulator
         self.candidates = config.num_candidates if value else 1
         self.smooth = SmoothNoise(config, policy.n_action_steps)
         self.register_buffer("ready", torch.tensor(False))

@@ -19,7 +19,7 @@ from vla import checkpoint
 from vla.contracts.config import validate_min
 from vla.contracts.specs import RobotSpec
 
-StateSource = Literal["estimated", "simulator", "features"]
+StateSource = Literal["estimated", "simulator", "keyframes", "features"]
 ACTION_SCALE = 2.0
 """Normalised actions are small beside a standardised state."""
 
@@ -30,7 +30,9 @@ class ValueConfig:
 
     state: StateSource = "estimated"
     """What it reads: the simulator's state, with all but the arm's own joints, commands and tool
-    pose estimated from the policy's features; the state itself; or the features."""
+    pose estimated from the policy's features; the state itself; where the arm is, will be at its
+    next keyframe and at the end of a success, estimated from the features, without a simulator; or
+    the features."""
     estimator: str = ""
     """Folder of a run of asymmetric_ac whose estimate of the state is used and never fitted again:
     an arm needs no simulator then. Its policy must have the same frozen vision."""
@@ -68,7 +70,7 @@ class ValueConfig:
     @property
     def needs_simulator(self) -> bool:
         """Whether rollouts must tell the simulator's state: as input, or to fit the estimate."""
-        return self.state != "features" and not self.estimator
+        return self.state in ("estimated", "simulator") and not self.estimator
 
 
 def measured(names: Sequence[str], robot: RobotSpec) -> list[bool]:
@@ -84,8 +86,8 @@ class ChunkValue(nn.Module):
     Args:
         config: Settings.
         features: Width of the policy's features.
-        measured: Which of the P numbers of the simulator's state an arm's own sensors tell; they
-            are never estimated, but for an estimator of another run.
+        measured: Which of the P numbers of the state an arm's own sensors tell; they are never
+            estimated, but for an estimator of another run.
         actions: Numbers of an executed chunk.
         seed: Of the weights.
 
@@ -111,7 +113,7 @@ class ChunkValue(nn.Module):
                     f"{features}; give the run that this policy comes from"
                 )
             measured = [False] * self.size
-        elif config.state == "estimated":
+        elif config.state in ("estimated", "keyframes"):
             self.estimator = StateEstimator(features, self.size, generator)
         self.register_buffer("measured", torch.tensor(measured, dtype=torch.bool))
         width = (features if config.state == "features" else self.size) + 1
@@ -147,7 +149,7 @@ class ChunkValue(nn.Module):
         if state is None:
             assert self.estimator is not None
             state = self.estimator(features)
-            if self.config.needs_simulator:
+            if self.measured.any():
                 state = torch.where(self.measured, simulator, state)
         return torch.cat([state, clock[:, None]], 1)
 
