@@ -71,7 +71,7 @@ CLONES = {
     "pick_place": Clone(task="pick_place", demos=12, steps=400, pretrained_vision=True),
     "pick_place with random vision": Clone(task="pick_place", demos=20, steps=400),
     "drawer": Clone(task="drawer", demos=5, steps=400, pretrained_vision=True),
-    "reach": Clone(task="reach", demos=5, steps=400, pretrained_vision=True),
+    "reach": Clone(task="reach", demos=20, steps=400, pretrained_vision=True),
     "push": Clone(task="push", demos=5, steps=400, pretrained_vision=True),
     "cue_colour": Clone(task="cue_colour", demos=1500, steps=1000, batch=WHOLE),
     "cue_colour without memory": Clone(
