@@ -111,7 +111,10 @@ ARMS = {
     "bc, sparse": Arm(algo="filtered_bc", steps=400, reward="sparse", more=BC),
     "ogpo, learned reward": Arm(algo="ogpo", reward="learned"),
     "ogpo, sparse": Arm(algo="ogpo", reward="sparse"),
-    "dppo, sparse": Arm(algo="dppo", reward="sparse", iterations=15, steps=40, more=PUBLISHED),
+    "dppo, sparse": Arm(
+        algo="dppo", reward="sparse", iterations=30, episodes=200, steps=200, start="aux_bc",
+        more=(*PUBLISHED, "--algo.freeze-vision"),
+    ),
 }  # fmt: skip
 """With interventions, the expert intervenes at the first decision without progress: at the third,
 policies learned less from as many episodes. "bc, no rollouts" is the control of all: the same

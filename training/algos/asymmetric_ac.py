@@ -27,6 +27,7 @@ from training.rl.experience.episode import EMPTY, Episode
 from training.rl.experience.replay import Replay, replay
 from training.rl.rollout.collector import env_spec
 from training.rl.rollout.explorer import ExplorationConfig, Explorer, one_step
+from training.rl.runners.frozen_vision import freeze_vision, standardize
 from training.rl.runners.online_algorithm import OnlineAlgorithm, OnlineAlgorithmConfig
 from training.rl.value import keyframes
 from training.rl.value.chunk_value import ChunkValue, ValueConfig, measured
@@ -34,7 +35,6 @@ from training.rl.value.standardized import StandardizedLinear
 from training.rl.value.state_estimator import FILE
 from vla import checkpoint
 from vla.contracts.config import validate_min
-from vla.nn.context import PoolsFeatures
 from vla.policies.vla import VLAPolicy
 
 HELD_OUT = 10
@@ -75,7 +75,8 @@ class Config(OnlineAlgorithmConfig):
         """
         needs_state = self.value.needs_simulator
         time_limit, names = env_spec(train, policy.robot, needs_state=needs_state)
-        policy, features = trainable(policy)
+        policy = policy.with_steps(1).eval()
+        features = freeze_vision(policy)
         actions = policy.n_action_steps * policy.head.actions
         known = measured(names, policy.robot)
         if self.value.state == "keyframes":
@@ -94,30 +95,6 @@ def run_config() -> OnlineRLConfig:
         max_prior_episodes=800,
         optimizer=OptimizerConfig(lr=5e-5, warmup_steps=20, min_lr_ratio=0.3, ema_decay=0.99),
     )  # fmt: skip
-
-
-def trainable(policy: VLAPolicy) -> tuple[VLAPolicy, int]:
-    """Return a policy with one denoising step, of which the last layers alone learn, and the number
-    of its features.
-
-    Raises:
-        ValueError: its head attends to tokens, which are no features.
-    """
-    if policy.head.config.denoiser != "mlp":
-        raise ValueError(
-            f"policy: got the denoiser {policy.head.config.denoiser!r}, which attends to tokens of "
-            "the images; asymmetric_ac keeps one vector per decision: use a policy with "
-            "--policy.head.denoiser mlp, or --algo.type dppo"
-        )
-    policy = policy.with_steps(1).eval().requires_grad_(requires_grad=False)
-    policy.head.denoiser.requires_grad_()
-    if not isinstance(policy.backbone, PoolsFeatures):
-        return policy, policy.backbone.sizes(policy.memory.vector_size)[0]
-    pool = policy.backbone.pool
-    if not isinstance(pool[0], StandardizedLinear):
-        pool[0] = StandardizedLinear(pool[0])
-    pool.requires_grad_()
-    return policy, pool[0].in_features
 
 
 def check_same_vision(policy: VLAPolicy, run: Path) -> None:
@@ -250,9 +227,7 @@ class AsymmetricActorCritic(OnlineAlgorithm):
         seed = self.run.seed * 1000 + self.runner.iteration
         generator = torch.Generator(self.policy.device).manual_seed(seed)
         if first:
-            for layer in self.policy.modules():
-                if isinstance(layer, StandardizedLinear):
-                    layer.standardize(self.replay.features)
+            standardize(self.policy, self.replay.features)
         self._fit_estimator(generator)
         if first:
             self.value.fit_states(*self.replay.seen)

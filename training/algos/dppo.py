@@ -2,25 +2,32 @@
 
 Ren et al. 2024 (arXiv 2409.00588). The reward of a decision reaches every transition of its
 denoising chain, discounted towards the noise; each transition is a Gaussian, so PPO's ratio is
-exact. Unlike the published code: an episode cut by the time limit is continued from its own last
-observation, the memory is replayed with the present weights, and one fine-tuned step is enough. As
-there, the first denoising steps can be left to the original network.
+exact. Unlike the published code: the value network sees the clock, so that running out of time is
+an outcome like any other; the memory is replayed with the present weights; one fine-tuned step is
+enough. As there, the first denoising steps can be left to the original network.
+
+With `--algo.freeze-vision` and a policy of one denoising step it is PPO on features.
 """
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from training.core.loop import Weights
 from training.core.optimizer import Optimizer
 from training.rl.config import OnlineRLConfig, Start
 from training.rl.diagnostics import training_diagnostics
 from training.rl.experience.episode import Episode
 from training.rl.experience.gae import advantages
+from training.rl.experience.replay import clock
+from training.rl.rollout.collector import env_spec
+from training.rl.runners.frozen_vision import freeze_vision, standardize
 from training.rl.runners.online_algorithm import OnlineAlgorithm, OnlineAlgorithmConfig
+from training.rl.value.standardized import StandardizedLinear
 from vla.contracts import migrate
 from vla.contracts.config import validate_min
 from vla.contracts.types import EpisodeBatch
@@ -41,6 +48,12 @@ class Config(OnlineAlgorithmConfig):
     ft_denoising_steps: int = 0
     """The last denoising steps that are fine-tuned by a copy of the network; the original network,
     which stays as it was with backbone and memory, does the others. 0: all, by one network."""
+    freeze_vision: bool = False
+    """Only the layers behind `VLAPolicy.features` learn, from features that are computed once per
+    decision: an update costs a hundredth."""
+    bootstrap_time_limits: bool = False
+    """Continue an episode that the time limit cut by the value of its last observation: right where
+    the limit is no part of the task. Otherwise it ends there, without success."""
     min_sampling_denoising_std: float = 0.1
     """Least standard deviation of a transition, in sampling and in log-probabilities, in normalised
     action units."""
@@ -87,12 +100,18 @@ class RolloutBatch(NamedTuple):
     """f32 [t, ft], log-probability per number under the policy that acted."""
     policy_mask: np.ndarray
     """f32 [t], 1 where the policy acted and 0 where it did not."""
+    clock: np.ndarray
+    """f32 [t], share of the time limit used before the decision."""
+
+
+Decisions: TypeAlias = EpisodeBatch | Tensor
+"""Observations of decisions, or their features f32 [t, d] where vision is frozen."""
 
 
 class Batch(NamedTuple):
     """Rollouts with their targets, and demonstrations."""
 
-    decisions: EpisodeBatch
+    decisions: Decisions
     latents: Tensor
     rollouts: RolloutBatch
     demos: EpisodeBatch
@@ -125,13 +144,18 @@ class Dppo(OnlineAlgorithm):
                 f"{steps} steps"
             )
         self.ft_steps = range(steps - (config.ft_denoising_steps or steps), steps)
+        self.time_limit, _ = env_spec(train, self.policy.robot, needs_state=False)
+        if config.freeze_vision:
+            freeze_vision(self.policy)
         if self.ft_steps.start:
             self._split_head()
-        width = self.policy.backbone.sizes(0)[0]
+        width = self.policy.backbone.sizes(0)[0] + 1
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(train.seed)  # noqa: TID251  torch's initialisers know no other source
             self.module.value_net = value_network(width).to(train.device)
         self.latest: list[Episode] = []
+        self.features: list[Tensor] = []
+        """Those of the decisions and of the end of each, where vision is frozen."""
         self.targets: list[RolloutBatch] = []
         self.order: list[int] = []
 
@@ -150,7 +174,9 @@ class Dppo(OnlineAlgorithm):
     def collect(self) -> Batch:
         """Collect rollouts if due; return some of the latest, each as often as others."""
         if self.collect_rollouts_if_due():
-            self.latest = self._latest()
+            self._read_latest()
+            if self.config.freeze_vision and self.runner.iteration == 1:
+                standardize(self.policy, torch.cat(self.features))
             self.targets = self._compute_targets()
             self.order = []
         if not self.order:
@@ -161,7 +187,7 @@ class Dppo(OnlineAlgorithm):
         self.count_samples(episodes)
         targets = [self.targets[i] for i in chosen]
         return Batch(
-            decisions=self._decisions(episodes), latents=_latents(episodes),
+            decisions=self._decisions(chosen), latents=_latents(episodes),
             rollouts=RolloutBatch(*(np.concatenate(part) for part in zip(*targets, strict=True))),
             demos=self.augment(self.sample_demos(self.config.bc_batch_size, 4)),
         )  # fmt: skip
@@ -172,7 +198,7 @@ class Dppo(OnlineAlgorithm):
         """Descend the clipped objective, the value loss and the BC loss once."""
         self.module.eval()  # the statistics that normalised the rollouts, or no ratio would be 1
         config, rollouts = self.config, data.rollouts
-        context = self.policy.contexts(data.decisions)
+        context = self._context(data.decisions)
         log_ratio = self.log_probs(context, data.latents) - torch.from_numpy(rollouts.logprob)
         mask = torch.from_numpy(rollouts.policy_mask)
         advantage = torch.from_numpy(standardized(rollouts.advantage)) * mask
@@ -181,7 +207,7 @@ class Dppo(OnlineAlgorithm):
         kl = ((log_ratio.exp() - 1 - log_ratio) * mask[:, None]).mean()
         warm = self.runner.iteration > config.n_critic_warmup_itr
         learns = float(warm and float(kl.detach()) <= config.target_kl)
-        value = self.module.value_net(context.pooled.detach())[:, 0]
+        value = self._value(context, rollouts.clock)
         value_loss = nn.functional.mse_loss(value, torch.from_numpy(rollouts.value))
         bc_loss = self.policy.bc_loss(data.demos, generator)[0]
         losses = {
@@ -214,24 +240,53 @@ class Dppo(OnlineAlgorithm):
         """Return the targets of the latest episodes, by the present policy and values."""
         targets = []
         rewards = self.runner.rewards[-len(self.latest) :]
-        for episode, reward in zip(self.latest, rewards, strict=True):
-            context = self.policy.contexts(self._decisions([episode]))
-            logprob = self.log_probs(context, _latents([episode]))
-            boundaries = self.policy.contexts(self.boundaries(episode))
-            value = self.module.value_net(boundaries.pooled)[:, 0].numpy()
+        for i, (episode, reward) in enumerate(zip(self.latest, rewards, strict=True)):
+            logprob = self.log_probs(self._context(self._decisions([i])), _latents([episode]))
+            known = self.features[i] if self.features else self.boundaries(episode)
+            time = clock(episode, self.time_limit)
+            value = self._value(self._context(known), time).numpy()
+            terminated = episode.terminated or not self.config.bootstrap_time_limits
             advantage = advantages(
-                reward.reward, value, terminated=episode.terminated, gamma=self.run.gamma,
+                reward.reward, value, terminated=terminated, gamma=self.run.gamma,
                 gae_lambda=self.config.gae_lambda,
             )  # fmt: skip
             mask = episode.is_policy_action.astype(np.float32)
-            targets.append(RolloutBatch(advantage, advantage + value[:-1], logprob.numpy(), mask))
+            targets.append(
+                RolloutBatch(advantage, advantage + value[:-1], logprob.numpy(), mask, time[:-1])
+            )
         return targets
 
-    def _decisions(self, episodes: list[Episode]) -> EpisodeBatch:
+    def _context(self, decisions: Decisions) -> Context:
+        if isinstance(decisions, Tensor):
+            return self.policy.context_of(decisions)
+        return self.policy.contexts(decisions)
+
+    def _value(self, context: Context, time: np.ndarray) -> Tensor:
+        """Return values f32 [m] of contexts at shares of the time limit f32 [m]."""
+        share = torch.from_numpy(time).to(context.pooled)
+        value: Tensor = self.module.value_net(
+            torch.cat([context.pooled.detach(), share[:, None]], 1)
+        )
+        return value[:, 0]
+
+    def _decisions(self, chosen: list[int]) -> Decisions:
+        """Return the decisions of some of the latest episodes."""
+        if self.features:
+            return torch.cat([self.features[i][:-1] for i in chosen])
+        episodes = [self.latest[i] for i in chosen]
         return self.gather(episodes, [np.arange(len(e)) for e in episodes])
 
-    def _latest(self) -> list[Episode]:
-        return self.runner.latest[0]
+    def _read_latest(self) -> None:
+        self.latest = self.runner.latest[0]
+        if self.config.freeze_vision:
+            self.policy.eval()
+            self.features = [
+                self.policy.batch_features(self.boundaries(episode)) for episode in self.latest
+            ]
+
+    def policy_weights(self, weights: Weights) -> Weights:
+        """Return the policy's weights for a checkpoint."""
+        return StandardizedLinear.fold(super().policy_weights(weights))
 
     def _clip_coefs(self) -> Tensor:
         """Return the bound of each fine-tuned transition's ratio [ft]."""
@@ -255,7 +310,7 @@ class Dppo(OnlineAlgorithm):
         """Continue from `state`."""
         state = migrate.online_rl_state(state)
         super().restore(state)
-        self.latest = self._latest()
+        self._read_latest()
         self.order = state["order"]
         self.targets = [
             RolloutBatch(*(np.array(part, np.float32) for part in each))

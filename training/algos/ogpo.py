@@ -19,7 +19,8 @@ from training.core.optimizer import Optimizer
 from training.rl.config import OnlineRLConfig, Start
 from training.rl.experience import episode_store
 from training.rl.experience.episode import join
-from training.rl.experience.replay import transitions
+from training.rl.experience.replay import clock, transitions
+from training.rl.rollout.collector import env_spec
 from training.rl.runners.chunk_critics import ChunkCritics
 from training.rl.runners.online_algorithm import (
     OnlineAlgorithm,
@@ -38,6 +39,9 @@ class Config(OnlineAlgorithmConfig):
 
     batch_episodes: int = 8
     """Rollouts per update."""
+    bootstrap_time_limits: bool = False
+    """Continue an episode that the time limit cut by the value of its last observation: right where
+    the limit is no part of the task. Otherwise it ends there, without success."""
     states_per_episode: int = 8
     """States of each from which groups are sampled."""
     group_size: int = 16
@@ -106,7 +110,8 @@ class Ogpo(OnlineAlgorithm):
             head.config, min_sampling_denoising_std=config.min_sampling_denoising_std
         )
         self.executed = self.policy.config.n_action_steps
-        inputs = self.policy.backbone.sizes(0)[0] + self.executed * head.actions
+        self.time_limit, _ = env_spec(train, self.policy.robot, needs_state=False)
+        inputs = self.policy.backbone.sizes(0)[0] + 1 + self.executed * head.actions
         self.critics = ChunkCritics(
             inputs, config.num_critics, config.critic_hidden_dim, train.seed,
             lr=config.critic_lr, tau=config.critic_tau,
@@ -214,8 +219,12 @@ class Ogpo(OnlineAlgorithm):
         for episode in episodes[len(self.features) :]:
             # What the critics see does not change while the policy learns.
             context = self.ref_policy.contexts(self.boundaries(episode))
-            self.features.append(context.pooled)
-        self.transitions = transitions(self.policy, self.features, episodes, self.runner.rewards)
+            time = torch.from_numpy(clock(episode, self.time_limit)).to(context.pooled)
+            self.features.append(torch.cat([context.pooled, time[:, None]], 1))
+        self.transitions = transitions(
+            self.policy, self.features, episodes, self.runner.rewards,
+            bootstrap_time_limits=self.config.bootstrap_time_limits,
+        )  # fmt: skip
 
     @torch.no_grad()
     def _sample_next_chunks(self) -> np.ndarray:

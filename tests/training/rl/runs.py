@@ -25,6 +25,9 @@ ALGOS = {
     ),
     "aux_bc": aux_bc.Config(synthetic_frames=5, aux_batch_size=4, batch_size=4),
     "dppo": dppo.Config(batch_episodes=1, bc_batch_size=2, n_critic_warmup_itr=0),
+    "dppo, frozen vision": dppo.Config(
+        batch_episodes=1, bc_batch_size=2, n_critic_warmup_itr=0, freeze_vision=True
+    ),
 }  # fmt: skip
 
 EXPLORING = ("asymmetric_ac", "aux_bc")

@@ -60,6 +60,50 @@ def test_the_ratio_is_1_where_the_head_follows_a_flow(tuned, begun, tmp_path) ->
     assert learner.update(learner.collect(), optimizer, generator)["ratio"] > 1e-5
 
 
+@pytest.mark.parametrize("tuned", [0, 2])
+def test_frozen_vision_is_seen_once_and_does_not_change(tuned, begun, tmp_path) -> None:
+    run, place = using(freeze_vision=True, ft_denoising_steps=tuned), start(begun, tmp_path)
+    learner = run.algo.start(run, place)
+    optimizer = Optimizer(OptimizerConfig(lr=1e-3, warmup_steps=0), learner.module, 4)
+    generator = torch.Generator().manual_seed(0)
+    figures = learner.update(learner.collect(), optimizer, generator)
+    assert figures["ratio"] < 1e-4  # the standardised layer rounds otherwise
+    data = learner.collect()
+    assert isinstance(data.decisions, torch.Tensor)
+    assert learner.update(data, optimizer, generator)["ratio"] > 1e-4
+    learner.save(learner.module.state_dict(), 2, tmp_path / "saved", lambda folder: None)
+    saved = checkpoint.load(tmp_path / "saved")[0].eval()
+    before, _ = checkpoint.load(place.policy)
+    changed = {
+        name for name, weight in saved.state_dict().items()
+        if name in (old := before.state_dict()) and not torch.equal(weight, old[name])
+    }  # fmt: skip
+    assert all(name.startswith(("backbone.pool", "head.denoiser")) for name in changed)
+    seen = learner.gather(learner.latest, [np.arange(len(e)) for e in learner.latest])
+    everything = torch.cat([features[:-1] for features in learner.features])
+    with torch.no_grad():
+        torch.testing.assert_close(
+            saved.contexts(seen).pooled, learner.policy.context_of(everything).pooled,
+            rtol=1e-4, atol=1e-4,
+        )  # fmt: skip
+
+
+def test_a_time_limit_ends_an_episode_unless_it_is_bootstrapped(begun, tmp_path) -> None:
+    run = using()
+    learner = run.algo.start(run, start(begun, tmp_path))
+    torch.nn.init.constant_(learner.module.value_net[-1].bias, 0.5)
+    learner.collect()
+    cut = [i for i, e in enumerate(learner.latest) if not e.terminated]
+    reward = learner.runner.rewards[cut[0]].reward[-1]
+    last = learner.targets[cut[0]]
+    assert last.value[-1] == pytest.approx(reward, abs=1e-6)
+    assert last.clock[0] == 0
+    assert last.clock[-1] < 1
+    learner.config = using(bootstrap_time_limits=True).algo
+    goes_on = learner._compute_targets()[cut[0]]
+    assert goes_on.value[-1] == pytest.approx(reward + 0.5 * run.gamma, abs=1e-5)
+
+
 def test_what_turned_out_better_than_expected_becomes_likelier(begun, tmp_path) -> None:
     run = using(batch_episodes=2, bc_loss_coeff=0.0, vf_coef=0.0)
     learner = run.algo.start(run, start(begun, tmp_path))
@@ -72,7 +116,7 @@ def test_what_turned_out_better_than_expected_becomes_likelier(begun, tmp_path) 
     for _ in range(3):
         learner.update(data, optimizer, torch.Generator().manual_seed(0))
     with torch.no_grad():
-        score = learner.log_probs(learner.policy.contexts(data.decisions), data.latents).numpy()
+        score = learner.log_probs(learner._context(data.decisions), data.latents).numpy()
     change = score - data.rollouts.logprob
     assert change[good].mean() > change[~good].mean()
 
@@ -106,7 +150,7 @@ def test_what_is_not_tuned_stays_as_it_was_and_the_checkpoint_acts_the_same(
         assert torch.equal(ended_with[name], value), name
     learner.save(learner.module.state_dict(), 2, tmp_path / "saved", lambda folder: None)
     saved, _ = checkpoint.load(tmp_path / "saved")
-    decisions = learner._decisions(learner.latest)
+    decisions = learner._decisions([0, 1])
     noise = torch.randn((len(decisions.loss_index), *saved.noise_shape), generator=generator)
     acted = []
     with torch.no_grad():

@@ -24,23 +24,25 @@ class Transitions(NamedTuple):
     reward: Tensor
     """f32 [n]."""
     not_terminated: Tensor
-    """f32 [n], 0 where the episode ended by the task's rules."""
+    """f32 [n], 0 where the episode ended."""
     episode: np.ndarray
     """i64 [n], index of each decision's episode."""
 
 
 def transitions(
     policy: VLAPolicy, features: Sequence[Tensor], episodes: Sequence[Episode],
-    rewards: Sequence[EpisodeReward],
+    rewards: Sequence[EpisodeReward], *, bootstrap_time_limits: bool,
 ) -> Transitions:  # fmt: skip
-    """Return the decisions of episodes; `policy` normalizes the executed actions.
+    """Return the decisions of episodes; `policy` normalizes the executed actions. With
+    `bootstrap_time_limits` only the task's rules end an episode, and its time limit does not.
 
     Features are f32 [t + 1, d] of each episode: of its decisions and its end.
     """
     counts = np.array([len(e) for e in episodes])
     begin = np.cumsum(counts + 1) - counts - 1
     not_terminated = np.ones(counts.sum(), np.float32)
-    not_terminated[(np.cumsum(counts) - 1)[[e.terminated for e in episodes]]] = 0.0
+    ended = [e.terminated or not bootstrap_time_limits for e in episodes]
+    not_terminated[(np.cumsum(counts) - 1)[ended]] = 0.0
     state = np.concatenate([b + np.arange(n) for b, n in zip(begin, counts, strict=True)])
     chunks = np.concatenate([executed(policy, e) for e in episodes])
     return Transitions(
@@ -90,16 +92,20 @@ def replay(
     reward[last] = [s and e.terminated for s, e in zip(success, episodes, strict=True)]
     not_ended[last] = 0.0
     after = np.arange(counts.sum()) + not_ended.astype(np.int64)
-    steps = np.concatenate([e.step[e.decision_index] for e in episodes])
     arrays = {
         "features": np.concatenate([e.features for e in episodes]),
         "simulator": np.concatenate([e.simulator_state for e in episodes]),
-        "clock": (steps / time_limit).astype(np.float32),
+        "clock": np.concatenate([clock(e, time_limit)[:-1] for e in episodes]),
         "chunk": np.concatenate([executed(policy, e) for e in episodes]),
         "reward": reward, "not_ended": not_ended, "next": after,
     }  # fmt: skip
     tensors = {name: torch.from_numpy(a).to(policy.device) for name, a in arrays.items()}
     return Replay(episode=np.repeat(np.arange(len(episodes)), counts), **tensors)
+
+
+def clock(episode: Episode, time_limit: int) -> np.ndarray:
+    """Return the share of the time limit used before every decision and at the end: f32 [t + 1]."""
+    return (episode.step[episode.boundary_index] / time_limit).astype(np.float32)
 
 
 def executed(policy: VLAPolicy, episode: Episode) -> np.ndarray:

@@ -1,0 +1,37 @@
+"""Policies of which the last layers alone learn, from features that are computed once."""
+
+from torch import Tensor
+
+from training.rl.value.standardized import StandardizedLinear
+from vla.nn.context import PoolsFeatures
+from vla.policies.vla import VLAPolicy
+
+
+def freeze_vision(policy: VLAPolicy) -> int:
+    """Let only the layers behind `VLAPolicy.features` learn; return the number of features.
+
+    Raises:
+        ValueError: its head attends to tokens, which are no features.
+    """
+    if policy.head.config.denoiser != "mlp":
+        raise ValueError(
+            f"policy: got the denoiser {policy.head.config.denoiser!r}, which attends to tokens of "
+            "the images, and not one vector per decision that could be kept; use a policy with "
+            "--policy.head.denoiser mlp, or --algo.type dppo without --algo.freeze-vision"
+        )
+    policy.requires_grad_(requires_grad=False)
+    policy.head.denoiser.requires_grad_()
+    if not isinstance(policy.backbone, PoolsFeatures):
+        return policy.backbone.sizes(policy.memory.vector_size)[0]
+    pool = policy.backbone.pool
+    if not isinstance(pool[0], StandardizedLinear):
+        pool[0] = StandardizedLinear(pool[0])
+    pool.requires_grad_()
+    return pool[0].in_features
+
+
+def standardize(policy: VLAPolicy, features: Tensor) -> None:
+    """Let the first layer see features f32 [n, d] standardised; what it computes stays the same."""
+    for layer in policy.modules():
+        if isinstance(layer, StandardizedLinear):
+            layer.standardize(features)
