@@ -54,7 +54,7 @@ class Config(OnlineAlgorithmConfig):
     bootstrap_time_limits: bool = False
     """Continue an episode that the time limit cut by the value of its last observation: right where
     the limit is no part of the task. Otherwise it ends there, without success."""
-    min_sampling_denoising_std: float = 0.1
+    min_sampling_denoising_std: float = 0.05
     """Least standard deviation of a transition, in sampling and in log-probabilities, in normalised
     action units."""
     gae_lambda: float = 0.95

@@ -46,7 +46,7 @@ class Config(OnlineAlgorithmConfig):
     """States of each from which groups are sampled."""
     group_size: int = 16
     """Chains per state."""
-    min_sampling_denoising_std: float = 0.1
+    min_sampling_denoising_std: float = 0.05
     """Least standard deviation of a transition, in sampling and in log-probabilities, in normalised
     action units."""
     clip_ploss_coef: float = 0.02
