@@ -49,8 +49,8 @@ BANNED_NAMES = set(
 )  # fmt: skip
 """As above, banned only as a whole name."""
 VALUE_FUNCTIONS = (
-    "algos/asymmetric_ac.py", "algos/dppo.py", "algos/ogpo.py", "chunk_critics.py",
-    "chunk_value.py",
+    "actor_critic.py", "algos/asymmetric_ac.py", "algos/residual_ac.py", "algos/dppo.py",
+    "algos/ogpo.py", "chunk_critics.py", "chunk_value.py",
 )  # fmt: skip
 """Modules in which a critic is a value function or a Q-function, as in RL."""
 VALUE_FLAGS = "--algo."

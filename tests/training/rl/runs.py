@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.training.rl.conftest import TASK
-from training.algos import asymmetric_ac, aux_bc, dppo, filtered_bc, ogpo
+from training.algos import asymmetric_ac, aux_bc, dppo, filtered_bc, ogpo, residual_ac
 from training.core.config import EvalConfig
 from training.rl.config import OnlineRLConfig, Start
 from training.rl.rollout.explorer import ExplorationConfig
@@ -23,6 +23,14 @@ ALGOS = {
         ),
         batch_size=8, utd_ratio=2, exploration=ExplorationConfig(best_of_n_fraction=1.0),
     ),
+    "residual_ac": residual_ac.Config(
+        residual_hidden_dim=8,
+        initial_episodes=0,
+        value=ValueConfig(
+            estimator_steps=5, num_critics=2, hidden_dim=16, batch_size=8, warmup_steps=3
+        ),
+        batch_size=8, utd_ratio=2, exploration=ExplorationConfig(best_of_n_fraction=1.0),
+    ),
     "aux_bc": aux_bc.Config(synthetic_frames=5, aux_batch_size=4, batch_size=4),
     "dppo": dppo.Config(batch_episodes=1, bc_batch_size=2, n_critic_warmup_itr=0),
     "dppo, frozen vision": dppo.Config(
@@ -30,7 +38,7 @@ ALGOS = {
     ),
 }  # fmt: skip
 
-EXPLORING = ("asymmetric_ac", "aux_bc")
+EXPLORING = ("asymmetric_ac", "residual_ac", "aux_bc")
 """Those whose rollouts are no denoising chains."""
 
 

@@ -9,8 +9,8 @@ from torch import nn
 
 from tests.training.rl.fake_rollouts import episode
 from tests.training.small_policy import small_policy
-from training.algos.asymmetric_ac import adaptation
 from training.rl.experience.replay import replay
+from training.rl.runners.actor_critic import adaptation
 from training.rl.value.chunk_value import ACTION_SCALE, ChunkValue, ValueConfig, measured
 from training.rl.value.standardized import StandardizedLinear
 from training.rl.value.state_estimator import StateEstimator
