@@ -94,6 +94,8 @@ LIFT = Arm(
 ARMS = {
     "aux_bc": Arm(algo="aux_bc", reward="learned", iterations=1, episodes=800, steps=1000),
     "asymmetric_ac": LIFT,
+    "residual_ac": replace(LIFT, algo="residual_ac", iterations=12),
+    "asymmetric_ac, keyframes": replace(LIFT, more=(*LIFT.more, "--algo.value.state", "keyframes")),
     "asymmetric_ac, sparse": replace(LIFT, reward="sparse"),
     "asymmetric_ac, simulator's state": replace(
         LIFT, more=(*LIFT.more, "--algo.value.state", "simulator")
