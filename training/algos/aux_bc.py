@@ -5,13 +5,11 @@ rollouts, failed ones as well, and synthetic frames of many more: a linear read-
 `Context.pooled` regresses the positions of objects, which the simulator knows. The read-out is
 thrown away at the end; the policy never sees the simulator's state. Next to it the policy clones
 the demonstrations and its own successes, by the source of the reward.
-
-Without a simulator (`--algo.labels keyframes`) the labels are where the arm went in successes.
 """
 
 import contextlib
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,20 +17,18 @@ from torch import Tensor, nn
 
 from training.core.optimizer import Optimizer, OptimizerConfig
 from training.rl.config import SEEDS_PER_RUN, OnlineRLConfig, Start
-from training.rl.experience.episode import Episode, join, windows
+from training.rl.experience.episode import join, windows
 from training.rl.rollout.collector import env_spec
 from training.rl.rollout.explorer import ExplorationConfig, Explorer
 from training.rl.rollout.synthetic_frames import LabelledFrames, synthetic_frames
 from training.rl.runners.online_algorithm import OnlineAlgorithm, OnlineAlgorithmConfig
-from training.rl.value import keyframes
 from vla.contracts import config as configs
 from vla.contracts.config import validate_min
 from vla.contracts.types import EpisodeBatch
 from vla.policies.vla import VLAPolicy
 
-VISIBLE = ("object", "state", "goal", "next_keyframe", "end")
-"""Names of numbers that images show begin so; "state" and "goal" are those of suites, the last two
-those of `training.rl.value.keyframes`."""
+VISIBLE = ("object", "state", "goal")
+"""Names of the simulator's numbers that images show begin so; the last two are those of suites."""
 MIN_DEVIATION = 0.01
 """Least deviation of a label by which it is divided, in m or rad: what never moves is no label."""
 HELD_OUT = 10
@@ -45,15 +41,12 @@ class Config(OnlineAlgorithmConfig):
 
     exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
     """Noise of rollouts."""
-    labels: Literal["simulator", "keyframes"] = "simulator"
-    """Positions of objects; or the arm's own poses at the next keyframe and at the end, in rollouts
-    that succeeded by the source of the reward, which need no simulator."""
     synthetic_frames: int = 8000
     """Frames of further layouts, labelled by the simulator."""
     aux_loss_coef: float = 0.1
     """Weight of the auxiliary loss."""
     aux_batch_size: int = 64
-    """Labelled frames per update; of the simulator's, half are synthetic."""
+    """Labelled frames per update; half of them synthetic."""
     batch_size: int = 48
     """Decisions cloned per update, of as many episodes; half of them of successful rollouts, once
     there are any."""
@@ -67,10 +60,9 @@ class Config(OnlineAlgorithmConfig):
 
     def acting_policy(self, policy: VLAPolicy, train: OnlineRLConfig) -> Explorer:
         """Return the policy with one denoising step and smooth noise."""
-        simulator = self.labels == "simulator"
-        time_limit, _ = env_spec(train, policy.robot, needs_state=simulator)
+        time_limit, _ = env_spec(train, policy.robot)
         policy = policy.eval().with_steps(1)
-        return Explorer(policy, self.exploration, None, time_limit, needs_simulator=simulator)
+        return Explorer(policy, self.exploration, None, time_limit, needs_simulator=True)
 
 
 def run_config() -> OnlineRLConfig:
@@ -97,10 +89,7 @@ class AuxBC(OnlineAlgorithm):
 
     def __init__(self, config: Config, train: OnlineRLConfig, start: Start) -> None:
         super().__init__(config, train, start)
-        if config.labels == "simulator":
-            names: tuple[str, ...] = env_spec(train, self.policy.robot)[1]
-        else:
-            names = keyframes.names(self.policy.robot)
+        _, names = env_spec(train, self.policy.robot)
         self.labels = np.array([i for i, n in enumerate(names) if n.startswith(VISIBLE)])
         if not len(self.labels):
             raise ValueError(
@@ -117,14 +106,11 @@ class AuxBC(OnlineAlgorithm):
         """Collect rollouts and synthetic frames if due; draw what is learned from."""
         if self.collect_rollouts_if_due():
             self._label()
-        size = self.config.aux_batch_size
-        if self.config.labels == "simulator":
-            frames, labels = self._rollout_frames(size // 2, held_out=False)
-            drawn = self.rng.integers(len(self.frames.images), size=size - size // 2)
-            frames = join([frames, self._synthetic(drawn)])
-            labels = np.concatenate([labels, self.frames.state[drawn]])
-        else:
-            frames, labels = self._rollout_frames(size, held_out=False)
+        half = self.config.aux_batch_size // 2
+        rollouts, known = self._rollout_frames(half, held_out=False)
+        drawn = self.rng.integers(len(self.frames.images), size=self.config.aux_batch_size - half)
+        frames = join([rollouts, self._synthetic(drawn)])
+        labels = np.concatenate([known, self.frames.state[drawn]])
         return Batch(self._bc_batch(), self.augment(frames), self._standardized(labels))
 
     def update(
@@ -151,40 +137,14 @@ class AuxBC(OnlineAlgorithm):
 
     def _label(self) -> None:
         """Make synthetic frames from all rollouts, and the scale of the labels."""
-        episodes = self._labelled()
-        known = np.concatenate([self._state(e) for e in episodes])
-        if self.config.labels == "simulator":
-            self._render(episodes)
-            known = np.concatenate([self.frames.state, known])
-        known = known[:, self.labels]
-        self.mean, self.std = known.mean(0), np.maximum(known.std(0), MIN_DEVIATION)
-
-    def _labelled(self) -> list[Episode]:
-        """Return the rollouts that have labels."""
-        prior = self.runner.num_prior
-        episodes, rewards = self.runner.episodes[prior:], self.runner.rewards[prior:]
-        if self.config.labels == "simulator":
-            return episodes
-        chosen = [e for e, r in zip(episodes, rewards, strict=True) if r.success and e.terminated]
-        if not chosen:
-            raise ValueError(
-                f"algo.labels keyframes: got no success among {len(episodes)} rollouts, in which "
-                "keyframes are found; collect more (--episodes-per-iteration), or start from a "
-                "better policy"
-            )
-        return chosen
-
-    def _state(self, episode: Episode) -> np.ndarray:
-        """Return what is known of an episode's decisions, f32 [t, p]."""
-        if self.config.labels == "simulator":
-            return episode.simulator_state
-        return keyframes.keyframe_labels(episode, self.policy.robot)
-
-    def _render(self, episodes: list[Episode]) -> None:
+        episodes = self.runner.episodes[self.runner.num_prior :]
         self.callbacks.on_status(f"rendering {self.config.synthetic_frames} synthetic frames")
         seed = self.run.rollout_seed(self.runner.iteration - 1) + SEEDS_PER_RUN // 2
         with contextlib.closing(self.runner.make_env(self.run.parallel_envs)) as env:
             self.frames = synthetic_frames(env, episodes, self.config.synthetic_frames, seed)
+        known = np.concatenate([self.frames.state, *(e.simulator_state for e in episodes)])
+        known = known[:, self.labels]
+        self.mean, self.std = known.mean(0), np.maximum(known.std(0), MIN_DEVIATION)
         self.callbacks.on_status("")
 
     def _standardized(self, state: np.ndarray) -> Tensor:
@@ -192,14 +152,14 @@ class AuxBC(OnlineAlgorithm):
         return torch.from_numpy((state[:, self.labels] - self.mean) / self.std)
 
     def _rollout_frames(self, count: int, *, held_out: bool) -> tuple[EpisodeBatch, np.ndarray]:
-        """Draw decisions of rollouts, and what is known there, f32 [count, p]."""
-        episodes = self._labelled()
+        """Draw decisions of rollouts, and the simulator's state f32 [count, p] there."""
+        episodes = self.runner.episodes[self.runner.num_prior :]
         episodes = [e for e in episodes if (e.number % HELD_OUT == 0) == held_out] or episodes
         chosen = [episodes[i] for i in self.rng.integers(len(episodes), size=count)]
         drawn = [self.rng.integers(len(e), size=1) for e in chosen]
         frames = [e.decision_index[d] for e, d in zip(chosen, drawn, strict=True)]
         batch = windows(chosen, frames, self.policy.config.chunk_size, self.policy.views)
-        state = [self._state(e)[d] for e, d in zip(chosen, drawn, strict=True)]
+        state = [e.simulator_state[d] for e, d in zip(chosen, drawn, strict=True)]
         return batch, np.concatenate(state)
 
     def _synthetic(self, rows: np.ndarray) -> EpisodeBatch:
