@@ -34,13 +34,15 @@ class Config(ActorCriticConfig):
         super().__post_init__()
         validate_min(self, residual_scale=0, residual_hidden_dim=1)
 
-    def actor(self, policy: VLAPolicy) -> tuple[VLAPolicy, int]:
+    def actor(self, policy: VLAPolicy, seed: int) -> tuple[VLAPolicy, int]:
         """Return a frozen copy of the policy with a residual, and the number of its features."""
-        actor, features = super().actor(copy.deepcopy(policy))
+        actor, features = super().actor(copy.deepcopy(policy), seed)
         actor.requires_grad_(requires_grad=False)
-        actor.head.denoiser = ResidualDenoiser(
-            actor.head.denoiser, self.residual_hidden_dim, self.residual_scale
-        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)  # noqa: TID251  torch's initialisers know no other source
+            actor.head.denoiser = ResidualDenoiser(
+                actor.head.denoiser, self.residual_hidden_dim, self.residual_scale
+            )
         return actor, features
 
     def learner(self, train: OnlineRLConfig, start: Start) -> "ResidualActorCritic":

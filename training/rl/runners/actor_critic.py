@@ -60,8 +60,12 @@ class ActorCriticConfig(OnlineAlgorithmConfig):
     def __post_init__(self) -> None:
         validate_min(self, initial_episodes=0, utd_ratio=1, batch_size=1, target_kl=0)
 
-    def actor(self, policy: VLAPolicy) -> tuple[VLAPolicy, int]:
+    def actor(self, policy: VLAPolicy, seed: int) -> tuple[VLAPolicy, int]:
         """Return what acts in rollouts and learns from values, and the number of its features.
+
+        Args:
+            policy: The start policy.
+            seed: Of new weights, if there are any.
 
         Raises:
             ValueError: its head attends to tokens, which are no features.
@@ -73,7 +77,7 @@ class ActorCriticConfig(OnlineAlgorithmConfig):
         """Return the actor with its exploration and a new value function."""
         needs_state = self.value.needs_simulator
         time_limit, names = env_spec(train, policy.robot, needs_state=needs_state)
-        actor, features = self.actor(policy)
+        actor, features = self.actor(policy, train.seed)
         actions = actor.n_action_steps * actor.head.actions
         known = measured(names, actor.robot)
         if self.value.state == "keyframes":
