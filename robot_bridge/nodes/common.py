@@ -1,6 +1,7 @@
 """Shared by all nodes: parameters, QoS after REP-2003, diagnostics, start and end."""
 
 import dataclasses
+import gc
 import signal
 import sys
 import threading
@@ -212,6 +213,9 @@ def run(make: Callable[[], Node], argv: list[str] | None = None) -> int:
         executor.shutdown()
         if node is not None:
             node.destroy_node()
+        # A node that failed in its constructor lives on in cycles, and has no name here. Freed at
+        # the interpreter's end, after the middleware, it can crash the process.
+        gc.collect()
         rclpy.try_shutdown()
     return 0
 

@@ -29,7 +29,7 @@ WRONG_WORDS = {
     "removed algorithm": (
         LINE + " --reward sparse --algo.type dsrl",
         "algo: got 'dsrl', expected one of asymmetric_ac, aux_bc, bc, distill, dppo, filtered_bc, "
-        "ogpo, reward_model: DSRL was removed",
+        "ogpo, residual_ac, reward_model: DSRL was removed",
     ),
     "fine-tuned steps": (
         LINE + " --reward sparse --algo.type dppo --algo.ft-denoising-steps 7",
