@@ -6,10 +6,12 @@ import torch
 from sim import vec_env
 from sim.env_server import suite_installs
 from sim.experts import suite_episode
-from training.commands import train
+from tests.training.rl.rollouts import collect_rollouts
+from training.commands import train, train_rl
 from training.data import demos
 from training.evaluation.evaluate import evaluate
-from vla.contracts.config import PluginConfig
+from training.rl.config import OnlineRLConfig
+from vla.contracts.config import PluginConfig, from_json, to_json
 from vla.data.reader import open_dataset
 from vla.memory import none
 from vla.nn.normalize import NormalizationStatistics
@@ -71,6 +73,19 @@ def test_naming_a_task_chooses_a_recipe_for_it_with_the_cameras_of_its_arm() -> 
     assert vec_env.title(args.train.task) == "metaworld/drawer-open-v3"
     assert args.train.policy.cameras == ("corner", "gripper")
     assert train.parse(["--task", "push", "--out", "a"]).train.policy.cameras == ("front", "wrist")
+
+
+def test_online_rl_takes_a_suites_task_and_its_settings_survive_as_json() -> None:
+    words = ["--out", "a", "--policy.path", "p", "--dataset", "d", "--algo.type", "aux_bc"]
+    run = train_rl.parse(["--task", "metaworld/push-v3", *words]).train
+    assert vec_env.title(run.task) == "metaworld/push-v3"
+    assert from_json(OnlineRLConfig, to_json(run)) == run
+
+
+def test_rollouts_are_collected_on_a_suites_task() -> None:
+    task = vec_env.load_task(REACH)
+    episodes = collect_rollouts(fresh_policy(task), task, episodes=2, seed=4, version=0)
+    assert all(0 < len(e.actions) <= 40 for e in episodes)
 
 
 def test_a_suites_task_refuses_another_arm_and_another_backend() -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sim import vec_env
 from training.core.optimizer import Optimizer, OptimizerConfig
 from training.rl.config import SEEDS_PER_RUN, OnlineRLConfig, Start
 from training.rl.experience.episode import join, windows
@@ -22,7 +23,6 @@ from training.rl.rollout.collector import env_spec
 from training.rl.rollout.explorer import ExplorationConfig, Explorer
 from training.rl.rollout.synthetic_frames import LabelledFrames, synthetic_frames
 from training.rl.runners.online_algorithm import OnlineAlgorithm, OnlineAlgorithmConfig
-from vla.contracts import config as configs
 from vla.contracts.config import validate_min
 from vla.contracts.types import EpisodeBatch
 from vla.policies.vla import VLAPolicy
@@ -93,7 +93,7 @@ class AuxBC(OnlineAlgorithm):
         self.labels = np.array([i for i, n in enumerate(names) if n.startswith(VISIBLE)])
         if not len(self.labels):
             raise ValueError(
-                f"{configs.type_name(train.task)}: got no positions of objects from the simulator, "
+                f"{vec_env.title(train.task)}: got no positions of objects from the simulator, "
                 "which aux_bc regresses; use one of our tasks, or --algo.type filtered_bc"
             )
         width = self.policy.backbone.sizes(self.policy.memory.vector_size)[0]

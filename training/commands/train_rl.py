@@ -2,13 +2,14 @@
 model.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 from rich.console import Console
 
+from sim import vec_env
 from training.core import loop, plugin_flags
 from training.rl.config import OnlineRLConfig, Start, run_config
 from training.view import rerun_stream
@@ -54,9 +55,11 @@ def parse(argv: list[str]) -> Args:
         ValueError: an unknown plug-in or flag, or a view that is no file or address of a viewer.
     """
     name, rest = plugin_flags.take(argv, "--task", "")
-    words = ["--task.type", name, *rest] if name else rest
-    algo, _ = plugin_flags.take(words, "--algo.type", type_name(OnlineRLConfig().algo))
-    args = plugin_flags.read_args(Args, run_config(algo), words, "vla train rl")
+    algo, _ = plugin_flags.take(rest, "--algo.type", type_name(OnlineRLConfig().algo))
+    config = run_config(algo)
+    if name:
+        config = replace(config, task=vec_env.load_task(name))
+    args = plugin_flags.read_args(Args, config, rest, "vla train rl")
     if args.view:
         rerun_stream.check(args.view)
     return args

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from sim import vec_env
 from training.core.config import EvalConfig, RunConfig
 from training.core.optimizer import OptimizerConfig
 from training.rl.experience.rewards import Source
@@ -50,7 +51,7 @@ class OnlineRLConfig(RunConfig, EpisodeControlConfig):
 
     algo: PluginConfig = plugin(ALGOS, "asymmetric_ac")
     """Algorithm."""
-    task: PluginConfig = plugin("sim.tasks", "pick_place")
+    task: PluginConfig = plugin(vec_env.TASKS, "pick_place")
     """Task."""
     backend: PluginConfig = plugin("sim.backends", "mujoco_cpu")
     """Where rollouts are collected: a simulator, or an arm behind ROS 2 and its safety node,

@@ -30,7 +30,7 @@ def make_env(
 ) -> Any:  # fmt: skip
     """Return environments like those in which a run collects rollouts, or of another backend."""
     return vec_env.make(
-        configs.type_name(config.task), num_envs, robot=robot, task_config=config.task,
+        vec_env.title(config.task), num_envs, robot=robot, task_config=config.task,
         backend=backend or config.backend,
     )  # fmt: skip
 
@@ -117,7 +117,7 @@ class RolloutWorker:
         self._frame_steps = self._n_action_steps if at_decisions else 1
         """Control steps from one stored frame to the next."""
         self._env = vec_env.make(
-            configs.type_name(task), num_envs, robot=policy.robot, task_config=task,
+            vec_env.title(task), num_envs, robot=policy.robot, task_config=task,
             backend=backend or vec_env.DEFAULT_BACKEND,
         )  # fmt: skip
         self._simulator: HasPrivilegedState | None = None
