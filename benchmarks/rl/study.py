@@ -42,6 +42,15 @@ class Clone:
     remember."""
     more: tuple[str, ...] = ()
     """Further flags of the command that trains it."""
+    robot: str = ""
+    """Robot; the task's own if empty."""
+
+    @property
+    def of_suite(self) -> bool:
+        """Whether a suite brings the task: no reward model knows it, its own success is the
+        reward.
+        """
+        return "/" in self.task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,12 +76,19 @@ class Arm:
 
 NO_MEMORY = ("--policy.memory.type", "none")
 WHOLE = ("--algo.batch-size", "12")
+FIVE_HZ = ("--policy.n-action-steps", "16")
+"""Five decisions a second of a suite's 80 control steps, as our own tasks have 2.5."""
 CLONES = {
     "pick_place": Clone(task="pick_place", demos=12, steps=400, pretrained_vision=True),
     "pick_place with random vision": Clone(task="pick_place", demos=20, steps=400),
     "drawer": Clone(task="drawer", demos=5, steps=400, pretrained_vision=True),
     "reach": Clone(task="reach", demos=20, steps=400, pretrained_vision=True),
     "push": Clone(task="push", demos=5, steps=400, pretrained_vision=True),
+    "pick_place on a Panda": Clone(
+        task="pick_place", demos=12, steps=400, pretrained_vision=True, robot="panda"
+    ),
+    "metaworld/reach-v3": Clone(task="metaworld/reach-v3", demos=10, steps=400, more=FIVE_HZ),
+    "metaworld/soccer-v3": Clone(task="metaworld/soccer-v3", demos=10, steps=400, more=FIVE_HZ),
     "cue_colour": Clone(task="cue_colour", demos=1500, steps=1000, batch=WHOLE),
     "cue_colour without memory": Clone(
         task="cue_colour", demos=1500, steps=1000, batch=WHOLE, more=NO_MEMORY
@@ -191,11 +207,13 @@ def start(name: str, seed: int, reward_model: Path, out: Path) -> list[list[str]
     clone, place = CLONES[name], _place(name, seed, out)
     demos = str(place / "demos")
     vision = ["--pretrained-vision-encoder", str(reward_model)] if clone.pretrained_vision else []
+    robot = ["--robot", clone.robot] if clone.robot else []
     return [
-        ["demos", clone.task, "--episodes", str(clone.demos), "--seed", str(seed), "--out", demos],
-        ["train", "--recipe", clone.task, "--dataset", demos, "--out", str(place / "start"),
-         "--seed", str(seed), "--steps", str(clone.steps), "--eval.every", "0",
-         *vision, *clone.more],
+        ["demos", clone.task, "--episodes", str(clone.demos), "--seed", str(seed), "--out", demos,
+         *robot],
+        ["train", "--task" if clone.of_suite else "--recipe", clone.task, "--dataset", demos,
+         "--out", str(place / "start"), "--seed", str(seed), "--steps", str(clone.steps),
+         "--eval.every", "0", *robot, *vision, *clone.more],
     ]  # fmt: skip
 
 
@@ -203,18 +221,20 @@ def finetune(
     clone: str, seed: int, name: str, reward_model: Path, out: Path, rl_seed: int | None = None
 ) -> list[str]:
     """Return the command of one arm; an evaluation follows the updates of each iteration."""
-    place, arm = _place(clone, seed, out), ARMS[name]
+    place, arm, task = _place(clone, seed, out), ARMS[name], CLONES[clone]
+    reward = "sparse" if task.of_suite else arm.reward
     start = _run(clone, seed, arm.start, out) if arm.start else place / "start"
     prior = ["--prior-runs", str(start)] if arm.start else []
     return [
-        "train", "rl", "--task", CLONES[clone].task, "--policy.path", str(start),
+        "train", "rl", "--task", task.task, "--policy.path", str(start),
         "--dataset", str(place / "demos"), "--out", str(_run(clone, seed, name, out, rl_seed)),
-        *(["--reward-model", str(reward_model)] if "learned" in arm.reward else []),
-        *prior, "--algo.type", arm.algo, "--reward", arm.reward,
+        *(["--reward-model", str(reward_model)] if "learned" in reward else []),
+        *prior, "--algo.type", arm.algo, "--reward", reward,
         "--seed", str(seed if rl_seed is None else rl_seed),
         "--n-iterations", str(arm.iterations), "--episodes-per-iteration", str(arm.episodes),
         "--steps", str(arm.steps * arm.iterations), "--eval.every", str(arm.steps),
-        "--eval.keep-best", *(CLONES[clone].batch if arm.algo == "filtered_bc" else ()), *arm.more,
+        "--eval.keep-best", *(task.batch if arm.algo == "filtered_bc" else ()),
+        *(("--num-envs", "20") if task.of_suite else ()), *arm.more,
     ]  # fmt: skip
 
 
@@ -307,7 +327,7 @@ def _run(clone: str, seed: int, name: str, out: Path, rl_seed: int | None = None
 
 
 def _folder(name: str) -> str:
-    return name.replace(",", "").replace("'", "").replace(" ", "-")
+    return name.replace(",", "").replace("'", "").replace(" ", "-").replace("/", "-")
 
 
 def main(argv: list[str]) -> int:

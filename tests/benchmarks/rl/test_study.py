@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.rl import study
+from sim import vec_env
 from training.commands import train, train_rl
 from vla.contracts.config import type_name
 
@@ -35,18 +36,29 @@ def test_another_seed_of_online_rl_starts_from_the_same_policy() -> None:
     assert parsed.start.policy == OUT / "push/seed-0/aux_bc"
 
 
+def test_the_reward_of_a_suites_task_is_its_own_success() -> None:
+    words = study.finetune("metaworld/reach-v3", 0, "asymmetric_ac", Path("reward_model"), OUT)
+    parsed = train_rl.parse(words[2:])
+    assert parsed.train.reward == "sparse"
+    assert parsed.start.reward_model is None
+    assert parsed.out == OUT / "metaworld-reach-v3/seed-0/asymmetric_ac"
+    assert vec_env.title(parsed.train.task) == "metaworld/reach-v3"
+
+
 @pytest.mark.parametrize("task", study.CLONES)
 def test_the_start_policy_is_a_command_that_parses(task) -> None:
     demos, clone = study.start(task, 1, Path("reward_model"), OUT)
     parsed = train.parse(clone[1:])
     made = study.CLONES[task]
-    assert parsed.train.task == train.parse(["--recipe", made.task, "--out", "x"]).train.task
+    assert parsed.train.task == vec_env.load_task(made.task)
     assert parsed.train.steps == made.steps
     encoder = "reward_model" if made.pretrained_vision else None
     assert parsed.train.pretrained_vision_encoder == encoder
     no_memory = type_name(parsed.train.policy.memory) == "none"
     assert no_memory == (made.task not in study.REMEMBERED or "without memory" in task)
-    assert str(parsed.dataset) == demos[-1]
+    assert str(parsed.dataset) == demos[demos.index("--out") + 1]
+    assert ("--robot" in demos) == bool(made.robot)
+    assert parsed.train.robot == (made.robot or None)
 
 
 def printed(sheet: Table) -> str:
