@@ -188,7 +188,7 @@ class ArmEnv:
     def _run_expert(self, targets: np.ndarray) -> int:
         """Let the expert act, and overwrite targets f64 [h, u] with its targets.
 
-        If the arm is stopped before a target comes, the target is its pose.
+        If the arm is stopped or the episode ends before a target comes, the target is its pose.
         """
         self._arm.request_expert(len(targets))
         for done in range(len(targets)):
@@ -202,7 +202,7 @@ class ArmEnv:
         return len(targets)
 
     def _has_expert_target(self, done: int) -> bool:
-        return len(self._arm.expert_targets) > done or not self._may_move
+        return len(self._arm.expert_targets) > done or not self._goes_on
 
     def _wait_step(self) -> bool:
         """Wait for the end of the control step; return whether the episode continues."""
@@ -212,6 +212,11 @@ class ArmEnv:
                 lambda: not self._may_move, max(0.0, self._due_s - time.monotonic())
             )
         self._note_pose()
+        return self._goes_on
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether the arm may move and the episode has not ended."""
         return self._may_move and bool(self._episode_state()["running"])
 
     @property

@@ -115,6 +115,17 @@ def test_an_arm_behind_ros_is_an_environment(arm, monkeypatch):
             env.step_chunk(held(HOME, 1))
 
 
+def test_an_episode_may_end_while_the_experts_next_target_is_awaited(arm, monkeypatch):
+    env = arm()
+    begin(env, 3, 0)
+    wait_step = env._wait_step
+    # As where the message that the episode has ended comes late.
+    monkeypatch.setattr(env, "_wait_step", lambda: wait_step() or True)
+    step = env.step_chunk(held(HOME, 60), ~NOBODY)
+    assert step.terminated[0] or step.truncated[0]
+    assert 0 < step.info["steps"][0] < 60
+
+
 def test_the_arm_goes_back_home_by_itself_and_the_world_goes_on(arm):
     env = arm(reset="arm")
     env.reset(0)
