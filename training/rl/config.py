@@ -87,8 +87,6 @@ class OnlineRLConfig(RunConfig, EpisodeControlConfig):
     """Evaluation."""
     steps: int = 1000
     """Updates in all; each iteration makes an equal share of them."""
-    tries_per_start: int = 1
-    """Rollouts in a row that begin in the same state of the simulator."""
     save_every: int = 100
     """Updates between checkpoints."""
 

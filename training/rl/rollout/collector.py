@@ -68,8 +68,6 @@ class ActingPolicy:
     """Of episodes and of the policy's noise."""
     version: int
     """Updates that the policy has seen; stored with the episodes."""
-    tries_per_start: int = 1
-    """Episodes in a row that begin alike."""
     controller: InterventionController | None = None
     """Decides where another agent acts, for as many environments as run; nowhere if None."""
 
@@ -155,7 +153,7 @@ class RolloutWorker:
             self._running[row] = _RunningEpisode(acting, number)
             self._steps_taken[row], self._requested[row] = 0, False
         seeds = np.array([acting.seed for acting, _ in episodes])
-        numbers = np.array([number // acting.tries_per_start for acting, number in episodes])
+        numbers = np.array([number for _, number in episodes])
         self._obs = self._env.begin(np.array(rows), seeds, numbers)
 
     def step(self) -> list[Episode]:

@@ -27,7 +27,6 @@ from training.rl.rollout.explorer import ExplorationConfig, Explorer, one_step
 from training.rl.runners.frozen_vision import freeze_vision, standardize
 from training.rl.runners.online_algorithm import OnlineAlgorithm, OnlineAlgorithmConfig
 from training.rl.value import keyframes
-from training.rl.value.rl_token import TOKEN_SIZE
 from training.rl.value.chunk_value import ChunkValue, ValueConfig, measured
 from training.rl.value.standardized import StandardizedLinear
 from training.rl.value.state_estimator import FILE
@@ -83,8 +82,6 @@ class ActorCriticConfig(OnlineAlgorithmConfig):
         known = measured(names, actor.robot)
         if self.value.state == "keyframes":
             known = [False] * len(keyframes.names(actor.robot))
-        if self.value.state == "token":
-            known = [False] * TOKEN_SIZE
         value = ChunkValue(self.value, features, known, actions, train.seed)
         return Explorer(
             actor, self.exploration, value.to(train.device), time_limit,
@@ -276,14 +273,12 @@ class ActorCritic(OnlineAlgorithm):
         test = test.to(known.device) & known
         error = estimator.error(data.features[test], labels[test])
         self.rollout_metrics["rollout/state_error"] = float(error)
-        if not first and config.estimator_refit_steps and config.state != "token":
+        if not first and config.estimator_refit_steps:
             steps = config.estimator_refit_steps
             estimator.fit(data.features[known], labels[known], steps, generator)
 
     def _labels(self) -> Tensor:
         """Return what the estimate is fitted to, f32 [n, p]; NaN where it is not known."""
-        if self.config.value.state == "token":
-            return self.replay.features
         if self.config.value.state != "keyframes":
             return self.replay.simulator
         parts = [

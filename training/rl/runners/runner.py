@@ -132,10 +132,7 @@ class OnlineRunner:
             return self._collect_realtime(
                 ActingPolicy(policy=policy, seed=seed, version=updates, controller=controller)
             )
-        acting = ActingPolicy(
-            policy=policy, seed=seed, version=updates, controller=controller,
-            tries_per_start=config.tries_per_start,
-        )  # fmt: skip
+        acting = ActingPolicy(policy=policy, seed=seed, version=updates, controller=controller)
         count = config.episodes_of(self.iteration)
         if self.worker is None:
             envs = min(config.parallel_envs, count)

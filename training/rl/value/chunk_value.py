@@ -14,13 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from training.rl.value.ensembles import Ensemble
-from training.rl.value.rl_token import RLToken
 from training.rl.value.state_estimator import FILE, Standardizer, StateEstimator
 from vla import checkpoint
 from vla.contracts.config import validate_min
 from vla.contracts.specs import RobotSpec
 
-StateSource = Literal["estimated", "simulator", "keyframes", "features", "token"]
+StateSource = Literal["estimated", "simulator", "keyframes", "features"]
 ACTION_SCALE = 2.0
 """Normalised actions are small beside a standardised state."""
 
@@ -104,7 +103,7 @@ class ChunkValue(nn.Module):
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         self.config, self.size = config, len(measured)
-        self.estimator: StateEstimator | RLToken | None = None
+        self.estimator: StateEstimator | None = None
         if config.estimator:
             self.estimator = StateEstimator.load(checkpoint.find(Path(config.estimator)) / FILE)
             known, self.size = self.estimator.linear.shape
@@ -116,8 +115,6 @@ class ChunkValue(nn.Module):
             measured = [False] * self.size
         elif config.state in ("estimated", "keyframes"):
             self.estimator = StateEstimator(features, self.size, generator)
-        elif config.state == "token":
-            self.estimator = RLToken(features, self.size, generator)
         self.register_buffer("measured", torch.tensor(measured, dtype=torch.bool))
         width = (features if config.state == "features" else self.size) + 1
         self.standardizer = Standardizer(width)
