@@ -85,7 +85,7 @@ CLONES = {
     "reach": Clone(task="reach", demos=20, steps=400, pretrained_vision=True),
     "push": Clone(task="push", demos=5, steps=400, pretrained_vision=True),
     "pick_place on a Panda": Clone(
-        task="pick_place", demos=12, steps=400, pretrained_vision=True, robot="panda"
+        task="pick_place", demos=48, steps=400, pretrained_vision=True, robot="panda"
     ),
     "metaworld/reach-v3": Clone(task="metaworld/reach-v3", demos=10, steps=400, more=FIVE_HZ),
     "metaworld/soccer-v3": Clone(task="metaworld/soccer-v3", demos=10, steps=400, more=FIVE_HZ),
