@@ -11,7 +11,7 @@ With `--algo.freeze-vision` and a policy of one denoising step it is PPO on feat
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from training.rl.experience.episode import Episode
 from training.rl.experience.gae import advantages
 from training.rl.experience.replay import clock
 from training.rl.rollout.collector import env_spec
-from training.rl.runners.frozen_vision import freeze_vision, standardize
+from training.rl.runners.frozen_vision import Decisions, context_of, freeze_vision, standardize
 from training.rl.runners.online_algorithm import OnlineAlgorithm, OnlineAlgorithmConfig
 from training.rl.value.standardized import StandardizedLinear
 from vla.contracts import migrate
@@ -104,10 +104,6 @@ class RolloutBatch(NamedTuple):
     """f32 [t], share of the time limit used before the decision."""
 
 
-Decisions: TypeAlias = EpisodeBatch | Tensor
-"""Observations of decisions, or their features f32 [t, d] where vision is frozen."""
-
-
 class Batch(NamedTuple):
     """Rollouts with their targets, and demonstrations."""
 
@@ -143,6 +139,8 @@ class Dppo(OnlineAlgorithm):
                 f"ft_denoising_steps: got {config.ft_denoising_steps}, the policy denoises in "
                 f"{steps} steps"
             )
+        # Updates read the latest rollouts, and the BC loss perhaps the first.
+        self.runner.keep_images = "first and latest"
         self.ft_steps = range(steps - (config.ft_denoising_steps or steps), steps)
         self.time_limit, _ = env_spec(train, self.policy.robot, needs_state=False)
         if config.freeze_vision:
@@ -198,7 +196,7 @@ class Dppo(OnlineAlgorithm):
         """Descend the clipped objective, the value loss and the BC loss once."""
         self.module.eval()  # the statistics that normalised the rollouts, or no ratio would be 1
         config, rollouts = self.config, data.rollouts
-        context = self._context(data.decisions)
+        context = context_of(self.policy, data.decisions)
         log_ratio = self.log_probs(context, data.latents) - torch.from_numpy(rollouts.logprob)
         mask = torch.from_numpy(rollouts.policy_mask)
         advantage = torch.from_numpy(standardized(rollouts.advantage)) * mask
@@ -241,10 +239,12 @@ class Dppo(OnlineAlgorithm):
         targets = []
         rewards = self.runner.rewards[-len(self.latest) :]
         for i, (episode, reward) in enumerate(zip(self.latest, rewards, strict=True)):
-            logprob = self.log_probs(self._context(self._decisions([i])), _latents([episode]))
+            logprob = self.log_probs(
+                context_of(self.policy, self._decisions([i])), _latents([episode])
+            )
             known = self.features[i] if self.features else self.boundaries(episode)
             time = clock(episode, self.time_limit)
-            value = self._value(self._context(known), time).numpy()
+            value = self._value(context_of(self.policy, known), time).numpy()
             terminated = episode.terminated or not self.config.bootstrap_time_limits
             advantage = advantages(
                 reward.reward, value, terminated=terminated, gamma=self.run.gamma,
@@ -255,11 +255,6 @@ class Dppo(OnlineAlgorithm):
                 RolloutBatch(advantage, advantage + value[:-1], logprob.numpy(), mask, time[:-1])
             )
         return targets
-
-    def _context(self, decisions: Decisions) -> Context:
-        if isinstance(decisions, Tensor):
-            return self.policy.context_of(decisions)
-        return self.policy.contexts(decisions)
 
     def _value(self, context: Context, time: np.ndarray) -> Tensor:
         """Return values f32 [m] of contexts at shares of the time limit f32 [m]."""
@@ -277,6 +272,7 @@ class Dppo(OnlineAlgorithm):
         return self.gather(episodes, [np.arange(len(e)) for e in episodes])
 
     def _read_latest(self) -> None:
+        self.runner.drop_images()
         self.latest = self.runner.latest[0]
         if self.config.freeze_vision:
             self.policy.eval()

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from training.core.loop import Weights
 from training.core.optimizer import Optimizer
 from training.rl.config import OnlineRLConfig, Start
 from training.rl.experience import episode_store
@@ -22,11 +23,13 @@ from training.rl.experience.episode import join
 from training.rl.experience.replay import clock, transitions
 from training.rl.rollout.collector import env_spec
 from training.rl.runners.chunk_critics import ChunkCritics
+from training.rl.runners.frozen_vision import Decisions, context_of, freeze_vision, standardize
 from training.rl.runners.online_algorithm import (
     OnlineAlgorithm,
     OnlineAlgorithmConfig,
     sample_sorted,
 )
+from training.rl.value.standardized import StandardizedLinear
 from vla.contracts.config import validate_min
 from vla.contracts.types import EpisodeBatch
 from vla.nn import diffusion
@@ -39,6 +42,8 @@ class Config(OnlineAlgorithmConfig):
 
     batch_episodes: int = 8
     """Rollouts per update."""
+    freeze_vision: bool = False
+    """Only the layers behind `VLAPolicy.features` learn; rollouts are encoded once."""
     bootstrap_time_limits: bool = False
     """Continue an episode that the time limit cut by the value of its last observation: right where
     the limit is no part of the task. Otherwise it ends there, without success."""
@@ -93,8 +98,9 @@ class Config(OnlineAlgorithmConfig):
 class Batch(NamedTuple):
     """Rollouts at some states of which the policy is improved, and what is cloned."""
 
-    decisions: EpisodeBatch
+    decisions: Decisions
     features: Tensor
+    """f32 [m, d], what the critics see."""
     bc: EpisodeBatch
 
 
@@ -111,6 +117,8 @@ class Ogpo(OnlineAlgorithm):
         )
         self.executed = self.policy.config.n_action_steps
         self.time_limit, _ = env_spec(train, self.policy.robot, needs_state=False)
+        if config.freeze_vision:
+            freeze_vision(self.policy)
         inputs = self.policy.backbone.sizes(0)[0] + 1 + self.executed * head.actions
         self.critics = ChunkCritics(
             inputs, config.num_critics, config.critic_hidden_dim, train.seed,
@@ -122,6 +130,9 @@ class Ogpo(OnlineAlgorithm):
         value_net = nn.ModuleDict({"critics": self.critics, "slow": self.slow})
         self.module.value_net = value_net.to(train.device)
         self.features: list[Tensor] = []
+        """What the critics see of the decisions and of the end of each rollout."""
+        self.policy_features: list[Tensor] = []
+        """Those of the policy, where vision is frozen."""
         self.next_chunks = np.zeros((0, 0, 0, 0), np.float32)
         self.value_error = 0.0
 
@@ -130,6 +141,9 @@ class Ogpo(OnlineAlgorithm):
         collected = self.collect_rollouts_if_due()
         self._encode()
         if collected:
+            if self.config.freeze_vision and self.runner.iteration == 1:
+                for policy in (self.policy, self.slow):
+                    standardize(policy, torch.cat(self.policy_features))
             self.next_chunks = self._sample_next_chunks()
             episode_store.write_chunks(
                 self.runner.start.experience, self.runner.iteration, self.next_chunks
@@ -143,7 +157,12 @@ class Ogpo(OnlineAlgorithm):
             sample_sorted(np.arange(len(episodes[i])), config.states_per_episode, self.rng)
             for i in chosen
         ]
-        decisions = self.gather([episodes[i] for i in chosen], queries)
+        decisions: Decisions
+        if self.config.freeze_vision:
+            known = zip(chosen, queries, strict=True)
+            decisions = torch.cat([self.policy_features[i][q] for i, q in known])
+        else:
+            decisions = self.gather([episodes[i] for i in chosen], queries)
         features = [self.features[i][q] for i, q in zip(chosen, queries, strict=True)]
         return Batch(decisions, torch.cat(features), self._bc_batch())
 
@@ -169,13 +188,13 @@ class Ogpo(OnlineAlgorithm):
         """Return the clipped loss of groups of chains, and the deviation of their advantages."""
         config, head = self.config, self.policy.head
         with torch.no_grad():
-            before = repeat_context(self.slow.contexts(data.decisions), config.group_size)
+            before = repeat_context(context_of(self.slow, data.decisions), config.group_size)
             rows = len(data.features) * config.group_size
             noise = torch.randn((rows, *head.noise_shape), generator=generator)
             latents, _ = self.slow.head.sample(before, noise, True)
             old = self.log_probs(self.slow.head, before, latents)
             advantage = self.advantages(data.features, latents[:, -1, : self.executed])
-        context = repeat_context(self.policy.contexts(data.decisions), config.group_size)
+        context = repeat_context(context_of(self.policy, data.decisions), config.group_size)
         ratio = (self.log_probs(head, context, latents) - old).exp()
         weighted = (advantage / advantage.std().clamp(min=1e-6))[:, None]
         bounded = ratio.clamp(1 - config.clip_ploss_coef, 1 + config.clip_ploss_coef)
@@ -218,7 +237,11 @@ class Ogpo(OnlineAlgorithm):
             return
         for episode in episodes[len(self.features) :]:
             # What the critics see does not change while the policy learns.
-            context = self.ref_policy.contexts(self.boundaries(episode))
+            seen: Decisions = self.boundaries(episode)
+            if self.config.freeze_vision:
+                seen = self.ref_policy.batch_features(seen)
+                self.policy_features.append(seen)
+            context = context_of(self.ref_policy, seen)
             time = torch.from_numpy(clock(episode, self.time_limit)).to(context.pooled)
             self.features.append(torch.cat([context.pooled, time[:, None]], 1))
         self.transitions = transitions(
@@ -231,14 +254,19 @@ class Ogpo(OnlineAlgorithm):
         """Sample chunks of the slow copy at every state of the rollouts: [m, c, h, u]."""
         count, chunks = self.config.num_target_action_samples, []
         generator = torch.Generator().manual_seed(self.run.seed * 1000 + self.runner.iteration)
-        for episode in self.runner.episodes:
-            context = repeat_context(self.slow.contexts(self.boundaries(episode)), count)
+        for i, episode in enumerate(self.runner.episodes):
+            seen = self.policy_features[i] if self.policy_features else self.boundaries(episode)
+            context = repeat_context(context_of(self.slow, seen), count)
             noise = torch.randn(
                 (len(context.pooled), *self.policy.head.noise_shape), generator=generator
             )
             latents, _ = self.slow.head.sample(context, noise, True)
             chunks.append(latents[:, -1, : self.executed].unflatten(0, (-1, count)))
         return torch.cat(chunks).numpy()
+
+    def policy_weights(self, weights: Weights) -> Weights:
+        """Return the policy's weights for a checkpoint."""
+        return StandardizedLinear.fold(super().policy_weights(weights))
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from `state`."""

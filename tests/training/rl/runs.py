@@ -16,6 +16,10 @@ ALGOS = {
         batch_episodes=1, states_per_episode=2, group_size=3, num_critics=2, critic_hidden_dim=16,
         critic_batch_size=8, critic_warmup_steps=3, bc_batch_size=2,
     ),
+    "ogpo, frozen vision": ogpo.Config(
+        batch_episodes=1, states_per_episode=2, group_size=3, num_critics=2, critic_hidden_dim=16,
+        critic_batch_size=8, critic_warmup_steps=3, bc_batch_size=2, freeze_vision=True,
+    ),
     "asymmetric_ac": asymmetric_ac.Config(
         initial_episodes=0,
         value=ValueConfig(

@@ -10,6 +10,7 @@ from tests.training.rl.runs import config, start
 from training.algos.dppo import clipped
 from training.core.optimizer import Optimizer, OptimizerConfig
 from training.rl.config import OnlineRLConfig, RuntimeConfig
+from training.rl.runners.frozen_vision import context_of
 from vla import checkpoint
 from vla.heads import flow_matching
 
@@ -116,7 +117,7 @@ def test_what_turned_out_better_than_expected_becomes_likelier(begun, tmp_path) 
     for _ in range(3):
         learner.update(data, optimizer, torch.Generator().manual_seed(0))
     with torch.no_grad():
-        score = learner.log_probs(learner._context(data.decisions), data.latents).numpy()
+        score = learner.log_probs(context_of(learner.policy, data.decisions), data.latents).numpy()
     change = score - data.rollouts.logprob
     assert change[good].mean() > change[~good].mean()
 

@@ -121,7 +121,7 @@ class ActorCritic(OnlineAlgorithm):
 
     def __init__(self, config: ActorCriticConfig, train: OnlineRLConfig, start: Start) -> None:
         super().__init__(config, train, start)
-        self.runner.keep_images = False
+        self.runner.keep_images = "none"
         self.explorer = config.acting_policy(self.policy, train)
         policy = self.policy = self.actor = self.explorer.policy
         """The actor is what acts and learns from values; the policy is what is written."""

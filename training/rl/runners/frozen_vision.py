@@ -1,10 +1,23 @@
 """Policies of which the last layers alone learn, from features that are computed once."""
 
+from typing import TypeAlias
+
 from torch import Tensor
 
 from training.rl.value.standardized import StandardizedLinear
-from vla.nn.context import PoolsFeatures
+from vla.contracts.types import EpisodeBatch
+from vla.nn.context import Context, PoolsFeatures
 from vla.policies.vla import VLAPolicy
+
+Decisions: TypeAlias = EpisodeBatch | Tensor
+"""Observations of decisions, or their `VLAPolicy.features` f32 [m, d] where vision is frozen."""
+
+
+def context_of(policy: VLAPolicy, decisions: Decisions) -> Context:
+    """Return the head's condition at decisions."""
+    if isinstance(decisions, Tensor):
+        return policy.context_of(decisions)
+    return policy.contexts(decisions)
 
 
 def freeze_vision(policy: VLAPolicy) -> int:
@@ -17,7 +30,7 @@ def freeze_vision(policy: VLAPolicy) -> int:
         raise ValueError(
             f"policy: got the denoiser {policy.head.config.denoiser!r}, which attends to tokens of "
             "the images, and not one vector per decision that could be kept; use a policy with "
-            "--policy.head.denoiser mlp, or --algo.type dppo without --algo.freeze-vision"
+            "--policy.head.denoiser mlp, or --algo.type dppo or ogpo without --algo.freeze-vision"
         )
     policy.requires_grad_(requires_grad=False)
     policy.head.denoiser.requires_grad_()

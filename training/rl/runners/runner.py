@@ -3,7 +3,7 @@
 import contextlib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -49,8 +49,8 @@ class OnlineRunner:
         self.rewards: list[EpisodeReward] = []
         self.iteration = 0
         """Iterations collected so far."""
-        self.keep_images = True
-        """Whether rollouts of earlier iterations keep their images in memory."""
+        self.keep_images: Literal["all", "first and latest", "none"] = "all"
+        """The iterations of which `drop_images` leaves the images in memory."""
         for folder in start.prior_runs:
             newest = episode_store.read_newest(folder, config.max_prior_episodes)
             self._add(_check_fits(newest, self.policy, folder))
@@ -163,17 +163,26 @@ class OnlineRunner:
             episodes = episode_store.read_iteration(folder, name)
             scores = incremental_store.read_scores(folder, name, episodes)
             self._add(episodes, [score.reward for score in scores] if scores else None)
+            self.iteration += 1
             self.drop_images()
-        self.iteration = iterations
 
     def _add(self, episodes: list[Episode], rewards: list[EpisodeReward] | None = None) -> None:
         self.rewards += rewards or self.reward_source.compute_rewards(episodes)
         self.episodes += episodes
 
     def drop_images(self) -> None:
-        """Drop the images of all rollouts, unless they are kept."""
-        if not self.keep_images:
-            self.episodes = [replace(e, images=e.images[:0].copy()) for e in self.episodes]
+        """Drop the images of rollouts, unless they are kept."""
+        if self.keep_images == "all":
+            return
+        kept: set[int] = set()
+        if self.keep_images == "first and latest":
+            first, end = self.num_prior, len(self.episodes)
+            kept.update(range(first, first + self.config.episodes_of(0)))
+            kept.update(range(end - len(self.latest[0]), end))
+        self.episodes = [
+            e if i in kept else replace(e, images=e.images[:0].copy())
+            for i, e in enumerate(self.episodes)
+        ]
 
     def _audit(self, latest: int) -> dict[str, float]:
         """Compare the rewards of the latest episodes with those of the simulator's truth."""
