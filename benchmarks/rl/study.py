@@ -87,8 +87,10 @@ CLONES = {
     "pick_place on a Panda": Clone(
         task="pick_place", demos=48, steps=400, pretrained_vision=True, robot="panda"
     ),
-    "metaworld/reach-v3": Clone(task="metaworld/reach-v3", demos=10, steps=400, more=FIVE_HZ),
-    "metaworld/soccer-v3": Clone(task="metaworld/soccer-v3", demos=10, steps=400, more=FIVE_HZ),
+    **{
+        f"metaworld/{task}": Clone(task=f"metaworld/{task}", demos=10, steps=400, more=FIVE_HZ)
+        for task in ("reach-v3", "dial-turn-v3", "sweep-into-v3", "soccer-v3")
+    },
     "cue_colour": Clone(task="cue_colour", demos=1500, steps=1000, batch=WHOLE),
     "cue_colour without memory": Clone(
         task="cue_colour", demos=1500, steps=1000, batch=WHOLE, more=NO_MEMORY
@@ -128,7 +130,10 @@ ARMS = {
     "bc, learned reward": Arm(algo="filtered_bc", steps=400, reward="learned", more=BC),
     "bc, sparse": Arm(algo="filtered_bc", steps=400, reward="sparse", more=BC),
     "ogpo, learned reward": Arm(algo="ogpo", reward="learned"),
-    "ogpo, sparse": Arm(algo="ogpo", reward="sparse"),
+    "ogpo, sparse": Arm(
+        algo="ogpo", reward="sparse", iterations=20, episodes=100, steps=200, start="aux_bc",
+        more=("--algo.freeze-vision",),
+    ),
     "dppo, sparse": Arm(
         algo="dppo", reward="sparse", iterations=30, episodes=200, steps=200, start="aux_bc",
         more=(*PUBLISHED, "--algo.freeze-vision"),
