@@ -131,8 +131,8 @@ ARMS = {
     "bc, sparse": Arm(algo="filtered_bc", steps=400, reward="sparse", more=BC),
     "ogpo, learned reward": Arm(algo="ogpo", reward="learned"),
     "ogpo, sparse": Arm(
-        algo="ogpo", reward="sparse", iterations=20, episodes=100, steps=200, start="aux_bc",
-        more=("--algo.freeze-vision",),
+        algo="ogpo", reward="sparse", iterations=20, episodes=100, start="aux_bc", steps=100,
+        more=("--algo.freeze-vision", "--algo.states-per-episode", "4"),
     ),
     "dppo, sparse": Arm(
         algo="dppo", reward="sparse", iterations=30, episodes=200, steps=200, start="aux_bc",
