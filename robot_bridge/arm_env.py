@@ -188,14 +188,14 @@ class ArmEnv:
     def _run_expert(self, targets: np.ndarray) -> int:
         """Let the expert act, and overwrite targets f64 [h, u] with its targets.
 
-        If the arm is stopped or the episode ends before a target comes, the target is its pose.
+        If the arm is stopped or the episode ends before the first one, the target is its pose.
         """
         self._arm.request_expert(len(targets))
         for done in range(len(targets)):
             self._arm.wait(partial(self._has_expert_target, done), "the expert", EXPERT_S)
             if len(self._arm.expert_targets) <= done:
                 targets[done] = self._path[-1]
-                return done + 1
+                return max(done, 1)
             self._due_s, targets[done] = self._arm.expert_targets[done]
             if not self._wait_step():
                 return done + 1

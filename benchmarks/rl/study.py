@@ -170,6 +170,12 @@ class Study:
             for name in getattr(self, field):
                 if name not in choices:
                     raise ValueError(f"{field}: got {name!r}, expected one of {', '.join(choices)}")
+        helped = [name for name in self.arm if "--intervention.fraction" in ARMS[name].more]
+        if helped and any(CLONES[name].of_suite for name in self.task):
+            raise ValueError(
+                f"arm: got {helped[0]!r} for a suite's task, which has no reward model to ask for "
+                "interventions; name the arms with --arm"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,7 +235,7 @@ def finetune(
     place, arm, task = _place(clone, seed, out), ARMS[name], CLONES[clone]
     reward = "sparse" if task.of_suite else arm.reward
     start = _run(clone, seed, arm.start, out) if arm.start else place / "start"
-    prior = ["--prior-runs", str(start)] if arm.start else []
+    prior = ["--prior-runs", str(start)] if arm.start and arm.algo != "dppo" else []
     return [
         "train", "rl", "--task", task.task, "--policy.path", str(start),
         "--dataset", str(place / "demos"), "--out", str(_run(clone, seed, name, out, rl_seed)),

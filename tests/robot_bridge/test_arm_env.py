@@ -121,8 +121,11 @@ def test_an_episode_may_end_while_the_experts_next_target_is_awaited(arm, monkey
     wait_step = env._wait_step
     # As where the message that the episode has ended comes late.
     monkeypatch.setattr(env, "_wait_step", lambda: wait_step() or True)
-    step = env.step_chunk(held(HOME, 60), ~NOBODY)
-    assert step.terminated[0] or step.truncated[0]
+    for _ in range(3):  # a busy machine may stop the arm
+        step = env.step_chunk(held(HOME, 60), ~NOBODY)
+        if step.terminated[0]:
+            break
+    assert step.terminated[0]
     assert 0 < step.info["steps"][0] < 60
 
 

@@ -20,7 +20,7 @@ from training.core.optimizer import Optimizer, OptimizerConfig
 from training.rl.config import SEEDS_PER_RUN, OnlineRLConfig, Start
 from training.rl.experience.episode import join, windows
 from training.rl.rollout.collector import env_spec
-from training.rl.rollout.explorer import ExplorationConfig, Explorer
+from training.rl.rollout.explorer import ExplorationConfig, Explorer, one_step_policy
 from training.rl.rollout.synthetic_frames import LabelledFrames, synthetic_frames
 from training.rl.runners.online_algorithm import OnlineAlgorithm, OnlineAlgorithmConfig
 from vla.contracts.config import validate_min
@@ -61,7 +61,7 @@ class Config(OnlineAlgorithmConfig):
     def acting_policy(self, policy: VLAPolicy, train: OnlineRLConfig) -> Explorer:
         """Return the policy with one denoising step and smooth noise."""
         time_limit, _ = env_spec(train, policy.robot)
-        policy = policy.eval().with_steps(1)
+        policy = one_step_policy(policy)
         return Explorer(policy, self.exploration, None, time_limit, needs_simulator=True)
 
 

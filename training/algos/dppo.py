@@ -25,7 +25,13 @@ from training.rl.experience.episode import Episode
 from training.rl.experience.gae import advantages
 from training.rl.experience.replay import clock
 from training.rl.rollout.collector import env_spec
-from training.rl.runners.frozen_vision import Decisions, context_of, freeze_vision, standardize
+from training.rl.runners.frozen_vision import (
+    Decisions,
+    context_of,
+    freeze_vision,
+    standardize,
+    standardize_inputs,
+)
 from training.rl.runners.online_algorithm import OnlineAlgorithm, OnlineAlgorithmConfig
 from training.rl.value.standardized import StandardizedLinear
 from vla.contracts import migrate
@@ -34,9 +40,11 @@ from vla.contracts.types import EpisodeBatch
 from vla.nn import diffusion
 from vla.nn.context import Context
 from vla.nn.denoising_head import DenoisingHead
+from vla.policies.vla import VLAPolicy
 
 LOG_PROB_BOUNDS = (-5.0, 2.0)
-"""Of log-probabilities per number of the chunk, as in the published code."""
+"""Of a transition's log-probability, the mean over the numbers of the chunk; the published code
+clamps that of each number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +58,11 @@ class Config(OnlineAlgorithmConfig):
     which stays as it was with backbone and memory, does the others. 0: all, by one network."""
     freeze_vision: bool = False
     """Only the layers behind `VLAPolicy.features` learn, from features that are computed once per
-    decision: an update costs a hundredth."""
+    decision. The demonstrations of the BC loss are still encoded in every update."""
     bootstrap_time_limits: bool = False
     """Continue an episode that the time limit cut by the value of its last observation: right where
-    the limit is no part of the task. Otherwise it ends there, without success."""
+    the limit is no part of the task. The value network sees no clock then. Otherwise the episode
+    ends there, without success."""
     min_sampling_denoising_std: float = 0.05
     """Least standard deviation of a transition, in sampling and in log-probabilities, in normalised
     action units."""
@@ -84,6 +93,10 @@ class Config(OnlineAlgorithmConfig):
             bc_batch_size=1, clip_ploss_coef=0, clip_ploss_coef_base=0,
         )  # fmt: skip
 
+    def acting_policy(self, policy: VLAPolicy, train: OnlineRLConfig) -> VLAPolicy:
+        """Return the policy with the layers that the learner's has."""
+        return standardize_inputs(policy) if self.freeze_vision else policy
+
     def learner(self, train: OnlineRLConfig, start: Start) -> "Dppo":
         """Return the learner of a run."""
         return Dppo(self, train, start)
@@ -110,7 +123,8 @@ class Batch(NamedTuple):
     decisions: Decisions
     latents: Tensor
     rollouts: RolloutBatch
-    demos: EpisodeBatch
+    demos: EpisodeBatch | None
+    """None without a BC loss."""
 
 
 class Dppo(OnlineAlgorithm):
@@ -121,6 +135,11 @@ class Dppo(OnlineAlgorithm):
     bounds = training_diagnostics.with_limits(staleness=1.0)
 
     def __init__(self, config: Config, train: OnlineRLConfig, start: Start) -> None:
+        if start.prior_runs:
+            raise ValueError(
+                "dppo: got prior_runs, but it learns from rollouts of the present policy; leave "
+                "--prior-runs out, or use ogpo, which learns from any rollouts"
+            )
         super().__init__(config, train, start)
         if train.runtime.max_policy_lag:
             raise ValueError(
@@ -184,10 +203,13 @@ class Dppo(OnlineAlgorithm):
         episodes = [self.latest[i] for i in chosen]
         self.count_samples(episodes)
         targets = [self.targets[i] for i in chosen]
+        demos = None
+        if self.config.bc_loss_coeff:
+            demos = self.augment(self.sample_demos(self.config.bc_batch_size, 4))
         return Batch(
             decisions=self._decisions(chosen), latents=_latents(episodes),
             rollouts=RolloutBatch(*(np.concatenate(part) for part in zip(*targets, strict=True))),
-            demos=self.augment(self.sample_demos(self.config.bc_batch_size, 4)),
+            demos=demos,
         )  # fmt: skip
 
     def update(
@@ -207,7 +229,9 @@ class Dppo(OnlineAlgorithm):
         learns = float(warm and float(kl.detach()) <= config.target_kl)
         value = self._value(context, rollouts.clock)
         value_loss = nn.functional.mse_loss(value, torch.from_numpy(rollouts.value))
-        bc_loss = self.policy.bc_loss(data.demos, generator)[0]
+        bc_loss = surrogate.new_zeros(())
+        if data.demos is not None:
+            bc_loss = self.policy.bc_loss(data.demos, generator)[0]
         losses = {
             "policy": surrogate * learns,
             "value": config.vf_coef * value_loss,
@@ -244,6 +268,8 @@ class Dppo(OnlineAlgorithm):
             )
             known = self.features[i] if self.features else self.boundaries(episode)
             time = clock(episode, self.time_limit)
+            if self.config.bootstrap_time_limits:
+                time = np.zeros_like(time)
             value = self._value(context_of(self.policy, known), time).numpy()
             terminated = episode.terminated or not self.config.bootstrap_time_limits
             advantage = advantages(

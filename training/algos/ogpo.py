@@ -23,7 +23,13 @@ from training.rl.experience.episode import join
 from training.rl.experience.replay import clock, transitions
 from training.rl.rollout.collector import env_spec
 from training.rl.runners.chunk_critics import ChunkCritics
-from training.rl.runners.frozen_vision import Decisions, context_of, freeze_vision, standardize
+from training.rl.runners.frozen_vision import (
+    Decisions,
+    context_of,
+    freeze_vision,
+    standardize,
+    standardize_inputs,
+)
 from training.rl.runners.online_algorithm import (
     OnlineAlgorithm,
     OnlineAlgorithmConfig,
@@ -34,6 +40,7 @@ from vla.contracts.config import validate_min
 from vla.contracts.types import EpisodeBatch
 from vla.nn import diffusion
 from vla.nn.context import Context, repeat_context
+from vla.policies.vla import VLAPolicy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +50,12 @@ class Config(OnlineAlgorithmConfig):
     batch_episodes: int = 8
     """Rollouts per update."""
     freeze_vision: bool = False
-    """Only the layers behind `VLAPolicy.features` learn; rollouts are encoded once."""
+    """Only the layers behind `VLAPolicy.features` learn, from features that are computed once per
+    decision. What the BC loss clones is still encoded in every update."""
     bootstrap_time_limits: bool = False
     """Continue an episode that the time limit cut by the value of its last observation: right where
-    the limit is no part of the task. Otherwise it ends there, without success."""
+    the limit is no part of the task. The critics see no clock then. Otherwise the episode ends
+    there, without success."""
     states_per_episode: int = 8
     """States of each from which groups are sampled."""
     group_size: int = 16
@@ -89,6 +98,10 @@ class Config(OnlineAlgorithmConfig):
             critic_batch_size=1, critic_warmup_steps=0, num_target_action_samples=1,
             bc_batch_size=2, clip_ploss_coef=0, actor_loss_coef=0, bc_loss_coeff=0,
         )  # fmt: skip
+
+    def acting_policy(self, policy: VLAPolicy, train: OnlineRLConfig) -> VLAPolicy:
+        """Return the policy with the layers that the learner's has."""
+        return standardize_inputs(policy) if self.freeze_vision else policy
 
     def learner(self, train: OnlineRLConfig, start: Start) -> "Ogpo":
         """Return the learner of a run."""
@@ -243,6 +256,8 @@ class Ogpo(OnlineAlgorithm):
                 self.policy_features.append(seen)
             context = context_of(self.ref_policy, seen)
             time = torch.from_numpy(clock(episode, self.time_limit)).to(context.pooled)
+            if self.config.bootstrap_time_limits:
+                time = torch.zeros_like(time)
             self.features.append(torch.cat([context.pooled, time[:, None]], 1))
         self.transitions = transitions(
             self.policy, self.features, episodes, self.runner.rewards,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from training.core.optimizer import OptimizerConfig
 from training.rl.config import OnlineRLConfig, Start
-from training.rl.rollout.explorer import one_step
+from training.rl.rollout.explorer import one_step, one_step_policy
 from training.rl.runners.actor_critic import ActorCritic, ActorCriticConfig
 from training.rl.runners.frozen_vision import freeze_vision
 from vla.contracts.config import validate_min
@@ -90,7 +90,7 @@ class ResidualActorCritic(ActorCritic):
 
     def __init__(self, config: Config, train: OnlineRLConfig, start: Start) -> None:
         super().__init__(config, train, start)
-        self.policy = self.runner.policy.with_steps(1).eval()
+        self.policy = one_step_policy(self.runner.policy)
         freeze_vision(self.policy)
         self.module["actor"] = self.module["policy"]
         self.module["policy"] = self.policy

@@ -180,7 +180,7 @@ class Start:
     policy: Path
     """Checkpoint."""
     dataset: Path
-    """The demonstrations it was trained on; the BC loss keeps what it can do."""
+    """The demonstrations it was trained on; a BC loss, where there is one, keeps what it can do."""
     reward_model: Path | None
     """Folder of the reward model, where reward comes from one."""
     experience: Path

@@ -100,3 +100,8 @@ def test_results_are_read_from_finished_runs(tmp_path) -> None:
     # Two of four came to a choice and one of those was right; then all four, and three were right.
     for cell in ("50.0%", "100.0%", "75.0%"):
         assert cell in printed(study.memory_table("push", {"ogpo, learned reward": [result]}))
+
+
+def test_interventions_on_a_suites_task_are_refused_before_anything_runs() -> None:
+    with pytest.raises(ValueError, match="for a suite's task, .*name the arms with --arm"):
+        study.Study(task=("metaworld/reach-v3",), reward_model=Path("reward_model"), out=OUT)

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 from rich.console import Console
 
@@ -56,10 +57,18 @@ def test_without_lag_processes_make_the_same_run_to_the_bit(begun, tmp_path) -> 
     assert left == []
 
 
+@pytest.mark.parametrize(
+    "algo",
+    [
+        replace(ALGOS["dppo"], ft_denoising_steps=1),
+        ALGOS["dppo, frozen vision"],
+        ALGOS["ogpo, frozen vision"],
+    ],
+)
 def test_parts_that_an_algorithm_adds_to_the_policy_act_in_the_actor_process(
-    begun, tmp_path
+    algo, begun, tmp_path
 ) -> None:
-    run = replace(config(eval=QUICK), algo=replace(ALGOS["dppo"], ft_denoising_steps=1))
+    run = replace(config(eval=QUICK), algo=algo)
     apart = replace(run, runtime=RuntimeConfig(distributed=True))
     for name, one in (("one", run), ("apart", apart)):
         loop.run(one, start(begun, tmp_path / name), tmp_path / name / "run", Console(quiet=True))

@@ -14,6 +14,8 @@ from training.rl.runners.frozen_vision import context_of
 from vla import checkpoint
 from vla.heads import flow_matching
 
+LAST_LAYERS = ("backbone.pool", "head.denoiser")
+
 
 def using(**settings) -> OnlineRLConfig:
     run = config("dppo")
@@ -79,7 +81,7 @@ def test_frozen_vision_is_seen_once_and_does_not_change(tuned, begun, tmp_path) 
         name for name, weight in saved.state_dict().items()
         if name in (old := before.state_dict()) and not torch.equal(weight, old[name])
     }  # fmt: skip
-    assert all(name.startswith(("backbone.pool", "head.denoiser")) for name in changed)
+    assert all(name.startswith("backbone.pool" if tuned else LAST_LAYERS) for name in changed)
     seen = learner.gather(learner.latest, [np.arange(len(e)) for e in learner.latest])
     everything = torch.cat([features[:-1] for features in learner.features])
     with torch.no_grad():
@@ -188,6 +190,37 @@ def test_more_tuned_steps_than_there_are_is_refused(begun, tmp_path) -> None:
         ValueError, match="ft_denoising_steps: got 9, the policy denoises in 6 steps"
     ):
         run.algo.start(run, start(begun, tmp_path))
+
+
+def test_rollouts_of_another_run_are_refused(begun, tmp_path) -> None:
+    also = replace(start(begun, tmp_path), prior_runs=(tmp_path / "other",))
+    with pytest.raises(ValueError, match="dppo: got prior_runs, .* leave --prior-runs out"):
+        using().algo.start(using(), also)
+
+
+def test_a_late_network_of_an_earlier_run_learns_behind_frozen_vision(begun, tmp_path) -> None:
+    place, first = start(begun, tmp_path), using(ft_denoising_steps=2)
+    learner = first.algo.start(first, place)
+    learner.save(learner.module.state_dict(), 2, tmp_path / "saved", lambda folder: None)
+    whole = using(freeze_vision=True)
+    policy = whole.algo.start(whole, replace(place, policy=tmp_path / "saved")).policy
+    assert all(p.requires_grad for p in policy.head.late.parameters())
+    assert not any(p.requires_grad for p in policy.memory.parameters())
+
+
+def test_images_of_the_first_and_the_latest_iteration_alone_are_kept(begun, tmp_path) -> None:
+    run = replace(using(freeze_vision=True), n_iterations=3, steps=3)
+    learner = run.algo.start(run, start(begun, tmp_path))
+    for _ in range(3):
+        learner.collect()
+    assert [len(e.images) > 0 for e in learner.runner.episodes] == [True] * 2 + [False] * 2 + [
+        True
+    ] * 2
+    again = run.algo.start(run, start(begun, tmp_path))
+    again.restore(learner.state())
+    assert [len(e.images) for e in again.runner.episodes] == [
+        len(e.images) for e in learner.runner.episodes
+    ]
 
 
 def test_rollouts_of_older_weights_are_refused(begun, tmp_path) -> None:

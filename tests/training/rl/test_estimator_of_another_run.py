@@ -65,6 +65,32 @@ def test_a_policy_that_sees_otherwise_is_refused(simulated, begun, tmp_path) -> 
         reading(simulated).algo.start(reading(simulated), place)
 
 
+@pytest.mark.parametrize("algo", ["asymmetric_ac", "residual_ac"])
+def test_a_policy_of_which_other_last_layers_learned_is_accepted(
+    algo, simulated, begun, tmp_path
+) -> None:
+    policy, origin = checkpoint.load(begun / "start")
+    moved = {
+        name: weight + 0.1 if name.startswith(("backbone.pool", "head")) else weight
+        for name, weight in policy.state_dict().items()
+    }
+    checkpoint.save(policy, origin, tmp_path / "other", moved)
+    place = replace(start(begun, tmp_path), policy=tmp_path / "other")
+    run = replace(
+        reading(simulated), algo=replace(ALGOS[algo], value=reading(simulated).algo.value)
+    )
+    assert run.algo.start(run, place).value.estimator is not None
+
+
+def test_an_estimate_that_was_never_fitted_is_refused(simulated, begun, tmp_path) -> None:
+    shutil.copytree(simulated, tmp_path / "copy")
+    estimator = StateEstimator.load(tmp_path / "copy/checkpoint" / FILE)
+    estimator.linear.zero_()
+    estimator.save(tmp_path / "copy/checkpoint" / FILE)
+    with pytest.raises(ValueError, match="it was never fitted"):
+        reading(tmp_path / "copy").algo.start(reading(tmp_path / "copy"), start(begun, tmp_path))
+
+
 def test_a_run_without_an_estimate_is_refused(simulated, begun, tmp_path) -> None:
     shutil.copytree(simulated, tmp_path / "copy")
     file = tmp_path / "copy/checkpoint" / FILE

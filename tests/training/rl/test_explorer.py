@@ -1,5 +1,7 @@
 """Exploration: smooth noise around the policy's chunk, and the best of several by value."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,13 @@ from sim import vec_env
 from sim.tasks import reach
 from tests.training.rl.rollouts import collect_rollouts
 from tests.training.small_policy import SLOTS, TASK, small_policy
-from training.rl.rollout.explorer import ExplorationConfig, Explorer, SmoothNoise, one_step
+from training.rl.rollout.explorer import (
+    ExplorationConfig,
+    Explorer,
+    SmoothNoise,
+    one_step,
+    one_step_policy,
+)
 from training.rl.rollout.synthetic_frames import synthetic_frames
 from training.rl.value.chunk_value import ChunkValue, ValueConfig
 from vla.contracts import config as configs
@@ -47,6 +55,13 @@ def test_kl_of_a_constant_shift_is_that_of_its_lowest_frequency() -> None:
     # A shift of 0.1 of 4 steps has the length 0.2 along the lowest frequency: one deviation.
     kl = smooth.kl(torch.full((3, 4, 1), 0.1), torch.zeros(3, 4, 1))
     torch.testing.assert_close(kl, torch.full((3,), 0.5))
+
+
+def test_a_head_that_predicts_noise_is_refused() -> None:
+    policy = small_policy()
+    policy.head.config = replace(policy.head.config, prediction_type="epsilon")
+    with pytest.raises(ValueError, match="got a head with prediction_type epsilon"):
+        one_step_policy(policy)
 
 
 @pytest.mark.parametrize("memory", [None, bank.Config(slots=SLOTS)])

@@ -10,6 +10,8 @@ from tests.training.rl.runs import config, start
 from training.algos.ogpo import agreed
 from training.core.optimizer import Optimizer, OptimizerConfig
 from training.rl.runners.chunk_critics import ChunkCritics
+from training.rl.runners.frozen_vision import context_of
+from vla import checkpoint
 
 
 def test_values_learn_what_their_targets_say_and_differ_where_nothing_was_said() -> None:
@@ -90,3 +92,25 @@ def test_chunks_that_values_like_become_likelier(conservative, begun, tmp_path) 
     for _ in range(8):
         learner.update(data, optimizer, torch.Generator().manual_seed(0))
     assert mean_first_joint() > before + 0.005
+
+
+def test_frozen_vision_is_encoded_once_and_does_not_change(begun, tmp_path) -> None:
+    run, place = config("ogpo, frozen vision"), start(begun, tmp_path)
+    learner = run.algo.start(run, place)
+    optimizer = Optimizer(OptimizerConfig(lr=1e-3, warmup_steps=0), learner.module, 4)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(2):
+        data = learner.collect()
+        assert isinstance(data.decisions, torch.Tensor)
+        learner.update(data, optimizer, generator)
+    learner.save(learner.module.state_dict(), 2, tmp_path / "saved", lambda folder: None)
+    saved = checkpoint.load(tmp_path / "saved")[0].eval()
+    before = checkpoint.load(place.policy)[0].state_dict()
+    changed = {n for n, w in saved.state_dict().items() if not torch.equal(w, before[n])}
+    assert {".".join(name.split(".")[:2]) for name in changed} == {"backbone.pool", "head.denoiser"}
+    for episode, features in zip(learner.runner.episodes, learner.policy_features, strict=True):
+        with torch.no_grad():
+            torch.testing.assert_close(
+                saved.contexts(learner.boundaries(episode)).pooled,
+                context_of(learner.policy, features).pooled, rtol=1e-4, atol=1e-4,
+            )  # fmt: skip

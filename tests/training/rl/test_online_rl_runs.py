@@ -101,7 +101,7 @@ def test_what_makes_no_sense_is_refused(algo, begun, tmp_path) -> None:
         config(steps=5)
 
 
-@pytest.mark.parametrize("algo", ALGOS)
+@pytest.mark.parametrize("algo", [name for name in ALGOS if not name.startswith("dppo")])
 def test_a_later_run_learns_from_an_earlier_one_as_well(algo, begun, tmp_path) -> None:
     place = start(begun, tmp_path / "a")
     loop.run(config(algo), place, tmp_path / "a/run", Console(quiet=True))

@@ -211,7 +211,7 @@ class RolloutWorker:
         ended = []
         for (row, episode), ends in zip(due, controller.should_terminate(rows), strict=True):
             if ends:
-                # As where the time limit cuts it: what might have come is left open.
+                # As where the time limit cuts it.
                 last = _frame(obs, row)
                 ended.append(
                     episode.finish(last, self._n_action_steps, terminated=False, success=False)

@@ -171,6 +171,21 @@ class Explorer(nn.Module):
         return torch.cat([part[0] for part in parts]), after
 
 
+def one_step_policy(policy: VLAPolicy) -> VLAPolicy:
+    """Return a policy that denoises in one step, in evaluation mode.
+
+    Raises:
+        ValueError: its head predicts noise, of which one step makes no chunk.
+    """
+    if policy.head.config.prediction_type == "epsilon":
+        raise ValueError(
+            "policy: got a head with prediction_type epsilon, whose first denoising step is no "
+            "chunk yet; use a policy trained with --policy.head.prediction-type sample, or "
+            "--algo.type filtered_bc, dppo or ogpo"
+        )
+    return policy.with_steps(1).eval()
+
+
 def one_step(policy: VLAPolicy, features: Tensor, noise: Tensor) -> Tensor:
     """Return chunks f32 [b, k, u] of a policy with one denoising step, from features f32 [b, d] and
     noise f32 [b, k, u].

@@ -23,7 +23,7 @@ from training.rl.diagnostics import training_diagnostics
 from training.rl.experience.episode import EMPTY, Episode
 from training.rl.experience.replay import Replay, replay
 from training.rl.rollout.collector import env_spec
-from training.rl.rollout.explorer import ExplorationConfig, Explorer, one_step
+from training.rl.rollout.explorer import ExplorationConfig, Explorer, one_step, one_step_policy
 from training.rl.runners.frozen_vision import freeze_vision, standardize
 from training.rl.runners.online_algorithm import OnlineAlgorithm, OnlineAlgorithmConfig
 from training.rl.value import keyframes
@@ -32,6 +32,7 @@ from training.rl.value.standardized import StandardizedLinear
 from training.rl.value.state_estimator import FILE
 from vla import checkpoint
 from vla.contracts.config import validate_min
+from vla.nn.context import PoolsFeatures
 from vla.policies.vla import VLAPolicy
 
 HELD_OUT = 10
@@ -70,7 +71,7 @@ class ActorCriticConfig(OnlineAlgorithmConfig):
         Raises:
             ValueError: its head attends to tokens, which are no features.
         """
-        policy = policy.with_steps(1).eval()
+        policy = one_step_policy(policy)
         return policy, freeze_vision(policy)
 
     def acting_policy(self, policy: VLAPolicy, train: OnlineRLConfig) -> Explorer:
@@ -92,10 +93,9 @@ class ActorCriticConfig(OnlineAlgorithmConfig):
 def check_same_vision(policy: VLAPolicy, run: Path) -> None:
     """Raise ValueError unless a run's policy has the frozen weights of this one."""
     other = checkpoint.load_vla(run, "the estimate of the state")[0].state_dict()
-    learned = tuple(name for name, weight in policy.named_parameters() if weight.requires_grad)
+    behind = ("head.", "backbone.pool.") if isinstance(policy.backbone, PoolsFeatures) else "head."
     for name, weight in policy.state_dict().items():
-        frozen = name not in learned and name in other  # a `StandardizedLinear` has more
-        if frozen and not torch.equal(weight.cpu(), other[name]):
+        if not name.startswith(behind) and not torch.equal(weight.cpu(), other[name]):
             raise ValueError(
                 f"value.estimator: got {run}, whose policy sees otherwise ({name} differs); give "
                 "the run that this policy comes from, or one that started from the same policy"
@@ -266,13 +266,14 @@ class ActorCritic(OnlineAlgorithm):
             if not rows.any():
                 raise ValueError(
                     f"algo.value.state keyframes: got no success among {len(self.runner.episodes)} "
-                    "rollouts, in which keyframes are found; collect more "
+                    f"rollouts (one in {HELD_OUT} tests the estimate); collect more "
                     "(--algo.initial-episodes, --prior-runs), or start from a better policy"
                 )
             estimator.fit(data.features[rows], labels[rows], config.estimator_steps, generator)
         test = test.to(known.device) & known
-        error = estimator.error(data.features[test], labels[test])
-        self.rollout_metrics["rollout/state_error"] = float(error)
+        if test.any():
+            error = estimator.error(data.features[test], labels[test])
+            self.rollout_metrics["rollout/state_error"] = float(error)
         if not first and config.estimator_refit_steps:
             steps = config.estimator_refit_steps
             estimator.fit(data.features[known], labels[known], steps, generator)
@@ -312,7 +313,7 @@ class ActorCritic(OnlineAlgorithm):
 
         def files(place: Path) -> None:
             also(place)
-            if self.value.estimator is not None:
+            if self.value.estimator is not None and self.config.value.state == "estimated":
                 self.value.estimator.save(place / FILE)
 
         super().save(weights, step, folder, files)

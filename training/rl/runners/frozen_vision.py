@@ -33,14 +33,25 @@ def freeze_vision(policy: VLAPolicy) -> int:
             "--policy.head.denoiser mlp, or --algo.type dppo or ogpo without --algo.freeze-vision"
         )
     policy.requires_grad_(requires_grad=False)
-    policy.head.denoiser.requires_grad_()
+    for denoiser in (policy.head.denoiser, policy.head.late):
+        if denoiser is not None:
+            denoiser.requires_grad_()
+    standardize_inputs(policy)
     if not isinstance(policy.backbone, PoolsFeatures):
         return policy.backbone.sizes(policy.memory.vector_size)[0]
-    pool = policy.backbone.pool
-    if not isinstance(pool[0], StandardizedLinear):
-        pool[0] = StandardizedLinear(pool[0])
-    pool.requires_grad_()
+    pool = policy.backbone.pool.requires_grad_()
     return pool[0].in_features
+
+
+def standardize_inputs(policy: VLAPolicy) -> VLAPolicy:
+    """Make the first layer behind the features a `StandardizedLinear`, if there is one; return the
+    policy.
+    """
+    if isinstance(policy.backbone, PoolsFeatures):
+        pool = policy.backbone.pool
+        if not isinstance(pool[0], StandardizedLinear):
+            pool[0] = StandardizedLinear(pool[0]).to(policy.device)
+    return policy
 
 
 def standardize(policy: VLAPolicy, features: Tensor) -> None:

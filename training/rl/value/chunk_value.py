@@ -87,7 +87,7 @@ class ChunkValue(nn.Module):
         config: Settings.
         features: Width of the policy's features.
         measured: Which of the P numbers of the state an arm's own sensors tell; they are never
-            estimated, but for an estimator of another run.
+            estimated, but for an estimator of another run and for keyframes.
         actions: Numbers of an executed chunk.
         seed: Of the weights.
 

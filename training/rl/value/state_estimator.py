@@ -111,6 +111,8 @@ class StateEstimator(nn.Module):
             features, size = weights["linear"].shape
             estimator = cls(features, size, torch.Generator())
             estimator.load_state_dict(weights)
+            if not estimator.linear.any():
+                raise ValueError("it was never fitted")
         except (OSError, LookupError, ValueError, RuntimeError, SafetensorError) as error:
             raise ValueError(
                 f"{path}: got no estimate of the state that can be read ({error}); expected what a "
