@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from training.core.loop import Weights
 from training.core.optimizer import Optimizer
 from training.rl.config import OnlineRLConfig, Start
 from training.rl.diagnostics import training_diagnostics
@@ -33,7 +32,6 @@ from training.rl.runners.frozen_vision import (
     standardize_inputs,
 )
 from training.rl.runners.online_algorithm import OnlineAlgorithm, OnlineAlgorithmConfig
-from training.rl.value.standardized import StandardizedLinear
 from vla.contracts import migrate
 from vla.contracts.config import validate_min
 from vla.contracts.types import EpisodeBatch
@@ -305,10 +303,6 @@ class Dppo(OnlineAlgorithm):
             self.features = [
                 self.policy.batch_features(self.boundaries(episode)) for episode in self.latest
             ]
-
-    def policy_weights(self, weights: Weights) -> Weights:
-        """Return the policy's weights for a checkpoint."""
-        return StandardizedLinear.fold(super().policy_weights(weights))
 
     def _clip_coefs(self) -> Tensor:
         """Return the bound of each fine-tuned transition's ratio [ft]."""

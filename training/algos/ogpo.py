@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from training.core.loop import Weights
 from training.core.optimizer import Optimizer
 from training.rl.config import OnlineRLConfig, Start
 from training.rl.experience import episode_store
@@ -35,7 +34,6 @@ from training.rl.runners.online_algorithm import (
     OnlineAlgorithmConfig,
     sample_sorted,
 )
-from training.rl.value.standardized import StandardizedLinear
 from vla.contracts.config import validate_min
 from vla.contracts.types import EpisodeBatch
 from vla.nn import diffusion
@@ -278,10 +276,6 @@ class Ogpo(OnlineAlgorithm):
             latents, _ = self.slow.head.sample(context, noise, True)
             chunks.append(latents[:, -1, : self.executed].unflatten(0, (-1, count)))
         return torch.cat(chunks).numpy()
-
-    def policy_weights(self, weights: Weights) -> Weights:
-        """Return the policy's weights for a checkpoint."""
-        return StandardizedLinear.fold(super().policy_weights(weights))
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from `state`."""

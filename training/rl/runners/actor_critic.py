@@ -28,7 +28,6 @@ from training.rl.runners.frozen_vision import freeze_vision, standardize
 from training.rl.runners.online_algorithm import OnlineAlgorithm, OnlineAlgorithmConfig
 from training.rl.value import keyframes
 from training.rl.value.chunk_value import ChunkValue, ValueConfig, measured
-from training.rl.value.standardized import StandardizedLinear
 from training.rl.value.state_estimator import FILE
 from vla import checkpoint
 from vla.contracts.config import validate_min
@@ -317,10 +316,6 @@ class ActorCritic(OnlineAlgorithm):
                 self.value.estimator.save(place / FILE)
 
         super().save(weights, step, folder, files)
-
-    def policy_weights(self, weights: Weights) -> Weights:
-        """Return the policy's weights for a checkpoint."""
-        return StandardizedLinear.fold(super().policy_weights(weights))
 
     def state(self) -> dict[str, Any]:
         """Return the state of rollouts and of the stream of data, as JSON types."""

@@ -23,6 +23,7 @@ from training.rl.experience.episode import Episode, gather, gather_boundaries, w
 from training.rl.rollout.explorer import Explorer
 from training.rl.runners import bc_regularization
 from training.rl.runners.runner import OnlineRunner
+from training.rl.value.standardized import StandardizedLinear
 from vla import checkpoint
 from vla.contracts import config as configs
 from vla.contracts import migrate
@@ -241,8 +242,10 @@ class OnlineAlgorithm:
         checkpoint.save(self.policy, origin, folder, self.policy_weights(weights), also)
 
     def policy_weights(self, weights: Weights) -> Weights:
-        """Return the policy's weights among those of the module, as its checkpoint has them."""
-        return _policy_weights(weights)
+        """Return the policy's weights among those of the module, as its checkpoint has them: of
+        frozen vision, too.
+        """
+        return StandardizedLinear.fold(_policy_weights(weights))
 
     def check_saved(self, folder: Path) -> None:
         """Raise ValueError unless the checkpoint is whole."""
