@@ -209,10 +209,10 @@ class SafetyNode(Node):
         dt_s, last_s = self.gate.dt_s, 0.0
         with _without_garbage_collection():
             for _ in _deadlines(dt_s, self.over):
-                now_s = time.monotonic()
                 with self.lock:
+                    now_s = time.monotonic()
                     stamps_s = self.get_clock().now().nanoseconds * 1e-9
-                    self.gate.clocks(now_s, stamps_s)
+                    self.gate.clocks(now_s, stamps_s, read_s=time.monotonic() - now_s)
                     command = self.gate.tick(now_s)
                 if command is not None:
                     self.commands.publish(self._message(command))

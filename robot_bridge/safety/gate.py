@@ -157,12 +157,20 @@ class Gate:
             self._note("speed_scaling", f"the monitor asks for {share:g} of the plan's speed")
         self.scaling.request(now_s, share)
 
-    def clocks(self, now_s: float, stamps_s: float) -> None:
+    def clocks(self, now_s: float, stamps_s: float, read_s: float = 0.0) -> None:
         """Compare the monotonic clock with the one that stamps messages.
 
         A stamping clock that jumps or stands still (as in a paused simulation) makes every age
         wrong, so the arm comes to rest and latches.
+
+        Args:
+            now_s: Time by the monotonic clock.
+            stamps_s: Time by the stamping clock.
+            read_s: Time in s between the two readings. A process that was suspended between
+                them saw no clock jump: such a pair is not compared.
         """
+        if read_s > 0.1 * self.config.command_timeout_s:
+            return
         skew_s = stamps_s - now_s
         if self.skew is None or self.state in ("disabled", "latched_fault"):
             self.skew = (now_s, skew_s)

@@ -62,8 +62,11 @@ SMALL = {
 """What the commands are given beside the README's words: a later flag replaces an earlier one."""
 RUNNING = ("vla ros launch", "vla serve", "vla label --review")
 """Commands that run until they are interrupted: see `while_running`."""
-STALLED = ("latched_fault: no joint states for ", "latched_fault: no chunk for ")
-"""States of a safety node that heard nothing for a moment: other work can do that to a machine."""
+STALLED = tuple(
+    f"latched_fault: {why}"
+    for why in ("no joint states for ", "no chunk for ", "the clock of stamps jumped")
+)
+"""States of a safety node on a machine that stood still for a moment, or whose time was set."""
 ELSEWHERE = ("make ", "apt-get ", "pip install ")
 """Commands that CI itself runs through `make`, which installs the same packages from the lock."""
 
