@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from reward_models.core import checkpoint as reward_models
 from reward_models.core.overrides import Override
@@ -16,6 +15,7 @@ from reward_models.label.score import Job, encode_example, score_group
 from reward_models.label.settings import LabelArgs
 from vla.contracts import config as configs
 from vla.data.reader import read_columns
+from vla.nn.devices import check_device
 
 DRY_FRAMES = 64
 """Least number of frames that an estimate times."""
@@ -54,8 +54,7 @@ def prepare(args: LabelArgs) -> Plan:
         ValueError: they do not; nothing has been written.
     """
     scorer = reward_models.load(args.reward_model)
-    if args.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device: got cuda, but this machine offers none to torch; use cpu")
+    check_device(args.device)
     scorer.reward_model.to(args.device)  # type: ignore[attr-defined]  # every reward model is a module
     _check_place(args)
     data = source.read(args.source, stride_s=scorer.config.stride_s, instruction=args.instruction)

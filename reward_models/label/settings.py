@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 
@@ -57,8 +57,8 @@ class LabelArgs:
     """Bounds of the labels' quality."""
     dry_run: bool = False
     """Time a few frames, print an estimate, and write nothing."""
-    device: Literal["cpu", "cuda"] = "cpu"
-    """Device of the reward model."""
+    device: str = "cpu"
+    """Device of the reward model: cpu, cuda or cuda:N."""
     threads: int = 1
     """CPU threads of the reward model; decoding uses two more."""
 

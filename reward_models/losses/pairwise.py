@@ -1,6 +1,7 @@
 """Batches and losses of a pairwise reward model; `training.reward_model.batches` samples them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -74,6 +75,10 @@ class RewardModelBatch:
     preferences: Tensor
     """i64 [n, 2], pairs of episodes, the one with the better end first."""
 
+    def to(self, device: torch.device) -> "RewardModelBatch":
+        """Return the batch on a device."""
+        return to_device(self, device)
+
 
 @dataclass(frozen=True, kw_only=True)
 class CorrectionBatch:
@@ -87,6 +92,24 @@ class CorrectionBatch:
     """i64 [b]: 0 regress, 1 stagnation, 2 progress, -1 where the trend was not corrected."""
     success: Tensor
     """i64 [b]: 0 or 1, -1 where success was not corrected."""
+
+    def to(self, device: torch.device) -> "CorrectionBatch":
+        """Return the batch on a device."""
+        return to_device(self, device)
+
+
+T = TypeVar("T")
+
+
+def to_device(batch: T, device: torch.device) -> T:
+    """Return a dataclass with its tensors, and those of dataclasses in it, on a device."""
+    moved: dict[str, Any] = {}
+    for name, value in vars(batch).items():
+        if isinstance(value, Tensor):
+            moved[name] = value.to(device)
+        elif isinstance(value, Frames):
+            moved[name] = to_device(value, device)
+    return replace(batch, **moved)  # type: ignore[type-var]
 
 
 def correction_loss(
@@ -104,7 +127,7 @@ def correction_loss(
     tokens, refine = reward_model.encode(batch.frames, batch.task)
     episode_index = torch.as_tensor(batch.frames.episode_index)
     episodes, size = len(batch.task), len(episode_index) // len(batch.task)
-    every = torch.arange(len(episode_index))
+    every = torch.arange(len(episode_index), device=episode_index.device)
     embedded = refine(memory_at(tokens, episode_index, every)).unflatten(0, (episodes, size))
     for norm, was in zip(norms, training, strict=True):
         norm.train(was)
@@ -170,7 +193,7 @@ def memory_at(tokens: Tensor, episode_index: Tensor, last: Tensor) -> Tensor:
     """
     count = torch.bincount(episode_index)
     begin = count.cumsum(0) - count
-    place = torch.arange(len(episode_index)) - begin[episode_index]
+    place = torch.arange(len(episode_index), device=tokens.device) - begin[episode_index]
     grid = tokens.new_full((len(count), int(count.max()), tokens.shape[1]), -torch.inf)
     grid = grid.index_put((episode_index, place), tokens)
     episode = episode_index[last]

@@ -62,7 +62,8 @@ class Config(OnlineAlgorithmConfig):
         """Return the policy with one denoising step and smooth noise."""
         time_limit, _ = env_spec(train, policy.robot)
         policy = one_step_policy(policy)
-        return Explorer(policy, self.exploration, None, time_limit, needs_simulator=True)
+        explorer = Explorer(policy, self.exploration, None, time_limit, needs_simulator=True)
+        return explorer.to(train.device)
 
 
 def run_config() -> OnlineRLConfig:

@@ -28,6 +28,7 @@ from vla.contracts.config import PluginConfig, validate_min
 from vla.contracts.types import EpisodeBatch
 from vla.data import check
 from vla.data.store import EpisodeStore, load_episodes, statistics
+from vla.nn.devices import half_precision
 from vla.nn.normalize import NormalizationStatistics
 from vla.policies.vla import VLAPolicy
 
@@ -174,9 +175,7 @@ class BehaviorCloning:
         self, data: Any, optimizer: Optimizer, generator: torch.Generator
     ) -> dict[str, float]:
         """Make one update on the cloning loss."""
-        with torch.autocast(
-            generator.device.type, torch.bfloat16, enabled=generator.device.type == "cuda"
-        ):
+        with half_precision(self.train.device):
             loss, parts = self.loss(data, generator)
         # Gradients are averaged over the processes; the loss of a part is summed.
         step = optimizer.step(self.group.partition.size * loss)

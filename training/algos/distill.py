@@ -90,7 +90,7 @@ class Distillation:
             context = repeat_context(self.teacher.contexts(data), self.config.num_noise_samples)
             actions = self.teacher.normalizer.action(torch.as_tensor(data.actions).to(context[0]))
             actions = actions.repeat_interleave(self.config.num_noise_samples, 0)
-            noise = torch.randn(actions.shape, generator=generator, device=actions.device)
+            noise = torch.randn(actions.shape, generator=generator).to(actions.device)
             prefix = self._prefix(actions, generator)
             target = self.teacher.head.sample(context, noise[:, None], False, prefix)[0][:, -1]
         predicted = self.module.head.sample(context, noise[:, None], False, prefix)[0][:, -1]

@@ -205,7 +205,7 @@ class Dppo(OnlineAlgorithm):
         if self.config.bc_loss_coeff:
             demos = self.augment(self.sample_demos(self.config.bc_batch_size, 4))
         return Batch(
-            decisions=self._decisions(chosen), latents=_latents(episodes),
+            decisions=self._decisions(chosen), latents=self._latents(episodes),
             rollouts=RolloutBatch(*(np.concatenate(part) for part in zip(*targets, strict=True))),
             demos=demos,
         )  # fmt: skip
@@ -217,16 +217,16 @@ class Dppo(OnlineAlgorithm):
         self.module.eval()  # the statistics that normalised the rollouts, or no ratio would be 1
         config, rollouts = self.config, data.rollouts
         context = context_of(self.policy, data.decisions)
-        log_ratio = self.log_probs(context, data.latents) - torch.from_numpy(rollouts.logprob)
-        mask = torch.from_numpy(rollouts.policy_mask)
-        advantage = torch.from_numpy(standardized(rollouts.advantage)) * mask
+        log_ratio = self.log_probs(context, data.latents) - self.to_device(rollouts.logprob)
+        mask = self.to_device(rollouts.policy_mask)
+        advantage = self.to_device(standardized(rollouts.advantage)) * mask
         surrogate = clipped(log_ratio, advantage, self._clip_coefs(), self._discounts())
         # Schulman's estimator: never below 0.
         kl = ((log_ratio.exp() - 1 - log_ratio) * mask[:, None]).mean()
         warm = self.runner.iteration > config.n_critic_warmup_itr
         learns = float(warm and float(kl.detach()) <= config.target_kl)
         value = self._value(context, rollouts.clock)
-        value_loss = nn.functional.mse_loss(value, torch.from_numpy(rollouts.value))
+        value_loss = nn.functional.mse_loss(value, self.to_device(rollouts.value))
         bc_loss = surrogate.new_zeros(())
         if data.demos is not None:
             bc_loss = self.policy.bc_loss(data.demos, generator)[0]
@@ -262,13 +262,13 @@ class Dppo(OnlineAlgorithm):
         rewards = self.runner.rewards[-len(self.latest) :]
         for i, (episode, reward) in enumerate(zip(self.latest, rewards, strict=True)):
             logprob = self.log_probs(
-                context_of(self.policy, self._decisions([i])), _latents([episode])
+                context_of(self.policy, self._decisions([i])), self._latents([episode])
             )
             known = self.features[i] if self.features else self.boundaries(episode)
             time = clock(episode, self.time_limit)
             if self.config.bootstrap_time_limits:
                 time = np.zeros_like(time)
-            value = self._value(context_of(self.policy, known), time).numpy()
+            value = self._value(context_of(self.policy, known), time).cpu().numpy()
             terminated = episode.terminated or not self.config.bootstrap_time_limits
             advantage = advantages(
                 reward.reward, value, terminated=terminated, gamma=self.run.gamma,
@@ -276,13 +276,15 @@ class Dppo(OnlineAlgorithm):
             )  # fmt: skip
             mask = episode.is_policy_action.astype(np.float32)
             targets.append(
-                RolloutBatch(advantage, advantage + value[:-1], logprob.numpy(), mask, time[:-1])
+                RolloutBatch(
+                    advantage, advantage + value[:-1], logprob.cpu().numpy(), mask, time[:-1]
+                )
             )
         return targets
 
     def _value(self, context: Context, time: np.ndarray) -> Tensor:
         """Return values f32 [m] of contexts at shares of the time limit f32 [m]."""
-        share = torch.from_numpy(time).to(context.pooled)
+        share = self.to_device(time)
         value: Tensor = self.module.value_net(
             torch.cat([context.pooled.detach(), share[:, None]], 1)
         )
@@ -294,6 +296,9 @@ class Dppo(OnlineAlgorithm):
             return torch.cat([self.features[i][:-1] for i in chosen])
         episodes = [self.latest[i] for i in chosen]
         return self.gather(episodes, [np.arange(len(e)) for e in episodes])
+
+    def _latents(self, episodes: list[Episode]) -> Tensor:
+        return self.to_device(np.concatenate([e.latents for e in episodes]))
 
     def _read_latest(self) -> None:
         self.runner.drop_images()
@@ -311,11 +316,13 @@ class Dppo(OnlineAlgorithm):
             config.clip_ploss_coef_rate, config.clip_ploss_coef_base, config.clip_ploss_coef
         )  # fmt: skip
         share = torch.linspace(0, 1, count) if count > 1 else torch.ones(1)
-        return low + (high - low) * (torch.exp(rate * share) - 1) / (math.exp(rate) - 1)
+        coefs = low + (high - low) * (torch.exp(rate * share) - 1) / (math.exp(rate) - 1)
+        return coefs.to(self.policy.device)
 
     def _discounts(self) -> Tensor:
         """Return the discount of each fine-tuned transition's advantage [ft]."""
-        return self.config.gamma_denoising ** torch.arange(len(self.ft_steps) - 1, -1, -1.0)
+        left = torch.arange(len(self.ft_steps) - 1, -1, -1.0, device=self.policy.device)
+        return self.config.gamma_denoising**left
 
     def state(self) -> dict[str, Any]:
         """Return the state of rollouts and of their targets, as JSON types."""
@@ -356,7 +363,3 @@ def value_network(width: int) -> nn.Module:
     nn.init.zeros_(last.weight)
     nn.init.zeros_(last.bias)
     return nn.Sequential(nn.Linear(width, 256), nn.Mish(), nn.Linear(256, 256), nn.Mish(), last)
-
-
-def _latents(episodes: list[Episode]) -> Tensor:
-    return torch.from_numpy(np.concatenate([e.latents for e in episodes]))

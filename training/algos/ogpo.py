@@ -144,7 +144,7 @@ class Ogpo(OnlineAlgorithm):
         """What the critics see of the decisions and of the end of each rollout."""
         self.policy_features: list[Tensor] = []
         """Those of the policy, where vision is frozen."""
-        self.next_chunks = np.zeros((0, 0, 0, 0), np.float32)
+        self.next_chunks = torch.zeros(0, 0, 0, 0)
         self.value_error = 0.0
 
     def collect(self) -> Batch:
@@ -157,7 +157,7 @@ class Ogpo(OnlineAlgorithm):
                     standardize(policy, torch.cat(self.policy_features))
             self.next_chunks = self._sample_next_chunks()
             episode_store.write_chunks(
-                self.runner.start.experience, self.runner.iteration, self.next_chunks
+                self.runner.start.experience, self.runner.iteration, self.next_chunks.cpu().numpy()
             )
         first = collected and self.runner.iteration == 1
         self._update_critics(self.config.critic_warmup_steps if first else 0)
@@ -202,6 +202,7 @@ class Ogpo(OnlineAlgorithm):
             before = repeat_context(context_of(self.slow, data.decisions), config.group_size)
             rows = len(data.features) * config.group_size
             noise = torch.randn((rows, *head.noise_shape), generator=generator)
+            noise = noise.to(self.policy.device)
             latents, _ = self.slow.head.sample(before, noise, True)
             old = self.log_probs(self.slow.head, before, latents)
             advantage = self.advantages(data.features, latents[:, -1, : self.executed])
@@ -253,7 +254,7 @@ class Ogpo(OnlineAlgorithm):
                 seen = self.ref_policy.batch_features(seen)
                 self.policy_features.append(seen)
             context = context_of(self.ref_policy, seen)
-            time = torch.from_numpy(clock(episode, self.time_limit)).to(context.pooled)
+            time = self.to_device(clock(episode, self.time_limit))
             if self.config.bootstrap_time_limits:
                 time = torch.zeros_like(time)
             self.features.append(torch.cat([context.pooled, time[:, None]], 1))
@@ -263,7 +264,7 @@ class Ogpo(OnlineAlgorithm):
         )  # fmt: skip
 
     @torch.no_grad()
-    def _sample_next_chunks(self) -> np.ndarray:
+    def _sample_next_chunks(self) -> Tensor:
         """Sample chunks of the slow copy at every state of the rollouts: [m, c, h, u]."""
         count, chunks = self.config.num_target_action_samples, []
         generator = torch.Generator().manual_seed(self.run.seed * 1000 + self.runner.iteration)
@@ -273,15 +274,15 @@ class Ogpo(OnlineAlgorithm):
             noise = torch.randn(
                 (len(context.pooled), *self.policy.head.noise_shape), generator=generator
             )
-            latents, _ = self.slow.head.sample(context, noise, True)
+            latents, _ = self.slow.head.sample(context, noise.to(self.policy.device), True)
             chunks.append(latents[:, -1, : self.executed].unflatten(0, (-1, count)))
-        return torch.cat(chunks).numpy()
+        return torch.cat(chunks)
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from `state`."""
         super().restore(state)
-        self.next_chunks = episode_store.read_chunks(
-            self.runner.start.experience, self.runner.iteration
+        self.next_chunks = self.to_device(
+            episode_store.read_chunks(self.runner.start.experience, self.runner.iteration)
         )
 
     @torch.no_grad()
@@ -289,13 +290,12 @@ class Ogpo(OnlineAlgorithm):
         """Update the critics with transitions of all rollouts."""
         data, config = self.transitions, self.config
         count = config.num_target_action_samples
-        next_chunks = torch.from_numpy(self.next_chunks)
         for _ in range(config.utd_ratio + warmup_steps):
             size = config.critic_batch_size
-            i = torch.from_numpy(self.rng.integers(len(data.reward), size=size))
+            i = self.to_device(self.rng.integers(len(data.reward), size=size))
             after = data.state[i] + 1
             features = data.features[after].repeat_interleave(count, 0)
-            value = self.critics.slow(features, next_chunks[after].flatten(0, 1))
+            value = self.critics.slow(features, self.next_chunks[after].flatten(0, 1))
             value = value.mean(0).unflatten(0, (-1, count)).mean(1)
             target = data.reward[i] + self.run.gamma * data.not_terminated[i] * value
             features = data.features[data.state[i]]

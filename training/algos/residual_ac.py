@@ -42,7 +42,7 @@ class Config(ActorCriticConfig):
             torch.manual_seed(seed)  # noqa: TID251  torch's initialisers know no other source
             actor.head.denoiser = ResidualDenoiser(
                 actor.head.denoiser, self.residual_hidden_dim, self.residual_scale
-            )
+            ).to(policy.device)
         return actor, features
 
     def learner(self, train: OnlineRLConfig, start: Start) -> "ResidualActorCritic":

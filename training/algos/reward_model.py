@@ -142,7 +142,9 @@ class RewardModelTraining:
         generator: torch.Generator,
     ) -> dict[str, float]:  # fmt: skip
         """Take one optimizer step on the sum of the losses and return the metrics."""
-        batch, corrections = data
+        device = self.module.device
+        batch = data[0].to(device)
+        corrections = None if data[1] is None else data[1].to(device)
         if self._in_goal_pretraining():
             losses = {"goal": self.config.losses.goal * pairwise.goal_loss(self.module, batch)}
         else:

@@ -6,7 +6,7 @@ The policy is a checkpoint or an exported policy.
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
 
@@ -18,6 +18,7 @@ from vla import checkpoint
 from vla.contracts import config as configs
 from vla.contracts.config import PluginConfig, plugin, validate_min
 from vla.contracts.protocols import ArmPolicy
+from vla.nn.devices import check_device
 from vla.policies.vla import VLAPolicy
 from vla.runtime import policy_loader
 from vla.utils import arguments, charts, files
@@ -50,8 +51,8 @@ class EvalArgs:
     """Folder of the results; by default the run's, or for another task a folder inside it."""
     videos: int = 9
     """Episodes in the grid video; 0 for no video and no memory plot."""
-    device: Literal["cpu", "cuda"] = "cpu"
-    """Device of a checkpoint."""
+    device: str = "cpu"
+    """Device of a checkpoint: cpu, cuda or cuda:N."""
     targets: tuple[str, ...] = ()
     """Inference targets in order of preference: for a checkpoint torch or torch-compile, for an
     exported policy onnxruntime, tensorrt and others; the first that works here runs."""
@@ -80,7 +81,7 @@ def main(argv: list[str]) -> int:
     args = parse(argv[1:], trained_on)
     if args.robot:
         checkpoint.check_robot(loaded.policy.robot, vec_env.load_robot(args.robot))
-    plugin_flags.check_device(args.device)
+    check_device(args.device)
     if (args.device, args.targets, args.reference_checkpoint, args.threads) != ("cpu", (), None, 1):
         loaded = policy_loader.open_policy(
             loaded.folder, args.threads, args.targets,

@@ -34,10 +34,6 @@ def train(config: RewardModelConfig, out: Path, data: Path, console: Console) ->
         ValueError: settings are invalid, or `data` or `out` are damaged or of another run.
     """
     loop.check(config, out)
-    if config.device != "cpu":
-        raise ValueError(
-            f"device: got {config.device!r}, expected 'cpu'; reward models of this size train there"
-        )
     if type_name(config.reward_model) != "pairwise":
         raise ValueError(
             f"reward_model: got {type_name(config.reward_model)!r}, expected 'pairwise'; a "

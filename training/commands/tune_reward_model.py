@@ -18,7 +18,6 @@ from reward_models.losses import vlm as vlm_tune
 from reward_models.losses.vlm import Pairs
 from reward_models.models import vlm as vlm_reward
 from reward_models.models.vlm import VlmRewardModel
-from training.core import plugin_flags
 from vla.contracts import registry
 from vla.contracts.config import validate_min
 from vla.contracts.types import Frames
@@ -26,6 +25,7 @@ from vla.data.decode import FrameChoice, decode_views
 from vla.data.info import Columns, DatasetInfo
 from vla.data.reader import open_dataset, read_columns
 from vla.nn import vlm
+from vla.nn.devices import check_device
 from vla.utils import arguments
 
 NOT_DONE, DONE = 0.8, 0.95
@@ -55,8 +55,8 @@ class TuneConfig:
     """Learning rate."""
     seed: int = 0
     """Seed of the pairs."""
-    device: Literal["cpu", "cuda"] = "cpu"
-    """Device of the model."""
+    device: str = "cpu"
+    """Device of the model: cpu, cuda or cuda:N."""
 
     def __post_init__(self) -> None:
         validate_min(self, steps=1, pairs=1, frames=2, seed=0)
@@ -98,7 +98,7 @@ def tune(config: TuneConfig, data: Path, out: Path) -> list[dict[str, float]]:
     """
     if out.exists():
         raise ValueError(f"{out}: exists; choose another --out")
-    plugin_flags.check_device(config.device)
+    check_device(config.device)
     info = open_dataset(data)
     reward_model = config.reward_model.build().to(config.device)
     frames = read(info, reward_model, config)

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from sim import vec_env
 from training.core.optimizer import OptimizerConfig
@@ -57,8 +56,8 @@ class RunConfig:
     """Number of updates."""
     seed: int = 0
     """Seed of weights, batches and noise."""
-    device: Literal["cpu", "cuda"] = "cpu"
-    """Device to train on; on cuda in bfloat16."""
+    device: str = "cpu"
+    """Device to train on: cpu, cuda or cuda:N. On cuda, cloning is in bfloat16."""
     threads: int = 2
     """CPU threads."""
     log_every: int = 20

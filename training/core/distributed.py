@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from training.core import fsdp
+from vla.nn.devices import is_cuda
 from vla.nn.norms import Standardize
 
 PATIENCE = timedelta(days=30)
@@ -128,7 +129,11 @@ def init_group(device: str, parallel: Parallel = "ddp") -> Iterator[ProcessGroup
             )
         yield SINGLE_PROCESS
         return
-    if device == "cuda":
+    if is_cuda(device):
+        if device != "cuda":
+            raise ValueError(
+                f"device: got {device!r} for several processes, expected 'cuda': each takes a GPU"
+            )
         local = int(os.environ.get("LOCAL_RANK", "0"))
         if local >= torch.cuda.device_count():
             raise ValueError(
@@ -137,7 +142,7 @@ def init_group(device: str, parallel: Parallel = "ddp") -> Iterator[ProcessGroup
             )
         torch.cuda.set_device(local)
     try:
-        dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=PATIENCE)
+        dist.init_process_group("nccl" if is_cuda(device) else "gloo", timeout=PATIENCE)
         control = dist.new_group(backend="gloo", timeout=PATIENCE)
         yield ProcessGroup(Partition(rank, size), control, device, parallel)
     except ValueError as error:

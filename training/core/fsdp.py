@@ -8,6 +8,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from vla.nn.devices import is_cuda
+
 
 def shard(loss: nn.Module, device: str, size: int) -> None:
     """Shard every parameter of a module over `size` processes; all hold the same full module.
@@ -16,7 +18,7 @@ def shard(loss: nn.Module, device: str, size: int) -> None:
     """
     mesh = init_device_mesh(device, (size,))
     half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    policy = half if device == "cuda" else MixedPrecisionPolicy()
+    policy = half if is_cuda(device) else MixedPrecisionPolicy()
     for layer in layers(loss):
         fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(loss, mesh=mesh, mp_policy=policy)

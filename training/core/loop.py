@@ -20,7 +20,7 @@ import torch
 from rich.console import Console
 from safetensors import SafetensorError
 
-from training.core import plugin_flags, runtime
+from training.core import runtime
 from training.core.callbacks import Callbacks, RunCallback
 from training.core.config import RunConfig
 from training.core.distributed import SINGLE_PROCESS, ProcessGroup
@@ -30,6 +30,7 @@ from vla import checkpoint
 from vla.contracts import config as configs
 from vla.contracts import migrate
 from vla.contracts.renames import NOISE_ACTOR
+from vla.nn.devices import check_device
 from vla.utils import files
 from vla.utils.interrupted import Interrupted, stop_requests
 
@@ -157,7 +158,8 @@ def run(
         console = console if group.is_main else Console(quiet=True)
     others = learner.optimizers if isinstance(learner, HasOptimizers) else {}
     optimizer = Optimizer(config.optimizer, learner.module, config.steps, others)
-    generator = torch.Generator(config.device).manual_seed(config.seed)
+    # On the CPU: a run draws the same numbers on every device.
+    generator = torch.Generator().manual_seed(config.seed)
     trainer = _Trainer(config, out, learner, optimizer, generator, group, callback)
     if group.is_main:
         _claim(config, out)  # only now: a configuration that cannot start leaves no files
@@ -326,7 +328,7 @@ def _best(out: Path) -> float:
 
 def check(config: RunConfig, out: Path) -> None:
     """Raise ValueError unless `out` is new, empty, or holds a run with this configuration."""
-    plugin_flags.check_device(config.device)
+    check_device(config.device)
     path, unfinished = out / "config.json", out / ".config.json.new"
     wanted = configs.to_json(config)
     if path.exists():

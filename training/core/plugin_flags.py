@@ -5,8 +5,6 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import torch
-
 from vla.contracts import migrate, registry
 from vla.utils import arguments
 
@@ -29,15 +27,6 @@ def take(argv: list[str], flag: str, default: str) -> tuple[str, list[str]]:
         else:
             rest.append(word)
     return value, rest
-
-
-def check_device(device: str) -> None:
-    """Raise ValueError if `device` is cuda and torch cannot compute there."""
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError(
-            "device: got cuda, but torch finds no usable GPU; take --device cpu, or run "
-            "`vla doctor`"
-        )
 
 
 def choose_plugins(config: T, argv: list[str]) -> tuple[T, list[str]]:

@@ -24,6 +24,7 @@ from vla.contracts import config as configs
 from vla.contracts.config import type_name
 from vla.data.store import EpisodeStore, content_hash
 from vla.nn.context import Cacheable
+from vla.nn.devices import half_precision
 from vla.policies.vla import VLAPolicy
 from vla.utils import files
 
@@ -106,7 +107,7 @@ def encode(policy: VLAPolicy, store: EpisodeStore, rows: np.ndarray) -> dict[str
     tasks = tuple(store.tasks[e] for e in store.frame_episode[rows])
     images = torch.from_numpy(store.frames[rows]).to(device)
     policy.eval()
-    with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+    with half_precision(device.type):
         features: dict[str, torch.Tensor] = policy.backbone.frozen_features(
             images, policy.text(tasks, device)
         )

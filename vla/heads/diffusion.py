@@ -57,7 +57,7 @@ class DiffusionHead(DenoisingHead):
     def draw_timesteps(self, shape: tuple[int, int], generator: torch.Generator) -> Tensor:
         """Return uniform random timesteps i64."""
         levels, device = self.config.num_train_timesteps, self.alphas.device
-        return torch.randint(levels, shape, generator=generator, device=device)
+        return torch.randint(levels, shape, generator=generator).to(device)
 
     def transition(
         self, i: int, latent: Tensor, clean: Tensor, stochastic: bool

@@ -68,7 +68,7 @@ class FlowMatchingHead(DenoisingHead):
         """Return random timesteps i64 of density 1.5 sqrt(t), the Beta(1.5, 1) of pi0 (arXiv
         2410.24164, appendix B).
         """
-        share = torch.rand(shape, generator=generator, device=self.alphas.device) ** (2 / 3)
+        share = torch.rand(shape, generator=generator).to(self.alphas.device) ** (2 / 3)
         levels = self.config.num_train_timesteps
         return (share * levels).long().clamp(max=levels - 1)
 

@@ -163,14 +163,14 @@ class DenoisingHead(nn.Module):
         """Return mean and standard deviation of transition i, towards a clean chunk."""
 
     def draw(self, rows: int, generator: torch.Generator) -> LossNoise:
-        """Return the random numbers of the loss of `rows` rows.
+        """Return the random numbers of the loss of `rows` rows, from a generator on the CPU.
 
         With `max_prefix_len`, a random number of first actions is given without noise
         (Black et al. 2025, arXiv 2512.05964, section 4).
         """
         draws, shape = self.config.num_noise_samples, (rows, self.chunk, self.actions)
         t = self.draw_timesteps((draws, rows), generator)
-        noise = torch.randn((draws, *shape), generator=generator, device=self.alphas.device)
+        noise = torch.randn((draws, *shape), generator=generator).to(self.alphas.device)
         mask = None
         if self.config.max_prefix_len:
             mask = self.draw_prefix_mask(draws * rows, generator).view(draws, rows, self.chunk)
@@ -204,7 +204,7 @@ class DenoisingHead(nn.Module):
     def draw_prefix_mask(self, rows: int, generator: torch.Generator) -> Tensor:
         """Return bool [rows, k], True for the first 0 to `max_prefix_len` actions of each row."""
         longest, device = self.config.max_prefix_len, self.alphas.device
-        count = torch.randint(longest + 1, (rows, 1), generator=generator, device=device)
+        count = torch.randint(longest + 1, (rows, 1), generator=generator).to(device)
         return torch.arange(self.chunk, device=device) < count
 
     def step(

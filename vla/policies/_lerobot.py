@@ -249,8 +249,8 @@ def image_statistics(frames: np.ndarray) -> tuple[Tensor, Tensor]:
 @contextmanager
 def _global_rng_from(generator: torch.Generator) -> Iterator[None]:
     """Seed torch's global generator, which LeRobot's losses use, from ours for a while."""
-    seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
-    devices = [generator.device] if generator.device.type == "cuda" else []
+    seed = int(torch.randint(2**62, (), generator=generator))
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)  # noqa: TID251  LeRobot uses it
         yield

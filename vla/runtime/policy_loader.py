@@ -55,7 +55,7 @@ def open_policy(
         threads: CPU threads it may use.
         targets: Targets in order of preference; () for PyTorch, or ONNX Runtime if it is exported.
         reference_checkpoint: The checkpoint of an exported policy, for targets of a checkpoint.
-        device: Device of a checkpoint, "cpu" or "cuda".
+        device: Device of a checkpoint, such as "cpu" or "cuda".
 
     Raises:
         ValueError: there is none, it is damaged, or no target runs it.

@@ -120,7 +120,7 @@ def figures(name: str, args: BenchArgs) -> dict[str, Any]:
     """Return the figures of one preset, as JSON types, each time with where it is from."""
     config = preset(name, args.recipe, args.finetune_mode)
     sizes = count.count(config, args.decisions)
-    here: Literal["cpu", "cuda"] = "cuda" if torch.cuda.is_available() else "cpu"
+    here = "cuda" if torch.cuda.is_available() else "cpu"
     speed = kernels.speed((sizes.step_cost, sizes.act_cost), here)
     row: dict[str, Any] = {
         "preset": name, "recipe": args.recipe, "finetune_mode": args.finetune_mode,

@@ -37,7 +37,7 @@ def update(config: TrainConfig, decisions: int, model_config: Any = None) -> Mea
     policy = sketch.policy(config, model_config, bare=False).to(config.device).train()
     batch = sketch.batch(policy, config, decisions)
     optimizer = Optimizer(config.optimizer, policy, 1_000_000)
-    generator = torch.Generator(config.device).manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
 
     def loss() -> torch.Tensor:
         enabled = config.device == "cuda"

@@ -1,6 +1,6 @@
 """All rollouts as transitions, from which critics learn off policy."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -45,11 +45,13 @@ def transitions(
     not_terminated[(np.cumsum(counts) - 1)[ended]] = 0.0
     state = np.concatenate([b + np.arange(n) for b, n in zip(begin, counts, strict=True)])
     chunks = np.concatenate([executed(policy, e) for e in episodes])
+    arrays = {
+        "state": state, "chunk": chunks, "not_terminated": not_terminated,
+        "reward": np.concatenate([r.reward for r in rewards]),
+    }  # fmt: skip
     return Transitions(
-        features=torch.cat(list(features)), state=torch.from_numpy(state),
-        chunk=torch.from_numpy(chunks), not_terminated=torch.from_numpy(not_terminated),
-        reward=torch.from_numpy(np.concatenate([r.reward for r in rewards])),
-        episode=np.repeat(np.arange(len(episodes)), counts),
+        features=torch.cat(list(features)), episode=np.repeat(np.arange(len(episodes)), counts),
+        **_tensors(policy, arrays),
     )  # fmt: skip
 
 
@@ -99,8 +101,13 @@ def replay(
         "chunk": np.concatenate([executed(policy, e) for e in episodes]),
         "reward": reward, "not_ended": not_ended, "next": after,
     }  # fmt: skip
-    tensors = {name: torch.from_numpy(a).to(policy.device) for name, a in arrays.items()}
-    return Replay(episode=np.repeat(np.arange(len(episodes)), counts), **tensors)
+    number = np.repeat(np.arange(len(episodes)), counts)
+    return Replay(episode=number, **_tensors(policy, arrays))
+
+
+def _tensors(policy: VLAPolicy, arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
+    """Return arrays by name on the policy's device."""
+    return {name: torch.from_numpy(array).to(policy.device) for name, array in arrays.items()}
 
 
 def clock(episode: Episode, time_limit: int) -> np.ndarray:
@@ -110,7 +117,8 @@ def clock(episode: Episode, time_limit: int) -> np.ndarray:
 
 def executed(policy: VLAPolicy, episode: Episode) -> np.ndarray:
     """Return the executed actions of every decision, normalised: f32 [t, h, u]."""
-    sent = policy.normalizer.action(torch.from_numpy(episode.actions)).numpy()
+    actions = torch.from_numpy(episode.actions).to(policy.device)
+    sent = policy.normalizer.action(actions).cpu().numpy()
     # Of the policy's actions what it sampled, without the limits that the arm puts to it.
     sampled = episode.latents[:, -1, : policy.config.n_action_steps]
     return np.where(episode.is_policy_action[:, None, None], sampled, sent)

@@ -158,7 +158,7 @@ class Explorer(nn.Module):
         count = candidates.shape[1]
         bound, _ = value.lower_bound(states.repeat_interleave(count, 0), candidates.flatten(0, 1))
         best = bound.unflatten(0, (-1, count)).argmax(1)
-        return candidates[torch.arange(len(best)), best]
+        return candidates[torch.arange(len(best), device=best.device), best]
 
     def _features(self, obs: Observation, state: PolicyState) -> tuple[Tensor, PolicyState]:
         """Return `VLAPolicy.features`, encoded in slices on a CPU."""

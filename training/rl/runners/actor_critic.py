@@ -86,7 +86,7 @@ class ActorCriticConfig(OnlineAlgorithmConfig):
         return Explorer(
             actor, self.exploration, value.to(train.device), time_limit,
             needs_simulator=needs_state,
-        )  # fmt: skip
+        ).to(train.device)  # fmt: skip
 
 
 def check_same_vision(policy: VLAPolicy, run: Path) -> None:
@@ -135,7 +135,7 @@ class ActorCritic(OnlineAlgorithm):
         self.module = nn.ModuleDict({"policy": policy, "value_net": value, "collector": collector})
         self.collector: VLAPolicy = collector
         """The actor that collected the newest iteration."""
-        self.module.register_buffer("kl_coef", torch.tensor(0.05))
+        self.module.register_buffer("kl_coef", torch.tensor(0.05, device=train.device))
         self.module.register_buffer("ready", self.explorer.ready)
         self.kls: list[float] = []
 
@@ -177,7 +177,7 @@ class ActorCritic(OnlineAlgorithm):
         config, policy = self.config, self.actor
         value_loss = float(np.mean([self._value_step(generator) for _ in range(config.utd_ratio)]))
         shape = (len(data.features), *policy.noise_shape[1:])
-        noise = torch.randn(shape, generator=generator, device=policy.device)
+        noise = torch.randn(shape, generator=generator).to(policy.device)
         chunk = one_step(policy, data.features, noise)[:, : self.length]
         with torch.no_grad():
             before = one_step(self.collector, data.features, noise)[:, : self.length]
@@ -206,8 +206,7 @@ class ActorCritic(OnlineAlgorithm):
     def _value_step(self, generator: torch.Generator) -> float:
         """Update the value function on decisions of all rollouts; return its loss."""
         data, size = self.replay, self.config.value.batch_size
-        device = self.policy.device
-        rows = torch.randint(len(data.reward), (size,), generator=generator, device=device)
+        rows = torch.randint(len(data.reward), (size,), generator=generator).to(self.policy.device)
         after = data.next[rows]
         with torch.no_grad():
             chunk = self.next_chunks[after]
@@ -217,8 +216,8 @@ class ActorCritic(OnlineAlgorithm):
         return self.value.update(self.states[rows], data.chunk[rows], target.clamp(0, 1))
 
     def _smooth_noise(self, shape: Any, generator: torch.Generator) -> Tensor:
-        normal = torch.randn(shape, generator=generator, device=self.policy.device)
-        return self.explorer.smooth(normal)
+        normal = torch.randn(shape, generator=generator)
+        return self.explorer.smooth(normal.to(self.policy.device))
 
     @torch.no_grad()
     def _begin_iteration(self) -> None:
@@ -226,7 +225,7 @@ class ActorCritic(OnlineAlgorithm):
         self._read_episodes()
         first = self.runner.iteration == 1
         seed = self.run.seed * 1000 + self.runner.iteration
-        generator = torch.Generator(self.policy.device).manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed)
         if first:
             for policy in {self.policy, self.actor}:
                 standardize(policy, self.replay.features)
@@ -287,7 +286,7 @@ class ActorCritic(OnlineAlgorithm):
             else np.full((len(episode), self.value.size), np.nan, np.float32)
             for episode, reward in zip(self.runner.episodes, self.runner.rewards, strict=True)
         ]
-        return torch.from_numpy(np.concatenate(parts)).to(self.policy.device)
+        return self.to_device(np.concatenate(parts))
 
     def _read_episodes(self) -> None:
         runner = self.runner

@@ -157,6 +157,10 @@ class OnlineAlgorithm:
             )
         return {**metrics, **spread}
 
+    def to_device(self, values: np.ndarray) -> torch.Tensor:
+        """Return an array as a tensor on the policy's device."""
+        return torch.from_numpy(values).to(self.policy.device)
+
     def gather(self, episodes: Sequence[Episode], queries: Sequence[np.ndarray]) -> EpisodeBatch:
         """Return decisions of episodes, with what the policy needs to have seen before them."""
         chunk, views = self.policy.config.chunk_size, self.policy.views

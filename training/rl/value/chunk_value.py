@@ -173,7 +173,7 @@ class ChunkValue(nn.Module):
     def target_value(self, states: Tensor, chunk: Tensor, generator: torch.Generator) -> Tensor:
         """Return the least of two random target networks f32 [m] (REDQ, Chen et al. 2021)."""
         value = torch.sigmoid(self.target(states, ACTION_SCALE * chunk))
-        two = torch.randperm(len(value), generator=generator)[:2]
+        two = torch.randperm(len(value), generator=generator)[:2].to(value.device)
         return value[two].min(0).values
 
     def lower_bound(self, states: Tensor, chunk: Tensor) -> tuple[Tensor, Tensor]:

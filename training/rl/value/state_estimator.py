@@ -79,10 +79,10 @@ class StateEstimator(nn.Module):
         with torch.enable_grad():
             for step in range(steps):
                 adam.param_groups[0]["lr"] = 1e-5 + 5e-4 * (1 + math.cos(math.pi * step / steps))
-                rows = torch.randint(len(x), (BATCH,), generator=generator)
+                rows = torch.randint(len(x), (BATCH,), generator=generator).to(x.device)
                 adam.zero_grad()
                 hidden = self.enter(x[rows])
-                kept = torch.rand(hidden.shape, generator=generator) >= DROPOUT
+                kept = torch.rand(hidden.shape, generator=generator).to(x.device) >= DROPOUT
                 guess = self.leave(hidden * kept / (1 - DROPOUT))
                 error = nn.functional.smooth_l1_loss(guess, y[rows], beta=0.2)
                 error.backward()
@@ -97,7 +97,8 @@ class StateEstimator(nn.Module):
 
     def save(self, path: Path) -> None:
         """Write the weights as safetensors."""
-        safetensors.torch.save_file({n: t.contiguous() for n, t in self.state_dict().items()}, path)
+        weights = {n: t.cpu().contiguous() for n, t in self.state_dict().items()}
+        safetensors.torch.save_file(weights, path)
 
     @classmethod
     def load(cls, path: Path) -> "StateEstimator":
