@@ -10,7 +10,7 @@ export ROS_AUTOMATIC_DISCOVERY_RANGE := LOCALHOST
 
 BIN := .venv/bin
 
-.PHONY: demo test check clean
+.PHONY: demo test check lock clean
 
 demo: .venv/.renders
 	@$(BIN)/python -m benchmarks.demo
@@ -32,6 +32,12 @@ check: .venv/.installed
 .venv/.renders: .venv/.installed tools/venv.sh
 	@bash tools/venv.sh renders
 	@touch $@
+
+# Needs uv. Versions stay as they are where they can; UPGRADE=--upgrade takes the newest. evdev is left
+# out: it needs a compiler and kernel headers, and lerobot's keyboard teleoperation alone loads it.
+lock:
+	uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --generate-hashes $(UPGRADE) \
+		--no-emit-package evdev --no-annotate --custom-compile-command "make lock" --output-file requirements.lock
 
 clean:
 	rm -rf .venv *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

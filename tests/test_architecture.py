@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from tools import cli_docs
 from vla import cli
@@ -314,18 +315,37 @@ def test_a_robot_or_a_simulator_installs_neither_torch_nor_lerobot(extra):
     assert extras(extra) & heavy == set()
 
 
-def test_the_lock_names_one_exact_version_of_everything_declared_and_no_host():
-    text = (ROOT / "requirements.lock").read_text()
-    rows = [r for r in text.splitlines() if r and not r.startswith("#")]
-    assert all("==" in r.split(";")[0] for r in rows)
-    assert "://" not in text
-    assert "@" not in text
-    locked = [r.split("==")[0] for r in rows]
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
+def test_the_lock_names_one_exact_version_of_everything_declared(python):
+    rows = [Requirement(row.rstrip(" \\")) for row in lock_rows()]
+    place = {
+        "python_version": python, "python_full_version": f"{python}.0", "sys_platform": "linux",
+        "platform_machine": "x86_64",
+    }  # fmt: skip
+    rows = [row for row in rows if row.marker is None or row.marker.evaluate(place)]
+    assert all(str(row.specifier).startswith("==") for row in rows)
+    locked = [row.name for row in rows]
     assert len(locked) == len(set(locked))
     declared = {r.split(">")[0] for r in project()["project"]["dependencies"]}
     for extra in project()["project"]["optional-dependencies"]:
         declared |= extras(extra)
     assert declared - set(locked) == set()
+
+
+def test_the_lock_has_a_hash_of_everything_and_names_no_host():
+    text = (ROOT / "requirements.lock").read_text()
+    assert "://" not in text
+    assert "@" not in text
+    blocks = re.split(r"\n(?=[a-z])", text)
+    assert len([b for b in blocks if "==" in b]) == len(list(lock_rows()))
+    assert all("--hash=sha256:" in block for block in blocks if "==" in block)
+
+
+def lock_rows():
+    """Yield the lines of the lock that name a package."""
+    for row in (ROOT / "requirements.lock").read_text().splitlines():
+        if row and not row.startswith(("#", " ")):
+            yield row
 
 
 def test_the_ros_package_and_the_python_package_carry_the_same_version():

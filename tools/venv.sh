@@ -41,8 +41,8 @@ install() {
     if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
         logged "$python" -m venv .venv
     fi
-    echo "Installing $(grep -c '==' requirements.lock) packages into .venv (minutes the first time)"
-    logged .venv/bin/python -m pip install --no-deps --requirement requirements.lock
+    echo "Installing $(grep -c '^[a-z].*==' requirements.lock) packages into .venv (minutes the first time)"
+    logged .venv/bin/python -m pip install --no-deps --require-hashes --requirement requirements.lock
     logged .venv/bin/python -m pip install --no-deps --no-build-isolation --editable .
 }
 
