@@ -1,5 +1,7 @@
 """Decision frames, action chunks and the cache; also data sets that stock LeRobot wrote."""
 
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.fake_episodes import fake_episode
+from vla.data import store
 from vla.data.store import choose_decisions, load_episodes, statistics
 
 
@@ -196,3 +199,28 @@ def test_a_damaged_cache_is_rebuilt(
     again = load_episodes(fake_dataset, image_hw=(24, 24), cache_dir=tmp_path)
     np.testing.assert_array_equal(again.frames, cold.frames)
     assert file.read_bytes() == whole
+
+
+def test_frames_beyond_memory_are_the_same_from_a_mapped_file(
+    fake_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = {"image_hw": (24, 24), "stride": 3, "cache_dir": tmp_path}
+    within = load_episodes(fake_dataset, **arguments)
+    assert not isinstance(within.frames, np.memmap)
+    monkeypatch.setattr(store, "available_bytes", lambda: 2 * within.frames.nbytes - 1)
+    beyond = load_episodes(fake_dataset, **arguments)
+    assert isinstance(beyond.frames, np.memmap)
+    np.testing.assert_array_equal(beyond.frames, within.frames)
+    assert [f.suffix for f in sorted(tmp_path.iterdir())] == [".npy", ".zarr"]
+    monkeypatch.setattr(store, "decode_views", None)  # the file is there
+    np.testing.assert_array_equal(load_episodes(fake_dataset, **arguments).frames, within.frames)
+    monkeypatch.undo()
+    monkeypatch.setattr(store, "available_bytes", lambda: 0)
+    (file,) = tmp_path.glob("*.npy")
+    os.truncate(file, file.stat().st_size - 1)
+    np.testing.assert_array_equal(load_episodes(fake_dataset, **arguments).frames, within.frames)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(store.shutil, "disk_usage", lambda _: usage._replace(free=10))
+    file.unlink()
+    with pytest.raises(ValueError, match=r"decoded frames need .* GB, 0\.0 GB are free; free some"):
+        load_episodes(fake_dataset, **arguments)

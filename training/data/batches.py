@@ -129,7 +129,7 @@ def _batch(
     actions, action_is_pad = store.action_chunks(episode[loss], time[loss], chunk_size)
     empty = np.zeros((len(frames), store.frames.shape[1], 0, 0, 3), np.uint8)
     arrays = {
-        "images": store.frames[frames] if features is None else empty,
+        "images": store.images(frames) if features is None else empty,
         "proprio": store.state_at(episode, time), "step_index": time.astype(np.float32),
         "episode_index": indices.episode, "decision": indices.decision, "loss_index": loss,
         "actions": actions, "action_is_pad": action_is_pad,

@@ -105,7 +105,7 @@ def encode(policy: VLAPolicy, store: EpisodeStore, rows: np.ndarray) -> dict[str
     """Return the frozen features of some frames, computed as in training."""
     device, before = policy.device, policy.training
     tasks = tuple(store.tasks[e] for e in store.frame_episode[rows])
-    images = torch.from_numpy(store.frames[rows]).to(device)
+    images = torch.from_numpy(store.images(rows)).to(device)
     policy.eval()
     with half_precision(device.type):
         features: dict[str, torch.Tensor] = policy.backbone.frozen_features(

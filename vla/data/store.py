@@ -1,15 +1,20 @@
 """A data set in memory for training: images of decisions and numbers of every control step.
 
-Videos are decoded once and cached in a zarr store. `training.data.sampler` selects batches.
+Videos are decoded once and cached in a zarr store, or, beyond memory, in a file that is mapped.
+`training.data.sampler` selects batches.
 """
 
+import contextlib
 import functools
 import hashlib
 import json
+import math
+import mmap
 import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import zarr
@@ -18,9 +23,12 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 from vla.data.decode import FrameChoice, decode_views
 from vla.data.info import Camera, DatasetInfo
 from vla.data.reader import open_dataset, read_columns
+from vla.utils.memory import available_bytes
 
 _CACHE_VERSION = 2
 _CACHE_CHUNK_FRAMES = 256
+MEMORY_SHARE = 0.5
+"""Share of the free memory beyond which frames stay on disk."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +100,16 @@ class EpisodeStore:
             raise ValueError(f"a step is outside its episode: steps up to {np.max(step)}")
         return row
 
+    def images(self, rows: np.ndarray) -> np.ndarray:
+        """Return frames u8 `n v h w 3` by their rows i64 `n`; those in a file are read at once."""
+        mapped: Any = self.frames.base
+        if isinstance(mapped, mmap.mmap) and isinstance(self.frames, np.memmap):
+            size = self.frames[0].nbytes
+            for begin in (self.frames.offset + rows * size).tolist():
+                page = begin - begin % mmap.PAGESIZE
+                mapped.madvise(mmap.MADV_WILLNEED, page, begin + size - page)
+        return self.frames[rows]
+
     def state_at(self, episode: np.ndarray, step: np.ndarray) -> np.ndarray:
         """Return the measured state f32 `... s` at steps of episodes."""
         return self.states[self.rows(episode, step)]
@@ -129,7 +147,8 @@ def load_episodes(
     image_hw: tuple[int, int] = (96, 96), stride: int = 1, phase_seed: int = 0, phases: int = 1,
     cache_dir: Path | None = None,
 ) -> EpisodeStore:  # fmt: skip
-    """Read a LeRobotDataset v3 into memory.
+    """Read a LeRobotDataset v3. Frames that would take more than half of the free memory stay in a
+    file of the cache, which is mapped into memory.
 
     Args:
         path: Directory of the data set.
@@ -210,11 +229,43 @@ def _cached_frames(
 ) -> np.ndarray:  # fmt: skip
     name = hashlib.blake2b(json.dumps(key, sort_keys=True).encode(), digest_size=16).hexdigest()
     place = cache_dir / f"{name}.zarr"
-    frames = _read_cache(place, (len(choice.step), len(cameras), *image_hw, 3))
+    shape = (len(choice.step), len(cameras), *image_hw, 3)
+    if math.prod(shape) > MEMORY_SHARE * available_bytes():
+        return _mapped_frames(place.with_suffix(".npy"), shape, info, cameras, choice)
+    frames = _read_cache(place, shape)
     if frames is None:
         frames = decode_views(info, cameras, choice, image_hw)
         _write_cache(place, frames)
     return frames
+
+
+def _mapped_frames(
+    place: Path, shape: tuple[int, ...], info: DatasetInfo, cameras: tuple[Camera, ...],
+    choice: FrameChoice,
+) -> np.ndarray:  # fmt: skip
+    """Return frames in a file, mapped into memory; they are decoded into it if there is none."""
+    with contextlib.suppress(ValueError, OSError):  # no file, or one that was cut
+        frames: np.ndarray = np.load(place, mmap_mode="r")
+        if frames.shape == shape and frames.dtype == np.uint8:
+            return frames
+    place.parent.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(place.parent).free
+    if math.prod(shape) > free:
+        raise ValueError(
+            f"{place.parent}: {shape[0]} decoded frames need {math.prod(shape) / 1e9:.1f} GB, "
+            f"{free / 1e9:.1f} GB are free; free some, or learn from fewer episodes or smaller "
+            "images (--policy.image-px)"
+        )
+    part = place.with_name(f".{place.name}.{os.getpid()}.tmp")
+    try:
+        written = np.lib.format.open_memmap(part, "w+", np.uint8, shape)
+        decode_views(info, cameras, choice, (shape[2], shape[3]), written)
+        written.flush()
+        part.rename(place)
+    finally:
+        part.unlink(missing_ok=True)
+    mapped: np.ndarray = np.load(place, mmap_mode="r")
+    return mapped
 
 
 def _read_cache(place: Path, shape: tuple[int, ...]) -> np.ndarray | None:
