@@ -58,7 +58,7 @@ WRONG_WORDS = {
     "flag without value": ("demos reach --episodes --out {new}", "missing value for argument"),
     "flag with two": ("demos cue_colour --task.delay-steps 16 --out {new}", "Expected 2 values"),
     "no number": ("demos reach --episodes ten --out {new}", "error parsing --episodes", "'ten'"),
-    "device": ("eval {run} --device tpu", "invalid choice 'tpu'", "cpu"),
+    "device": ("eval {run} --device tpu", "device: got 'tpu', on which torch", "cpu"),
     "no run": ("report {data}", "no run there (no config.json)"),
     "nowhere": ("report {new}", "no run there (no config.json)"),
     "no checkpoint": ("eval {data}", "no checkpoint there", "vla train --out"),

@@ -29,7 +29,8 @@ def condition(batch: int):
 
 @pytest.mark.parametrize("stochastic", [False, True])
 def test_a_sample_is_a_path_from_the_noise_to_a_finite_chunk(head, stochastic: bool) -> None:
-    assert isinstance(head, Head)
+    members = {*Head.__annotations__, *(name for name in vars(Head) if name[0] != "_")}
+    assert all(hasattr(head, name) for name in members)
     noise = draw(1, 2, *head.noise_shape)
     latents, log_prob = head.sample(condition(2), noise, stochastic)
     steps = head.noise_shape[0] - 1

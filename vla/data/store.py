@@ -254,7 +254,7 @@ def _mapped_frames(
         raise ValueError(
             f"{place.parent}: {shape[0]} decoded frames need {math.prod(shape) / 1e9:.1f} GB, "
             f"{free / 1e9:.1f} GB are free; free some, or learn from fewer episodes or smaller "
-            "images (--policy.image-px)"
+            "images"
         )
     part = place.with_name(f".{place.name}.{os.getpid()}.tmp")
     try:

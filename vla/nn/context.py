@@ -1,6 +1,6 @@
 """Data that backbone, memory and head exchange within one decision."""
 
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -40,7 +40,6 @@ class Cacheable(Protocol):
         """Return the encoding of an observation from its frozen features."""
 
 
-@runtime_checkable
 class PoolsFeatures(Protocol):
     """A backbone whose last layers, `pool`, map one vector to `Context.pooled`, so that they can be
     trained on cached vectors: `refine(cache, retrieved).pooled` equals
@@ -52,6 +51,13 @@ class PoolsFeatures(Protocol):
 
     def pool_inputs(self, cache: Any, retrieved: "Retrieved") -> Tensor:
         """Return f32 [b, d]."""
+
+
+def pools_features(backbone: Any) -> TypeGuard[PoolsFeatures]:
+    """Return whether a backbone has such last layers. From Python 3.12 on `isinstance` with a
+    protocol does not find the submodules of a module.
+    """
+    return hasattr(backbone, "pool_inputs")
 
 
 class Retrieved(NamedTuple):

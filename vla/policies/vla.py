@@ -23,7 +23,7 @@ from vla.contracts.types import (
     PolicyState,
     Prefix,
 )
-from vla.nn.context import Context, PoolsFeatures, Retrieved
+from vla.nn.context import Context, Retrieved, pools_features
 from vla.nn.normalize import NormalizationStatistics, Normalizer
 from vla.nn.text import TextEncoder
 from vla.policies import _settings
@@ -244,13 +244,11 @@ class VLAPolicy(nn.Module):
     def context_of(self, features: Tensor) -> Context:
         """Return the head's condition from features f32 [b, d], without tokens and memory."""
         empty = features.new_zeros(len(features), 0)
-        pooled = (
-            self.backbone.pool(features) if isinstance(self.backbone, PoolsFeatures) else features
-        )
+        pooled = self.backbone.pool(features) if pools_features(self.backbone) else features
         return Context(pooled, empty, empty)
 
     def _pool_inputs(self, cache: Any, retrieved: Retrieved) -> Tensor:
-        if isinstance(self.backbone, PoolsFeatures):
+        if pools_features(self.backbone):
             return self.backbone.pool_inputs(cache, retrieved)
         return self.backbone.refine(cache, retrieved).pooled
 

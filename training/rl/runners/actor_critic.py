@@ -31,7 +31,7 @@ from training.rl.value.chunk_value import ChunkValue, ValueConfig, measured
 from training.rl.value.state_estimator import FILE
 from vla import checkpoint
 from vla.contracts.config import validate_min
-from vla.nn.context import PoolsFeatures
+from vla.nn.context import pools_features
 from vla.policies.vla import VLAPolicy
 
 HELD_OUT = 10
@@ -92,7 +92,7 @@ class ActorCriticConfig(OnlineAlgorithmConfig):
 def check_same_vision(policy: VLAPolicy, run: Path) -> None:
     """Raise ValueError unless a run's policy has the frozen weights of this one."""
     other = checkpoint.load_vla(run, "the estimate of the state")[0].state_dict()
-    behind = ("head.", "backbone.pool.") if isinstance(policy.backbone, PoolsFeatures) else "head."
+    behind = ("head.", "backbone.pool.") if pools_features(policy.backbone) else "head."
     for name, weight in policy.state_dict().items():
         if not name.startswith(behind) and not torch.equal(weight.cpu(), other[name]):
             raise ValueError(

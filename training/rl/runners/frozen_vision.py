@@ -6,7 +6,7 @@ from torch import Tensor
 
 from training.rl.value.standardized import StandardizedLinear
 from vla.contracts.types import EpisodeBatch
-from vla.nn.context import Context, PoolsFeatures
+from vla.nn.context import Context, pools_features
 from vla.policies.vla import VLAPolicy
 
 Decisions: TypeAlias = EpisodeBatch | Tensor
@@ -37,7 +37,7 @@ def freeze_vision(policy: VLAPolicy) -> int:
         if denoiser is not None:
             denoiser.requires_grad_()
     standardize_inputs(policy)
-    if not isinstance(policy.backbone, PoolsFeatures):
+    if not pools_features(policy.backbone):
         return policy.backbone.sizes(policy.memory.vector_size)[0]
     pool = policy.backbone.pool.requires_grad_()
     return pool[0].in_features
@@ -47,7 +47,7 @@ def standardize_inputs(policy: VLAPolicy) -> VLAPolicy:
     """Make the first layer behind the features a `StandardizedLinear`, if there is one; return the
     policy.
     """
-    if isinstance(policy.backbone, PoolsFeatures):
+    if pools_features(policy.backbone):
         pool = policy.backbone.pool
         if not isinstance(pool[0], StandardizedLinear):
             pool[0] = StandardizedLinear(pool[0]).to(policy.device)
