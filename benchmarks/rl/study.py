@@ -82,7 +82,10 @@ CLONES = {
     "pick_place": Clone(task="pick_place", demos=12, steps=400, pretrained_vision=True),
     "pick_place with random vision": Clone(task="pick_place", demos=20, steps=400),
     "drawer": Clone(task="drawer", demos=5, steps=400, pretrained_vision=True),
-    "reach": Clone(task="reach", demos=20, steps=400, pretrained_vision=True),
+    "reach": Clone(task="reach", demos=100, steps=1200, pretrained_vision=True),
+    "reach from 20 demonstrations": Clone(
+        task="reach", demos=20, steps=400, pretrained_vision=True
+    ),
     "push": Clone(task="push", demos=5, steps=400, pretrained_vision=True),
     "pick_place on a Panda": Clone(
         task="pick_place", demos=48, steps=400, pretrained_vision=True, robot="panda"
