@@ -75,10 +75,6 @@ class RewardModelBatch:
     preferences: Tensor
     """i64 [n, 2], pairs of episodes, the one with the better end first."""
 
-    def to(self, device: torch.device) -> "RewardModelBatch":
-        """Return the batch on a device."""
-        return to_device(self, device)
-
 
 @dataclass(frozen=True, kw_only=True)
 class CorrectionBatch:
@@ -92,10 +88,6 @@ class CorrectionBatch:
     """i64 [b]: 0 regress, 1 stagnation, 2 progress, -1 where the trend was not corrected."""
     success: Tensor
     """i64 [b]: 0 or 1, -1 where success was not corrected."""
-
-    def to(self, device: torch.device) -> "CorrectionBatch":
-        """Return the batch on a device."""
-        return to_device(self, device)
 
 
 T = TypeVar("T")

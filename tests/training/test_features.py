@@ -148,7 +148,7 @@ def test_features_that_do_not_fit_into_memory_are_refused(
     arm_dataset, tmp_path, monkeypatch
 ) -> None:
     learner = start(arm_dataset)
-    monkeypatch.setattr(features.os, "sysconf", lambda name: 10)
+    monkeypatch.setattr(features, "available_bytes", lambda: 100)
     with pytest.raises(
         ValueError, match="learn from fewer episodes, or leave --cache-frozen-features out"
     ):

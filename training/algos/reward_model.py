@@ -143,8 +143,8 @@ class RewardModelTraining:
     ) -> dict[str, float]:  # fmt: skip
         """Take one optimizer step on the sum of the losses and return the metrics."""
         device = self.module.device
-        batch = data[0].to(device)
-        corrections = None if data[1] is None else data[1].to(device)
+        batch = pairwise.to_device(data[0], device)
+        corrections = None if data[1] is None else pairwise.to_device(data[1], device)
         if self._in_goal_pretraining():
             losses = {"goal": self.config.losses.goal * pairwise.goal_loss(self.module, batch)}
         else:

@@ -7,7 +7,6 @@ determines its content: weights, images, sizes and instructions. A killed run re
 import fcntl
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from vla.nn.context import Cacheable
 from vla.nn.devices import half_precision
 from vla.policies.vla import VLAPolicy
 from vla.utils import files
+from vla.utils.memory import available_bytes
 
 VERSION = 1
 BLOCK = 64
@@ -128,7 +128,7 @@ def _array(place: Path, example: np.ndarray, count: int, exists: bool) -> Any:
 def _check_memory(values: dict[str, np.ndarray], count: int) -> None:
     """Raise ValueError unless the features of all frames fit into free memory."""
     needed = sum(value[0].nbytes for value in values.values()) * count
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    free = available_bytes()
     if needed > free:
         raise ValueError(
             f"cache_frozen_features: {count} frames need {needed / 1e9:.1f} GB, {free / 1e9:.1f} "

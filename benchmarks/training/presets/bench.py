@@ -28,6 +28,7 @@ from vla.contracts.config import validate_min
 from vla.heads import diffusion
 from vla.policies import vla
 from vla.utils import arguments, files
+from vla.utils.memory import available_bytes
 
 PRESETS = "training.presets"
 GB = 1e9
@@ -158,15 +159,7 @@ def _runs(
     # On a CPU nothing is cast to sixteen bits: an update is another one than on a GPU.
     alike = what == "decision" or config.device == "cpu"
     rounds = measure.ROUNDS + 2
-    return alike and guess * rounds <= limit and 2 * need <= _memory()
-
-
-def _memory() -> int:
-    """Return the bytes of main memory that are free."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable"):
-            return int(line.split()[1]) * 1024
-    return 0
+    return alike and guess * rounds <= limit and 2 * need <= available_bytes()
 
 
 def check_table(rows: list[dict[str, Any]]) -> Table:

@@ -16,6 +16,7 @@ from benchmarks.training.presets import sketch
 from benchmarks.training.presets.kernels import clock
 from training.core.config import TrainConfig
 from training.core.optimizer import Optimizer
+from vla.nn.devices import half_precision
 from vla.policies.vla import VLAPolicy
 
 ROUNDS = 5
@@ -40,8 +41,7 @@ def update(config: TrainConfig, decisions: int, model_config: Any = None) -> Mea
     generator = torch.Generator().manual_seed(0)
 
     def loss() -> torch.Tensor:
-        enabled = config.device == "cuda"
-        with torch.autocast(config.device, torch.bfloat16, enabled=enabled):
+        with half_precision(config.device):
             return policy.bc_loss(batch, generator)[0]
 
     def descend() -> None:
