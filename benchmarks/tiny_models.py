@@ -5,13 +5,14 @@ measuring time. This imports transformers, which takes seconds: import it where 
 """
 
 import json
+import string
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import load_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import (
     AutoModel,
     AutoModelForImageTextToText,
@@ -248,7 +249,7 @@ def save_smolvlm(folder: Path, sizes: Sizes = TINY) -> Path:
 
 def save_paligemma(folder: Path, sizes: Sizes = TINY) -> Path:
     """Write a PaliGemma with random weights and its processor."""
-    words = _gemma_words()
+    words = _gemma_words(image_token="<image>")
     config = PaliGemmaConfig(
         text_config={"model_type": "gemma", "vocab_size": len(words), **sizes.language},
         vision_config={**sizes.square, "vision_use_head": False,
@@ -262,7 +263,9 @@ def save_paligemma(folder: Path, sizes: Sizes = TINY) -> Path:
 
 def save_gemma3(folder: Path, sizes: Sizes = TINY) -> Path:
     """Write a Gemma 3 with random weights and its processor."""
-    words = _gemma_words()
+    words = _gemma_words(
+        image_token="<image_soft_token>", boi_token="<start_of_image>", eoi_token="<end_of_image>"
+    )
     kinds = [("sliding_attention", "full_attention")[i % 2] for i in range(sizes.layers)]
     config = Gemma3Config(
         text_config={"model_type": "gemma3_text", "vocab_size": len(words), "sliding_window": 16,
@@ -283,13 +286,20 @@ def save_gemma3(folder: Path, sizes: Sizes = TINY) -> Path:
     return _save(folder, config, processor)
 
 
-def _gemma_words() -> GemmaTokenizerFast:
+def _gemma_words(**named: str) -> GemmaTokenizerFast:
+    """Return a tokenizer trained on a few words, as Gemma has it."""
+    fresh = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True))
+    fresh.normalizer = normalizers.Replace(" ", "▁")
+    fresh.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    fresh.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse()])
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=list(GEMMA), show_progress=False,
+        initial_alphabet=[*string.ascii_letters, *string.digits, "▁", "\n"],
+    )  # fmt: skip
+    fresh.train_from_iterator([TEXT], trainer)
     return GemmaTokenizerFast(
-        tokenizer_object=trained(GEMMA), additional_special_tokens=list(GEMMA[4:]),
-        extra_special_tokens={
-            "image_token": "<image_soft_token>", "boi_token": "<start_of_image>",
-            "eoi_token": "<end_of_image>",
-        },
+        tokenizer_object=fresh, additional_special_tokens=list(GEMMA[4:]),
+        extra_special_tokens=named,
     )  # fmt: skip
 
 

@@ -100,10 +100,17 @@ class MnemePolicy(PreTrainedPolicy):
         policy = cls(config, loaded=loaded, **kwargs)
         return policy.to(config.device).eval()
 
-    def _save_pretrained(self, save_directory: Path) -> None:
-        """Write checkpoint and LeRobot's config.json, each file whole or not at all."""
+    def _save_pretrained(
+        self, save_directory: Path, state_dict: dict[str, Tensor] | None = None
+    ) -> None:
+        """Write checkpoint and LeRobot's config.json, each file whole or not at all.
+
+        `state_dict` holds the weights where no process has all of them (FSDP, LeRobot 0.6).
+        """
         part = save_directory / f".mneme-{os.getpid()}"
         weights, add_files = self.policy.state_dict(), self.config.save_pretrained
+        if state_dict is not None:
+            weights = {name: state_dict[f"policy.{name}"] for name in weights}
         checkpoint.save(self.policy, self.origin, part, weights, add_files)
         for name in (*checkpoint.FILES, CONFIG):
             (part / name).replace(save_directory / name)

@@ -2,7 +2,9 @@
 
 import dataclasses
 import functools
+import operator
 from pathlib import Path
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -64,7 +66,7 @@ def build_scene(robot: RobotSpec, task: Task) -> mujoco.MjSpec:
     Raises:
         ValueError: the robot's model file is missing or malformed, or its cameras differ in size.
     """
-    spec = mujoco.MjSpec()
+    spec = _read_robot(robot)
     spec.option.timestep = TIMESTEP_S
     spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     # MuJoCo 4.0.0 solves sparse constraint Jacobians wrongly; dense is as fast at this size.
@@ -81,7 +83,6 @@ def build_scene(robot: RobotSpec, task: Task) -> mujoco.MjSpec:
     spec.stat.extent = 1.0
     spec.stat.center = (0.2, 0.0, 0.1)
     _add_room(spec)
-    _add_robot(spec, robot)
     _add_cameras(spec, robot)
     task.build(spec)
     return spec
@@ -122,7 +123,8 @@ def _add_room(spec: mujoco.MjSpec) -> None:
     )
 
 
-def _add_robot(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
+def _read_robot(robot: RobotSpec) -> mujoco.MjSpec:
+    """Return a scene with the arm alone. Its own options, made for other scenes, do not count."""
     path = Path(robot.mjcf) if Path(robot.mjcf).is_absolute() else ASSETS / robot.mjcf
     if not path.is_file():
         raise ValueError(
@@ -133,10 +135,24 @@ def _add_robot(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
         arm = mujoco.MjSpec.from_file(str(path))
     except ValueError as error:
         raise ValueError(f"robot {robot.name!r}: cannot read {robot.mjcf!r}: {error}") from error
-    for body in arm.bodies:
+    fresh = mujoco.MjSpec()
+    for part in ("option", "stat", "visual.headlight", "visual.map", "visual.quality"):
+        _copy_fields(operator.attrgetter(part)(fresh), operator.attrgetter(part)(arm))
+    for key in list(arm.keys):
+        arm.delete(key)  # they are as long as the arm, and scenes are longer
+    for body in arm.bodies[1:]:
         # Weightless links make the home pose an exact equilibrium of position targets.
         body.gravcomp = 1.0
-    spec.attach(arm, prefix="", frame=spec.worldbody.add_frame())
+    return arm
+
+
+def _copy_fields(source: Any, target: Any) -> None:
+    for name in (name for name in dir(source) if not name.startswith("_")):
+        value = getattr(source, name)
+        if isinstance(value, np.ndarray):
+            getattr(target, name)[:] = value
+        elif not callable(value):
+            setattr(target, name, value)
 
 
 def _add_cameras(spec: mujoco.MjSpec, robot: RobotSpec) -> None:

@@ -14,6 +14,7 @@ from sim import vec_env
 from sim.experts.episode import record_episode
 from sim.tasks import cue_colour, reach
 from tests.lerobot_policy.stock import files, packed, run
+from tests.lerobot_versions import EVAL_FREQ, rabc_flags
 from training.evaluation.evaluate import evaluate
 from vla import checkpoint, cli
 from vla.contracts import config as configs
@@ -60,13 +61,13 @@ def place(tmp_path_factory):
     ]  # fmt: skip
     train = [
         *learn, "--policy.type=mneme", "--policy.parts={memory: {type: bank, slots: 9}}",
-        "--policy.history=2", "--steps=2", f"--output_dir={place / 'trained'}", "--eval_freq=2",
+        "--policy.history=2", "--steps=2", f"--output_dir={place / 'trained'}", f"--{EVAL_FREQ}=2",
         "--env.type=mneme", "--env.task=reach", "--eval.n_episodes=1", "--eval.batch_size=1",
     ]  # fmt: skip
     saved = place / "trained" / "checkpoints" / "000002" / "pretrained_model"
     resumed = [f"--config_path={saved / 'train_config.json'}", "--resume=true", "--steps=3"]
-    tuned = [*learn, f"--policy.path={reaching}", "--steps=1", "--eval_freq=0",
-             "--use_rabc=true", f"--rabc_progress_path={progress(place, episodes)}",
+    tuned = [*learn, f"--policy.path={reaching}", "--steps=1", f"--{EVAL_FREQ}=0",
+             *rabc_flags(progress(place, episodes)),
              f"--output_dir={place / 'tuned'}"]  # fmt: skip
     done = run(
         place, ("lerobot_train", train), ("lerobot_train", resumed), ("lerobot_train", tuned),

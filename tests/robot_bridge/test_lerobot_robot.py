@@ -22,6 +22,7 @@ from robot_bridge.nodes import common
 from robot_bridge.nodes.leader import Leader
 from robot_bridge.nodes.operator import Operator
 from robot_bridge.nodes.threaded import Threaded
+from tests.lerobot_versions import NEW
 from vla.contracts import registry
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(600)]
@@ -91,8 +92,8 @@ def until_it_raises(act, limit_s=60.0):
         time.sleep(0.01)
 
 
-def record(tmp_path, *more, by=LED, name="swings"):
-    """Run the stock command; return it once it has ended."""
+def record(tmp_path, *more, by=LED, name="swings", command="lerobot_record"):
+    """Run a stock command that records; return it once it has ended."""
     words = [
         "--robot.type=mneme_ros2", f"--robot.namespace={NAMESPACE}", "--robot.fps=10",
         "--robot.max_observation_age_s=5", "--robot.max_sync_interval_s=2",
@@ -104,7 +105,7 @@ def record(tmp_path, *more, by=LED, name="swings"):
     ]  # fmt: skip
     paths = os.pathsep.join(map(str, (ROOT, installed(tmp_path))))
     return subprocess.run(
-        [sys.executable, "-m", "lerobot.scripts.lerobot_record", *words],
+        [sys.executable, "-m", f"lerobot.scripts.{command}", *words],
         env={**os.environ, "PYTHONPATH": paths, "HF_HOME": str(tmp_path / "hf")},
         cwd=tmp_path, capture_output=True, text=True, timeout=500, check=False,
     )  # fmt: skip
@@ -158,22 +159,27 @@ def test_stock_lerobot_record_records_two_episodes_of_an_arm_behind_the_bridge(t
     assert first["observation.images.front"].std() > 0.05
 
 
-def test_stock_lerobot_record_lets_our_policy_drive_the_arm_behind_the_bridge(tmp_path):
+def test_stock_lerobot_lets_our_policy_drive_the_arm_behind_the_bridge(tmp_path):
     from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
     from tests.lerobot_policy.stock import packed
 
     _, policy = packed(tmp_path, around_home=0.2)
-    by = (f"--policy.path={policy}", "--policy.device=cpu", "--robot.topic=action_chunk")
+    by = [f"--policy.path={policy}", "--policy.device=cpu", "--robot.topic=action_chunk"]
+    command, name = "lerobot_record", "eval_swings"
+    if NEW:  # it records what policies do by a command of its own, and wants this beginning
+        command, name = "lerobot_rollout", "rollout_swings"
+        by += ["--strategy.type=episodic", "--fps=10"]
     with simulated(tmp_path) as operator:
-        # Where nobody leads the arm back, LeRobot 0.4.4 would wait for its reset without an end.
-        done = record(tmp_path, "--dataset.reset_time_s=0", by=by, name="eval_swings")
+        # Where nobody leads the arm back, LeRobot 0.4 would wait for its reset without an end.
+        reset = f"--dataset.reset_time_s={1 if NEW else 0}"
+        done = record(tmp_path, reset, by=by, name=name, command=command)
         assert done.returncode == 0, done.stderr[-3000:]
         operator.wait(lambda: operator.state == "disabled", "the end")
     with np.load(tmp_path / "safety.npz", allow_pickle=False) as log:
         commands = log["command"]
 
-    data = LeRobotDataset("somebody/eval_swings", root=tmp_path / "dataset", video_backend="pyav")
+    data = LeRobotDataset(f"somebody/{name}", root=tmp_path / "dataset", video_backend="pyav")
     assert (data.num_episodes, data.fps, data[0]["task"]) == (2, 10, "swing")
     action, episode, at = (
         np.array(data.hf_dataset[:][key]) for key in ("action", "episode_index", "frame_index")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.fake_episodes import fake_episode
+from tests.lerobot_versions import codec
 from vla.data import store
 from vla.data.store import choose_decisions, load_episodes, statistics
 
@@ -32,7 +33,7 @@ def stock_dataset(root: Path, dtype: str, vcodec: str = "h264") -> list[dict[str
         "action": {"dtype": "float32", "shape": (2,), "names": None},
     }
     dataset = LeRobotDataset.create(
-        "local/stock", 20, features, root=root, use_videos=dtype == "video", vcodec=vcodec
+        "local/stock", 20, features, root=root, use_videos=dtype == "video", **codec(vcodec)
     )
     # A new file for every episode, a new chunk for every other file.
     dataset.meta.update_chunk_settings(

@@ -10,6 +10,7 @@ import pytest
 
 from tests.datasets import EPISODES
 from tests.fake_episodes import COLOURS, SQUARE_PX, fake_episode, fake_robot
+from tests.lerobot_versions import stock
 from vla.data.reader import open_dataset
 from vla.data.remux import CameraVideos
 from vla.data.stats import column_stats, merge_stats
@@ -44,9 +45,7 @@ def test_stock_lerobot_reads_back_what_was_recorded(fake_dataset: Path) -> None:
 
 
 def test_statistics_of_a_merged_set_are_those_of_its_frames(fake_dataset: Path) -> None:
-    from lerobot.datasets.utils import load_stats
-
-    stats = load_stats(fake_dataset)
+    stats = stock("load_stats")(fake_dataset)
     action = np.concatenate([fake_episode("push", 7, i).action for i in range(EPISODES)])
     np.testing.assert_allclose(stats["action"]["mean"], action.mean(axis=0), atol=1e-5)
     np.testing.assert_allclose(stats["action"]["std"], action.std(axis=0), atol=1e-5)
@@ -56,9 +55,7 @@ def test_statistics_of_a_merged_set_are_those_of_its_frames(fake_dataset: Path) 
 
 
 def test_policies_see_no_column_beyond_cameras_state_and_action() -> None:
-    from lerobot.datasets.utils import dataset_to_policy_features
-
-    features = dataset_to_policy_features(dataset_features(fake_robot()))
+    features = stock("dataset_to_policy_features")(dataset_features(fake_robot()))
     assert set(features) == {
         "observation.images.front",
         "observation.images.wrist",

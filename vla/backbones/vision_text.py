@@ -139,13 +139,13 @@ class VisionText(PretrainedBackbone):
 
 def _read(config: Config, folder: Path) -> dict[str, Any]:
     """Return the description of a model in a folder: everything but weights and tokenizer."""
-    from transformers import AutoImageProcessor, AutoTokenizer
+    from transformers import AutoTokenizer
+
+    from vla.nn.transformers_versions import image_processor
 
     read_model = pretrained.read_model
     made = pretrained.read_architecture(config, folder)
-    processor = read_model(
-        lambda: AutoImageProcessor.from_pretrained(folder, use_fast=True, **LOCAL), folder
-    )
+    processor = read_model(lambda: image_processor(folder, torchvision=True), folder)
     texts, pad = made.model_type == "siglip", None
     if texts:
         pad = read_model(

@@ -114,10 +114,12 @@ class _SmolProcessor:
     """SmolVLM's processor for whole images; the original needs a package for videos."""
 
     def __init__(self, folder: Path, tokens: int) -> None:
-        from transformers import AutoImageProcessor, AutoTokenizer
+        from transformers import AutoTokenizer
+
+        from vla.nn.transformers_versions import image_processor
 
         self.tokenizer = AutoTokenizer.from_pretrained(folder, **LOCAL)
-        self.image_processor = AutoImageProcessor.from_pretrained(folder, use_fast=False, **LOCAL)
+        self.image_processor = image_processor(folder, torchvision=False)
         legacy = folder / "chat_template.json"
         self.chat_template = self.tokenizer.chat_template
         if not self.chat_template and legacy.is_file():
@@ -198,16 +200,21 @@ class VlmEncoder(nn.Module):
             embed(self.after).expand(rows, -1, -1),
         )  # fmt: skip
         here, sees = self._where(token_ids)
-        if self.kind == "paligemma" and self.language.config.model_type in ("gemma", "gemma2"):
+        gemma = self.kind == "paligemma" and self.language.config.model_type in ("gemma", "gemma2")
+        if gemma and not hasattr(embed, "embed_scale"):  # transformers 5 scales in the embedding
             x = x * self.width**0.5
-        rotary = self._rotary(x, here)
+        blocks = self.language.layers
+        kinds = (getattr(self.language.config, "layer_types", None) or [""] * len(blocks))[
+            : len(blocks)
+        ]
+        rotary = {each: self._rotary(x, here, each) for each in set(kinds)}
         taken = x
-        for i, block in enumerate(self.language.layers):
+        for i, (block, attention) in enumerate(zip(blocks, kinds, strict=True)):
             mask = sees
-            if getattr(block, "attention_type", "") == "sliding_attention":
+            if attention == "sliding_attention":
                 near = here[0, :, :, None] - here[0, :, None] < self.language.config.sliding_window
                 mask = sees & near[:, None]
-            out = block(x, attention_mask=mask, position_ids=here[0], **rotary)
+            out = block(x, attention_mask=mask, position_ids=here[0], **rotary[attention])
             x = out[0] if isinstance(out, tuple) else out
             if i < len(deep):
                 x = x + self._joined(deep[i], *self._blank(x, token_ids))
@@ -268,10 +275,12 @@ class VlmEncoder(nn.Module):
             sees = sees | ((group[:, None] == group) & (group > 0))
         return here, (sees & real[:, None])[:, None]
 
-    def _rotary(self, x: Tensor, here: Tensor) -> dict[str, Any]:
-        """Return the rotary embeddings as keyword arguments of the layers."""
+    def _rotary(self, x: Tensor, here: Tensor, attention: str) -> dict[str, Any]:
+        """Return the rotary embeddings as keyword arguments of layers of a kind of attention."""
         language = self.language
-        if self.kind == "gemma3":
+        if self.kind == "gemma3" and not hasattr(language, "rotary_emb_local"):
+            return {"position_embeddings": language.rotary_emb(x, here[0], attention)}
+        if self.kind == "gemma3":  # transformers 4
             return {
                 "position_embeddings_global": language.rotary_emb(x, here[0]),
                 "position_embeddings_local": language.rotary_emb_local(x, here[0]),
@@ -292,7 +301,8 @@ class VlmEncoder(nn.Module):
         if self.kind in QWEN:
             return self.vision(model.visual, pixels)
         if self.kind != "smolvlm":
-            return model.get_image_features(pixel_values=pixels), []
+            seen = model.get_image_features(pixel_values=pixels)
+            return getattr(seen, "pooler_output", seen), []  # transformers 5 returns all it has
         tower = model.vision_model  # its embedding counts patches image by image
         x = tower.embeddings.patch_embedding(pixels).flatten(2).transpose(1, 2)
         x = tower.encoder(inputs_embeds=x + tower.embeddings.position_embedding.weight)

@@ -288,7 +288,9 @@ def set_trainable(
             if "lora_" in name:
                 weight.data = weight.data.float()  # small updates vanish in sixteen bits
     if config.gradient_checkpointing and config.finetune_mode != "frozen":
-        net.gradient_checkpointing_enable({"use_reentrant": False})
+        # The name in transformers 5, or else in 4.
+        enable = getattr(net, "activation_checkpointing_enable", net.gradient_checkpointing_enable)
+        enable({"use_reentrant": False})
 
 
 def read_architecture(config: PretrainedConfig, folder: Path) -> Any:
@@ -312,7 +314,8 @@ def as_json(architecture: Any) -> dict[str, Any]:
 def load_network(kind: Any, config: PretrainedConfig, folder: Path | None) -> Any:
     """Return a model of a class of transformers, with a folder's weights or uninitialised."""
     from transformers import CONFIG_MAPPING
-    from transformers.modeling_utils import no_init_weights
+
+    from vla.nn.transformers_versions import no_init_weights
 
     if folder is not None:
         return kind.from_pretrained(

@@ -157,7 +157,7 @@ class SmolVLA(LeRobotPolicy):
         return self.net.predict_action_chunk(inputs, noise=noise[:, 0])
 
     def loss(self, inputs: dict[str, Any]) -> Tensor:
-        """See `LeRobotPolicy.loss`; LeRobot 0.4.4 misspells the name of the padding."""
+        """See `LeRobotPolicy.loss`; LeRobot 0.4 misspells the name of the padding."""
         return super().loss({**inputs, "actions_id_pad": inputs["action_is_pad"]})
 
 

@@ -71,7 +71,8 @@ def weights_of(name: str) -> dict[str, int]:
     without the head that predicts words.
     """
     from transformers import AutoModelForImageTextToText
-    from transformers.modeling_utils import no_init_weights
+
+    from vla.nn.transformers_versions import no_init_weights
 
     with weightless(), no_init_weights():
         whole: Any = AutoModelForImageTextToText.from_config(architecture(name))

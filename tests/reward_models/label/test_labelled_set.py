@@ -16,6 +16,7 @@ from reward_models.label.columns import EPISODE_COLUMNS, FRAME_COLUMNS
 from reward_models.label.source import checksums
 from tests.datasets import EPISODES
 from tests.fake_episodes import fake_episode
+from tests.lerobot_versions import features_of, stock
 from vla.data.reader import open_dataset, read_columns
 from vla.data.store import load_episodes
 
@@ -81,19 +82,15 @@ def test_stock_lerobot_finds_figures_of_episodes_and_statistics_of_columns(label
 
 
 def test_policies_see_no_further_column(fake_dataset: Path, labelled: Path) -> None:
-    from lerobot.datasets.utils import dataset_to_policy_features, load_info
-
-    before = dataset_to_policy_features(load_info(fake_dataset)["features"])
-    assert dataset_to_policy_features(load_info(labelled)["features"]) == before
+    seen = stock("dataset_to_policy_features")
+    assert seen(features_of(labelled)) == seen(features_of(fake_dataset))
 
 
 def test_stock_lerobot_weighs_frames_by_the_sidecar(labelled: Path) -> None:
-    from lerobot.utils.rabc import RABCWeights
-
-    stock = RABCWeights(
+    weigh = stock("RABCWeights")(
         labelled / "sarm_progress.parquet", chunk_size=4, device=torch.device("cpu")
     )
-    found, told = stock.compute_batch_weights({"index": torch.arange(8)})
+    found, told = weigh.compute_batch_weights({"index": torch.arange(8)})
     assert told["num_full_weight"] == 8  # the expert makes progress in every chunk
     np.testing.assert_allclose(found.numpy(), 1.0, atol=1e-5)
     rows = pq.read_table(labelled / "sarm_progress.parquet")
@@ -165,7 +162,6 @@ def test_images_in_tables_are_rewritten_with_them(fake_dataset: Path, tmp_path: 
 def images_in_tables(source: Path, folder: Path) -> Path:
     """Return a copy of a data set whose images are PNGs in its tables, as LeRobot writes them."""
     import datasets
-    from lerobot.datasets.utils import get_hf_features_from_features, load_info
     from PIL import Image
 
     shutil.copytree(source, folder, ignore=shutil.ignore_patterns("videos"))
@@ -178,7 +174,7 @@ def images_in_tables(source: Path, folder: Path) -> Path:
         info["features"][key].pop("info", None)
         table[key] = [Image.fromarray(frame[view]) for frame in store.frames]
     (folder / "meta/info.json").write_text(json.dumps(info))
-    features = get_hf_features_from_features(load_info(folder)["features"])
+    features = stock("get_hf_features_from_features")(features_of(folder))
     datasets.Dataset.from_dict(table, features=features).to_parquet(folder / DATA)
     rows = pq.read_table(folder / ROWS)
     places = [name for name in rows.column_names if name.startswith("videos/")]

@@ -7,23 +7,22 @@ import pytest
 import torch
 
 from reward_models.label import sarm
+from tests.lerobot_versions import NEW, stock
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 
 
 def weights(folder: Path, progress: list[float], lengths: list[int], chunk: int) -> np.ndarray:
     """Return LeRobot's raw weight of every frame of episodes."""
-    from lerobot.utils.rabc import RABCWeights
-
     count = len(progress)
     episode = np.repeat(np.arange(len(lengths)), lengths)
     frame = np.concatenate([np.arange(n) for n in lengths])
     rows = sarm.table(np.array(progress, np.float32), np.arange(count), episode, frame, "c")
     sarm.write(folder, rows)
-    stock = RABCWeights(folder / sarm.FILE, chunk_size=chunk, device=torch.device("cpu"))
-    deltas = np.array([stock._compute_delta(i) for i in range(count)], np.float32)
+    weigh = stock("RABCWeights")(folder / sarm.FILE, chunk_size=chunk, device=torch.device("cpu"))
+    deltas = np.array([weigh._compute_delta(i) for i in range(count)], np.float32)
     assert not np.isnan(deltas).any()
-    return stock._compute_weights(deltas)
+    return weigh._compute_weights(deltas)
 
 
 def test_labels_without_gaps_are_written_as_lerobot_writes_them(tmp_path: Path) -> None:
@@ -69,12 +68,10 @@ def test_a_measured_frame_before_a_gap_is_compared_with_the_last_measured_one(
 
 def test_nan_as_lerobot_itself_would_write_it_weighs_1() -> None:
     """Why the sidecar is written as it is."""
-    from lerobot.utils.rabc import RABCWeights
-
-    stock = RABCWeights.__new__(RABCWeights)
-    stock.delta_mean, stock.delta_std, stock.epsilon = 0.1, 0.1, 1e-6
-    stock.kappa, stock.fallback_weight = 0.01, 1.0
-    assert stock._compute_weights(np.array([np.nan], np.float32)).tolist() == [1.0]
+    weigh = object.__new__(stock("RABCWeights"))
+    weigh.delta_mean, weigh.delta_std, weigh.epsilon = 0.1, 0.1, 1e-6
+    weigh.kappa, weigh.fallback_weight = 0.01, 1.0
+    assert weigh._compute_weights(np.array([np.nan], np.float32)).tolist() == [1.0]
 
 
 class Linear(torch.nn.Module):
@@ -94,11 +91,10 @@ def test_lerobots_own_training_steps_learn_from_labelled_frames_alone(run) -> No
     from lerobot.datasets.lerobot_dataset import LeRobotDataset
     from lerobot.scripts.lerobot_train import update_policy
     from lerobot.utils.logging_utils import AverageMeter, MetricsTracker
-    from lerobot.utils.rabc import RABCWeights
 
     labelled = run(episodes="0:2")
     frames = LeRobotDataset("local/labelled", root=labelled, video_backend="pyav")
-    weights = RABCWeights(labelled / sarm.FILE, chunk_size=4, device=torch.device("cpu"))
+    weights = stock("RABCWeights")(labelled / sarm.FILE, chunk_size=4, device=torch.device("cpu"))
     meters = {n: AverageMeter(n) for n in ("loss", "grad_norm", "lr", "update_s")}
     tracker = MetricsTracker(4, frames.num_frames, frames.num_episodes, meters)
     policy, accelerator = Linear(), Accelerator(cpu=True)
@@ -108,8 +104,13 @@ def test_lerobots_own_training_steps_learn_from_labelled_frames_alone(run) -> No
     for rows in (range(begin, begin + 4), range(4)):
         before = policy.act.weight.clone()
         batch = torch.utils.data.default_collate([frames[row] for row in rows])
+        weigher, told_as = (
+            ("sample_weighter", "sample_weight") if NEW else ("rabc_weights_provider", "rabc")
+        )
         _, told = update_policy(
-            tracker, policy, batch, optimizer, 1.0, accelerator, rabc_weights_provider=weights
-        )  # fmt: skip
-        moved.append((told["rabc_num_zero_weight"], not torch.equal(policy.act.weight, before)))
+            tracker, policy, batch, optimizer, 1.0, accelerator, **{weigher: weights}
+        )
+        moved.append(
+            (told[f"{told_as}_num_zero_weight"], not torch.equal(policy.act.weight, before))
+        )
     assert moved == [(4, False), (0, True)]
