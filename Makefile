@@ -1,6 +1,7 @@
 # make demo   the main job: record, train with and without memory, evaluate, report
 # make test   the tests           make check   format, lint, types, walls between folders, docs/cli.md
-# Each builds .venv from requirements.lock when it is missing or out of date.
+# Each builds .venv from requirements.lock when it is missing or out of date; in a clean clone,
+# PYTHON=python3.12 make test takes another Python than the first of 3.11 to 3.13 that it finds.
 
 export MUJOCO_GL ?= egl
 export HF_HUB_OFFLINE ?= 1

@@ -6,6 +6,7 @@ nothing.
 
 from typing import Any
 
+from lerobot.configs.types import PolicyFeature
 from lerobot.processor import (
     AddBatchDimensionProcessorStep,
     DeviceProcessorStep,
@@ -23,6 +24,7 @@ from lerobot.utils.constants import (
 
 from lerobot_policy_mneme.configuration_mneme import MnemeConfig
 
+Features = dict[str, PolicyFeature]
 Pipelines = tuple[
     PolicyProcessorPipeline[dict[str, Any], dict[str, Any]],
     PolicyProcessorPipeline[PolicyAction, PolicyAction],
@@ -36,7 +38,11 @@ def make_mneme_pre_post_processors(
     LeRobot passes for every policy, are ignored.
     """
     inputs, outputs = config.input_features or {}, config.output_features or {}
-    norm_map = config.normalization_mapping
+    return pipelines(config, inputs, outputs, config.normalization_mapping)
+
+
+def pipelines(config: Any, inputs: Features, outputs: Features, norm_map: Any) -> Pipelines:
+    """Return pipelines for a configuration's device, and features that may be normalised."""
     before = [
         RenameObservationsProcessorStep(rename_map={}),
         AddBatchDimensionProcessorStep(),

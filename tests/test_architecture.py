@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -204,21 +203,6 @@ def test_every_folder_with_code_is_a_package_and_listed_in_pyproject():
     assert folders == packages, "a folder with code has no __init__.py"
     assert packages == set(listed)
     assert len(listed) == len(set(listed))
-
-
-def test_the_wheel_holds_the_product_and_neither_benchmarks_nor_tests(tmp_path):
-    ignore = shutil.ignore_patterns("__pycache__", "runs", "shared", ".*", "build", "*.egg-info")
-    shutil.copytree(ROOT, tmp_path / "tree", ignore=ignore)
-    code = f"from setuptools import build_meta; build_meta.build_wheel({str(tmp_path)!r})"
-    subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path / "tree", capture_output=True, check=True
-    )
-    (wheel,) = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        files = archive.namelist()
-    top = {name.split("/")[0] for name in files}
-    assert {name for name in top if not name.startswith("mneme_vla-")} == set(FOLDERS)
-    assert not any({"benchmarks", "tests"} & set(name.split("/")) for name in files)
 
 
 def test_every_template_and_style_sheet_is_installed():

@@ -28,10 +28,13 @@ def bare(tmp_path):
         "flock",
         "cat",
         "chmod",
+        "find",
+        "rm",
+        "sha256sum",
     ):
         (tools / name).symlink_to(shutil.which(name))
 
-    def run(word, **fakes):
+    def run(word, environ=None, **fakes):
         for name, script in fakes.items():
             path = tools / name.replace("_", ".")
             path.write_text(f"#!/bin/bash\n{script}\n")
@@ -39,7 +42,7 @@ def bare(tmp_path):
         return subprocess.run(
             ["bash", "tools/venv.sh", word],
             cwd=tmp_path,
-            env={"PATH": str(tools)},
+            env={"PATH": str(tools), **(environ or {})},
             capture_output=True,
             text=True,
             check=False,
@@ -61,6 +64,26 @@ def test_a_python_without_its_venv_module_is_answered_with_the_package(bare):
     done = bare("install", python3_11=without)
     assert done.returncode == 1
     assert done.stderr == "python3.11 has no venv module: apt-get install python3.11-venv\n"
+
+
+def test_another_lock_or_python_begins_anew_and_the_same_goes_on(bare, tmp_path):
+    venv = (
+        'if [ "$1" = --version ]; then echo "Python 3.12.1"; fi\n'
+        'if [ "$2" = venv ]; then mkdir -p .venv/bin\n'
+        "printf '#!/bin/bash\nexit 0\n' > .venv/bin/python; chmod +x .venv/bin/python; fi"
+    )
+    left = tmp_path / ".venv" / "left"
+
+    def survives(**change):
+        left.touch()
+        assert bare("install", **change).returncode == 0
+        return left.exists()
+
+    assert bare("install", environ={"PYTHON": "python3.12"}, python3_12=venv).returncode == 0
+    assert survives(environ={"PYTHON": "python3.12"})
+    (tmp_path / "requirements.lock").write_text("gizmo==2.0\n")
+    assert not survives(environ={"PYTHON": "python3.12"})
+    assert not survives(environ={"PYTHON": "python3.13"}, python3_13=venv.replace("12.1", "13.0"))
 
 
 def test_when_pip_fails_its_last_words_are_shown_without_the_noise(bare):

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds .venv from requirements.lock (`install`), or makes sure that MuJoCo can render (`renders`).
 # Prints a line or two; everything else goes to .venv/install.log, shown when something fails.
+# PYTHON names the interpreter; without it, the one that .venv has, or the first that will do.
 set -euo pipefail
 
 fail() {
@@ -8,16 +9,20 @@ fail() {
     exit 1
 }
 
+built_by() {
+    .venv/bin/python -c 'import sys; print(sys._base_executable)' 2>/dev/null || true
+}
+
 find_python() {
     local python
-    for python in python3.11 python3 python3.12 python3.13; do
+    for python in ${PYTHON:-"$(built_by)" python3.11 python3 python3.12 python3.13}; do
         if "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null
         then
             echo "$python"
             return
         fi
     done
-    fail "Python 3.11, 3.12 or 3.13 is needed; found $(python3 --version 2>&1 || echo none). \
+    fail "Python 3.11, 3.12 or 3.13 is needed; found $("${PYTHON:-python3}" --version 2>&1 || echo none). \
 Install python3.11 and python3.11-venv, then run the same command again."
 }
 
@@ -38,6 +43,13 @@ install() {
     exec 9>.venv/.lock
     if command -v flock >/dev/null; then flock 9; fi
     : >.venv/install.log
+    # Another lock or Python begins anew: pip may delete files that a package took over from another.
+    local wanted
+    wanted=$({ "$python" --version; cat requirements.lock; } | sha256sum)
+    if [ "$wanted" != "$(cat .venv/.wanted 2>/dev/null)" ]; then
+        find .venv -mindepth 1 -maxdepth 1 ! -name .lock ! -name install.log -exec rm -rf {} +
+        echo "$wanted" >.venv/.wanted
+    fi
     if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
         logged "$python" -m venv .venv
     fi

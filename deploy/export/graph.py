@@ -120,6 +120,7 @@ def export(owner: nn.Module, traced: Traced, path: Path) -> Graph:
     used = [value for value in model.graph.inputs if value.uses()]
     model.graph.inputs[:] = used
     strip_provenance(model)
+    separate_names(model)
     program.save(str(path), external_data=False)
     return Graph(
         file=path.name, sha256=artefacts.sha256(path), inputs=_ports(used),
@@ -140,6 +141,20 @@ def strip_provenance(model: Any) -> None:
     for part in (model, *graphs, *nodes, *values):
         part.metadata_props.clear()
         part.doc_string = None
+
+
+def separate_names(model: Any) -> None:
+    """Rename what is computed inside under the name of an input or output of the graph, which the
+    exporter of torch 2.11 lets happen.
+
+    Args:
+        model: `onnx_ir.Model`, changed in place.
+    """
+    outer = [*model.graph.inputs, *model.graph.outputs]
+    taken, kept = {value.name for value in outer}, {id(value) for value in outer}
+    inner = (value for node in model.graph.all_nodes() for value in node.outputs)
+    for count, value in enumerate(v for v in inner if v.name in taken and id(v) not in kept):
+        value.name = f"{value.name}_inner_{count}"
 
 
 def _ports(values: Sequence[Any]) -> tuple[Port, ...]:

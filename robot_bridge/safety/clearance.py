@@ -106,7 +106,7 @@ class Clearance:
         self._share[channels, np.arange(len(channels))] = 1.0
         self._address = m.jnt_qposadr[channels]
         followers = {}
-        for e in np.flatnonzero(m.eq_type == mujoco.mjtEq.mjEQ_JOINT):
+        for e in np.flatnonzero(m.eq_type == int(mujoco.mjtEq.mjEQ_JOINT)):
             joint, leader = int(m.eq_obj1id[e]), int(m.eq_obj2id[e])
             if m.eq_active0[e] and joint not in channels and leader in channels:
                 followers[joint] = (channels.index(leader), m.eq_data[e, :5].copy())
@@ -236,7 +236,7 @@ class Clearance:
         m = self._model
         reach, turns = _reach(m), self._affects[m.geom_bodyid].T  # [joint, geom]
         rates = np.zeros((len(self._pairs) + len(self._near), m.njnt))
-        slides = m.jnt_type == mujoco.mjtJoint.mjJNT_SLIDE
+        slides = m.jnt_type == int(mujoco.mjtJoint.mjJNT_SLIDE)
         for row, (a, b) in enumerate(self._pairs):
             fast = np.where(slides, 1.0, np.minimum(reach[:, a], reach[:, b]))
             rates[row] = fast * (turns[:, a] ^ turns[:, b])
@@ -260,12 +260,9 @@ def _load(robot: RobotSpec, where: str) -> mujoco.MjModel:
         model = mujoco.MjModel.from_xml_path(str(path))
     except ValueError as error:
         raise ValueError(f"{where}: cannot read it ({' '.join(str(error).split())})") from error
-    loose = [
-        t
-        for t in model.jnt_type
-        if t not in (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
-    ]
-    if loose:
+    # As numbers: from MuJoCo 4 on its names are equal to no number of numpy.
+    kinds = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
+    if not np.isin(model.jnt_type, kinds).all():
         raise ValueError(f"{where}: a joint that is neither hinge nor slide; give the arm alone")
     return model
 
@@ -284,7 +281,7 @@ def _reach(model: mujoco.MjModel) -> np.ndarray:
     That is the length of the chain of bodies between them, stretched out.
     """
     joints = np.linalg.norm(model.jnt_pos, axis=1)
-    slides = model.jnt_type == mujoco.mjtJoint.mjJNT_SLIDE
+    slides = model.jnt_type == int(mujoco.mjtJoint.mjJNT_SLIDE)
     travel = np.where(
         slides, np.abs(model.jnt_range - model.qpos0[model.jnt_qposadr, None]).max(1), 0
     )
@@ -322,7 +319,7 @@ def _extents(model: mujoco.MjModel, shapes: np.ndarray) -> tuple[np.ndarray, ...
     centre, flat, rounded = np.zeros((3, len(shapes), 3))
     kinds = mujoco.mjtGeom
     for i, g in enumerate(shapes):
-        size, kind = model.geom_size[g], model.geom_type[g]
+        size, kind = model.geom_size[g], kinds(model.geom_type[g])
         if kind == kinds.mjGEOM_BOX:
             flat[i] = size
         elif kind == kinds.mjGEOM_SPHERE:

@@ -120,8 +120,9 @@ class WarpCamera:
             outputs=[self._origin, self._direction],
         )  # fmt: skip
         mjw.rays(
-            self._model, self._data, self._origin, self._direction, EVERY_GROUP, True,
-            self._no_body, self._distance, self._geom, self._normal, self._context,
+            self._model, self._data, self._origin[:count], self._direction[:count], EVERY_GROUP,
+            True, self._no_body, self._distance[:count], self._geom[:count], self._normal[:count],
+            self._context,
         )  # fmt: skip
         wp.launch(
             kernels.shade,

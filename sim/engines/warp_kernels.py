@@ -9,8 +9,9 @@ from sim.engines.warp_start import wp
 
 wp.set_module_options({"enable_backward": False})
 
-LARGEST = wp.constant(1.0e10)
-"""Beyond this a state counts as lost, as in MuJoCo."""
+LARGEST = wp.constant(1.0e6)
+"""Beyond this, in m, rad or per second, a state counts as lost. MuJoCo says 1e10, which takes a
+world that explodes in 32-bit numbers long to reach."""
 
 
 @wp.kernel

@@ -143,9 +143,10 @@ def test_a_reward_model(tmp_path: Path) -> None:
     assert_like_the_cpu(train)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # InternVL's processor
 def test_tuning_a_vision_language_reward_model(arm_dataset: Path, tmp_path: Path) -> None:
     model = vlm.Config(
-        model=str(tiny_models.save_qwen(tmp_path / "qwen")), image_px=32, dtype="float32",
+        model=str(tiny_models.save_internvl(tmp_path / "internvl")), image_px=32, dtype="float32",
         lora_rank=4,
     )  # fmt: skip
     config, info = TuneConfig(reward_model=model, frames=4, pairs=4), open_dataset(arm_dataset)

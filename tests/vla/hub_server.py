@@ -178,7 +178,9 @@ class Handler(BaseHTTPRequestHandler):
             return self._refuse(403, "", "You don't have the rights")
         if name in self.server.models:
             return self._json({"url": f"{self.server.url}/{name}"}, 409)
-        self.server.models[name] = model = Model(private=bool(asked.get("private")))
+        self.server.models[name] = model = Model(
+            private=asked.get("private") or asked.get("visibility") == "private"
+        )
         model.commit_("main", {".gitattributes": b""})
         return self._json({"url": f"{self.server.url}/{name}"})
 

@@ -20,7 +20,7 @@ from training.core.distributed import SINGLE_PROCESS, Partition, ProcessGroup
 from training.core.loop import Weights
 from training.core.optimizer import Optimizer
 from training.core.pretrained_vision import load_vision
-from training.data import batches, features, sampler
+from training.data import batches, features, prefetch, sampler
 from training.evaluation.evaluate import Evaluation, evaluate
 from vla import checkpoint
 from vla.contracts import config as configs
@@ -131,6 +131,7 @@ class BehaviorCloning:
         if num_short:
             short = sampler.no_longer_than(self.store.seq_lengths, limit)
             self.short = stream(short, num_short, train.seed + 1)
+        self.prefetcher = prefetch.Prefetcher(self._prepare, self._streams)
 
     def distribute(self, group: ProcessGroup) -> None:
         """Train together with other processes, each on its part of every batch.
@@ -153,11 +154,15 @@ class BehaviorCloning:
         return self.group.partition if self.group.is_distributed else None
 
     def collect(self) -> Any:
-        """Return the next batch with augmented images."""
+        """Return the next batch with augmented images, on its device."""
+        return self.prefetcher.take()
+
+    def _prepare(self) -> EpisodeBatch:
         batch, config = self._batch(), self.config
-        return batches.augment_batch(
+        batch = batches.augment_batch(
             batch, config.random_shift_px, config.brightness_jitter, self.rng
         )
+        return prefetch.to_device(batch, self.train.device)
 
     def _batch(self) -> EpisodeBatch:
         size = self.policy_config.chunk_size
@@ -209,11 +214,15 @@ class BehaviorCloning:
 
     def state(self) -> dict[str, Any]:
         """Return the positions of the streams of data."""
+        return self.prefetcher.state()
+
+    def _streams(self) -> dict[str, Any]:
         short = None if self.short is None else self.short.state()
         return {"rng": self.rng.bit_generator.state, "stream": self.stream.state(), "short": short}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue the streams of data."""
+        self.prefetcher.drop()
         self.rng.bit_generator.state = state["rng"]
         self.stream.restore(state["stream"])
         if self.short is not None:

@@ -114,11 +114,21 @@ def _one_sentence_errors(name: str, outcome: str) -> Iterator[None]:
         raise ValueError(
             f"{name}: nobody is signed in; run `hf auth login` first; {outcome}"
         ) from error
-    except (OSError, RuntimeError) as error:  # the client wraps errors of its threads
+    except _transfer_errors() as error:
         if os.strerror(errno.ENOSPC) in str(error):
             raise  # full disk: the command reports it
         print(file=sys.stderr)  # end the line of the client's progress bar
         raise ValueError(f"{name}: {_why(error, endpoint)}; {outcome}") from error
+
+
+def _transfer_errors() -> tuple[type[Exception], ...]:
+    """Return what the client raises where a transfer breaks off."""
+    kinds: list[type[Exception]] = [OSError, RuntimeError]  # it wraps errors of its threads
+    with contextlib.suppress(ImportError):  # from huggingface_hub 1 on
+        import httpx
+
+        kinds.append(httpx.HTTPError)
+    return tuple(kinds)
 
 
 def _why(error: Exception, endpoint: str) -> str:

@@ -95,6 +95,9 @@ class Vlm(nn.Module):
         mask = [inputs["attention_mask"], torch.ones_like(written)]
         inputs["attention_mask"] = torch.cat(mask, 1)
         inputs.pop("token_type_ids", None)
+        if "mm_token_type_ids" in inputs:  # transformers 5: where images are, and the form has none
+            kinds = inputs["mm_token_type_ids"]
+            inputs["mm_token_type_ids"] = torch.cat([kinds, torch.zeros_like(written)], 1)
         at = torch.tensor(ends) + inputs["input_ids"].shape[1] - len(ids)
         moved = {name: value.to(self.device) for name, value in inputs.items()}
         out = self.model(**moved, logits_to_keep=at.to(self.device), use_cache=False)

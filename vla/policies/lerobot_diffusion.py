@@ -67,7 +67,8 @@ class Config(LeRobotConfig):
         policy = DiffusionPolicy(DiffusionConfig(
             **self.shape(robot), horizon=self.chunk_size, n_action_steps=self.n_action_steps,
             down_dims=self.down_dims, noise_scheduler_type="DDIM", num_train_timesteps=LEVELS,
-            num_inference_steps=self.num_inference_steps,
+            num_inference_steps=self.num_inference_steps, pretrained_backbone_weights=None,
+            use_group_norm=True, use_separate_rgb_encoder_per_camera=False,
         ))  # fmt: skip
         policy.diffusion.noise_scheduler.set_timesteps(self.num_inference_steps)
         return policy

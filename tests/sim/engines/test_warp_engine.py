@@ -101,6 +101,9 @@ def test_what_is_written_is_read_with_the_geometry_of_mujoco():
 
 def test_control_steps_end_where_mujoco_ends_them_and_touch_the_same():
     worlds = begun()
+    for world in worlds:  # a cube that just touches the table may or may not, in 32-bit numbers
+        mujoco.mj_step(world.model, world.data, nstep=40)
+        mujoco.mj_kinematics(world.model, world.data)
     engine = engine_at(worlds)
     for t in range(6):
         ctrl = targets(worlds, t)
@@ -233,10 +236,10 @@ def test_a_world_whose_state_is_lost_is_found_and_harms_no_other(field, value):
 
 def test_a_world_that_explodes_in_a_step_is_found():
     worlds = begun()
-    worlds[3].data.qvel[:] = 1e9
+    worlds[3].data.qvel[:] = 9e5
     engine = engine_at(worlds)
     assert not engine.faults().any()
-    engine.step(targets(begun(), 0), 20, np.ones(WORLDS, np.bool_))
+    engine.step(targets(begun(), 0), 400, np.ones(WORLDS, np.bool_))
     np.testing.assert_array_equal(engine.faults(), [False, False, False, True])
     assert np.isfinite(engine.read().qpos).all()
 
