@@ -23,7 +23,7 @@ from tests.pretend_device import NAME, DeviceMixError, assert_like_the_cpu
 from tests.training.test_distill import plan as distill_plan
 from tests.training.test_features import plan as frozen_plan
 from tests.training.test_reward_model_runs import config as reward_model_config
-from tests.training.tiny_run import run, tiny_config
+from tests.training.tiny_run import PX, run, tiny_config
 from training.algos import bc
 from training.commands import train_reward_model, tune_reward_model
 from training.commands.tune_reward_model import TuneConfig
@@ -32,6 +32,7 @@ from training.core.config import Teacher
 from training.core.metrics import read_metrics
 from training.evaluation.evaluate import evaluate
 from vla import checkpoint
+from vla.contracts import registry
 from vla.data.reader import open_dataset
 from vla.heads import flow_matching
 from vla.memory import gru
@@ -117,6 +118,28 @@ CLONES: dict[str, Callable[[], Any]] = {
 def test_cloning(kind: str, arm_dataset: Path, tmp_path: Path) -> None:
     def train(device: str) -> Path:
         config = replace(CLONES[kind](), device=device, steps=3, save_every=2)
+        return run(config, arm_dataset, tmp_path / device)
+
+    assert_like_the_cpu(train)
+
+
+FAMILIES = {"small": "smolvlm", "base": "qwen3_vl", "large": "qwen3_vl"}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_preset_with_a_tiny_model_of_its_family(
+    name: str, arm_dataset: Path, tmp_path: Path, tiny_model: Callable[[str], Path]
+) -> None:
+    def train(device: str) -> Path:
+        plan: Any = registry.load("training.presets", name).preset(tiny_config())
+        small = replace(  # in 32 bits: the CPU has other kernels for 16, which round differently
+            plan.policy.backbone, model=str(tiny_model(FAMILIES[name])), image_px=PX,
+            num_vlm_layers=0, pooled_tokens_per_side=2, dtype="float32",
+        )  # fmt: skip
+        policy = replace(plan.policy, backbone=small, head=tiny_config().policy.head)
+        config = replace(
+            plan, policy=policy, algo=replace(plan.algo, batch_size=2), device=device, steps=2
+        )
         return run(config, arm_dataset, tmp_path / device)
 
     assert_like_the_cpu(train)

@@ -1,5 +1,6 @@
 """Decision frames, action chunks and the cache; also data sets that stock LeRobot wrote."""
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -7,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.fake_episodes import fake_episode
-from tests.lerobot_versions import codec
+from tests.lerobot_versions import NEW, codec
 from vla.data import store
 from vla.data.store import choose_decisions, load_episodes, statistics
 
@@ -54,6 +57,45 @@ def stock_dataset(root: Path, dtype: str, vcodec: str = "h264") -> list[dict[str
         dataset.save_episode()
     dataset.finalize()
     return given
+
+
+@pytest.mark.skipif(not NEW, reason="LeRobot 0.6, which needs Python 3.12, writes such columns")
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+def test_depth_and_language_columns_of_lerobot_06_are_left_alone(tmp_path: Path) -> None:
+    from lerobot.datasets.language import language_feature_info
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    names = ["height", "width", "channels"]
+    features = {
+        "observation.images.front": {"dtype": "video", "shape": (48, 64, 3), "names": names},
+        "observation.images.depth": {
+            "dtype": "video", "shape": (48, 64, 1), "names": names, "info": {"is_depth_map": True},
+        },
+        "observation.state": {"dtype": "float32", "shape": (2,), "names": ["x", "y"]},
+        "action": {"dtype": "float32", "shape": (2,), "names": None},
+    }  # fmt: skip
+    place = tmp_path / "set"
+    written = LeRobotDataset.create("local/depth", 20, features, root=place, **codec("h264"))
+    for t in range(6):
+        written.add_frame({
+            "observation.images.front": np.full((48, 64, 3), 40 * t, np.uint8),
+            "observation.images.depth": np.full((48, 64, 1), 500 + t, np.uint16),
+            "observation.state": np.full(2, t, np.float32), "action": np.zeros(2, np.float32),
+            "task": "look",
+        })  # fmt: skip
+    written.save_episode()
+    written.finalize()
+    file, info = next(place.glob("data/*/*.parquet")), place / "meta" / "info.json"
+    table, described = pq.read_table(file), json.loads(info.read_text())
+    for name, feature in language_feature_info().items():  # as `lerobot-annotate` adds them
+        described["features"][name] = {**feature, "shape": list(feature["shape"])}
+        table = table.append_column(name, pa.array([[] for _ in range(6)], pa.list_(pa.string())))
+    pq.write_table(table, file)
+    info.write_text(json.dumps(described))
+    store = load_episodes(place, image_hw=(48, 64))
+    assert store.cameras == ("front",)
+    assert store.frames.shape == (6, 1, 48, 64, 3)
+    np.testing.assert_array_equal(store.states[:, 0], np.arange(6))
 
 
 @pytest.mark.filterwarnings(

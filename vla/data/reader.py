@@ -147,7 +147,7 @@ def _check_features(path: Path, features: dict[str, Any]) -> None:
 def _cameras(path: Path, features: dict[str, Any]) -> tuple[Camera, ...]:
     cameras = []
     for key, feature in features.items():
-        if feature["dtype"] not in ("video", "image"):
+        if feature["dtype"] not in ("video", "image") or _is_depth(feature):
             continue
         shape = dict(zip(feature.get("names") or (), feature["shape"], strict=False))
         if {"height", "width"} <= set(shape):
@@ -170,6 +170,12 @@ def _cameras(path: Path, features: dict[str, Any]) -> tuple[Camera, ...]:
             f"{', '.join(features)}); record it with at least one, named observation.images.NAME"
         )
     return tuple(cameras)
+
+
+def _is_depth(feature: dict[str, Any]) -> bool:
+    """Return whether a camera sees distances, as LeRobot notes from 0.6 on; no policy reads it."""
+    info = feature.get("info") or feature.get("video_info") or {}
+    return bool(info.get("is_depth_map") or info.get("video.is_depth_map"))
 
 
 def _names(features: dict[str, Any], key: str) -> tuple[str, ...]:
