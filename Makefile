@@ -17,7 +17,7 @@ demo: .venv/.renders
 	@$(BIN)/python -m benchmarks.demo
 
 test: .venv/.renders
-	@$(BIN)/python -m pytest -q --numprocesses 2
+	@$(BIN)/python -m pytest -q --numprocesses 2 --dist worksteal
 
 check: .venv/.installed
 	@$(BIN)/ruff format --check --quiet --output-format concise .

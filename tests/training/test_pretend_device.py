@@ -142,7 +142,8 @@ def test_a_preset_with_a_tiny_model_of_its_family(
         )
         return run(config, arm_dataset, tmp_path / device)
 
-    assert_like_the_cpu(train)
+    # Attention has a kernel of its own on the CPU, which rounds differently: 2e-6 was measured.
+    assert_like_the_cpu(train, tolerance=1e-5)
 
 
 def test_distillation(arm_dataset: Path, tmp_path: Path) -> None:

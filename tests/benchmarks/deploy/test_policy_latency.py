@@ -24,6 +24,8 @@ def folder(tmp_path) -> Path:
     return tmp_path / "run"
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_every_target_is_timed_and_what_was_found_is_written(folder, exported, tmp_path, capsys):
     out = tmp_path / "out"
     words = [

@@ -25,6 +25,7 @@ def test_a_few_schedules_of_chunks_killed_and_hanging_policies_and_clocks(tmp_pa
 
 
 @pytest.mark.ros
+@pytest.mark.slow
 def test_a_policy_whose_cameras_fail_comes_to_rest(arm_policy, tmp_path):
     tally = Tally()
     camera_faults.play(arm_policy, 2, 1, tmp_path, tally, slack_s=1.0)
