@@ -1,12 +1,19 @@
-"""The script behind `make` says plainly why it cannot build the environment."""
+"""What `make` cannot build is said plainly, and the containers fit the tree."""
 
+import contextlib
+import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+import tomllib
+
+from vla import cli
 
 ROOT = Path(__file__).parents[1]
+CONTAINERS = sorted((ROOT / "deploy" / "containers").glob("*.Dockerfile"))
 
 
 @pytest.fixture
@@ -99,3 +106,22 @@ def test_when_pip_fails_its_last_words_are_shown_without_the_noise(bare):
     assert "ERROR: no matching gizmo" in done.stderr
     assert "is ignored" not in done.stderr
     assert "the whole log is in .venv/install.log" in done.stderr
+
+
+@pytest.mark.parametrize("file", CONTAINERS, ids=lambda file: file.stem)
+def test_a_container_starts_from_a_fixed_image_and_names_what_there_is(file, capsys):
+    text = file.read_text()
+    assert re.search(r"^FROM \S+:\S*\d\S*$", text, re.M), "an image that changes under its name"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for extra in re.findall(r"'\.\[(\w+)\]'", text):
+        assert extra in project["optional-dependencies"]
+    if "make .venv" in text:
+        assert ".venv/.installed:" in (ROOT / "Makefile").read_text()
+    command, *words = json.loads(re.search(r"^CMD (\[.*\])$", text, re.M)[1])
+    with pytest.raises(SystemExit) if command == "doctor" else contextlib.nullcontext():
+        cli.main([command, "--help"])
+    said = capsys.readouterr().out
+    assert f"vla {command}" in said
+    for flag in (word for word in words if word.startswith("--")):
+        assert flag in said, flag
+    assert f"deploy/containers/{file.name}" in text, "how it is built"

@@ -1,5 +1,6 @@
 """The wheel that users install: what it holds, and the whole chain of commands from it alone."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -11,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.sim.env_server.test_pythons import interpreter
 from tests.test_architecture import FOLDERS, ROOT
+from tests.training.small_policy import small_policy, write_run
+from vla import cli
 
 CHAIN = (
     "demos reach --episodes 4 --workers 1 --out data",
@@ -97,3 +101,23 @@ def test_it_brings_what_it_needs_into_an_empty_environment(wheel: Path, tmp_path
     follow_chain(programs, tmp_path)
     said = run(tmp_path, programs / "vla", "doctor")
     assert "make demo can run" in said.stdout, said.stdout + said.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_robot_side_runs_on_python_3_10_as_jetpack_6_has_it(
+    wheel: Path, tmp_path: Path
+) -> None:
+    """Needs the package registry. The commands are those of deploy/containers/jetson.Dockerfile."""
+    policy = small_policy()
+    write_run(policy, tmp_path / "run")
+    assert cli.main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "model")]) == 0
+    place = tmp_path / "env"
+    subprocess.run([interpreter("3.10"), "-m", "venv", place], check=True)
+    install = [place / "bin" / "python", "-m", "pip", "install", "--quiet"]
+    subprocess.run([*install, f"{wheel}[deploy]"], check=True)
+    words = "engines model --targets onnxruntime --out engines.json --calls 20"
+    done = run(tmp_path, place / "bin" / "vla", *words.split())
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads((tmp_path / "engines.json").read_text())
+    assert told["host"]["python"].startswith("3.10."), told["host"]

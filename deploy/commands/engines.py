@@ -1,10 +1,14 @@
-"""`vla engines`: builds the engines of an exported policy through their cache, and times them.
+"""`vla engines`: builds, compares and times the engines of an exported policy.
 
-Every timed call ends when its outputs are in the host's memory, copies included.
+Every timed call ends when its outputs are in the host's memory, copies included. The JSON says all
+that is needed to judge it elsewhere: whoever owns a board runs the command once and sends the file.
 """
 
+import importlib.metadata
 import json
 import platform
+import shutil
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,6 +33,8 @@ WARMUP_CALLS = 50
 """Calls before the timed ones."""
 PERCENTILES = (50, 95, 99)
 """Reported percentiles."""
+REFERENCE = "onnxruntime"
+"""Target that the others are compared with, if it is among them; the first one otherwise."""
 DECISION = "decision"
 """Name of a whole decision as a robot needs it: units, tokens and memory included."""
 USAGE = "usage: vla engines FOLDER [--targets NAME ...] [--calls N] [--out FILE]"
@@ -56,8 +62,10 @@ class EnginesArgs:
         target_selection.check_graph_targets(self.targets)
 
 
-def measure(artefact: Artefact, name: str, args: EnginesArgs) -> dict[str, Any]:
-    """Return the results of one target as JSON types.
+def measure(
+    artefact: Artefact, name: str, args: EnginesArgs
+) -> tuple[dict[str, Any], RecordingRunner]:
+    """Return the results of one target as JSON types, and the last call of each of its graphs.
 
     Raises:
         ValueError: it does not run here.
@@ -79,7 +87,49 @@ def measure(artefact: Artefact, name: str, args: EnginesArgs) -> dict[str, Any]:
     for graph, calls in recorder.calls.items():
         seconds[graph] = timed(partial(runner.run, graph, calls[-1][0]), args.calls)
     stats: Any = getattr(runner, "stats", dict)  # only targets that build engines have it
-    return {"ready_s": ready_s, "seconds": seconds, "engines": stats()}
+    return {"ready_s": ready_s, "seconds": seconds, "engines": stats()}, recorder
+
+
+def differences(runner: GraphRunner, reference: RecordingRunner) -> dict[str, float]:
+    """Return, by graph, the largest difference of an output from a reference's on its inputs."""
+    largest = {}
+    for graph, calls in reference.calls.items():
+        inputs, expected = calls[-1]
+        found = runner.run(graph, inputs)
+        apart = (np.abs(np.subtract(found[name], expected[name], dtype=np.float64)).max(initial=0)
+                 for name in expected)  # fmt: skip
+        largest[graph] = float(max(apart))
+    return largest
+
+
+def host() -> dict[str, Any]:
+    """Return what a reader elsewhere needs to know of this machine, as JSON types."""
+    files = {"board": "/proc/device-tree/model", "jetson_linux": "/etc/nv_tegra_release"}
+    commands = {"power_mode": ("nvpmodel", "-q"), "gpu": ("nvidia-smi", "-L")}
+    facts: dict[str, Any] = {"system": platform.platform(), "python": platform.python_version()}
+    for name, path in files.items():
+        text = Path(path).read_text(errors="replace") if Path(path).is_file() else ""
+        facts[name] = text.replace("\0", "").partition("\n")[0] or None
+    for name, words in commands.items():
+        facts[name] = _said(words)
+    facts["packages"] = {}
+    for package in ("mneme-vla", "numpy", "onnxruntime", "onnxruntime-gpu", "tensorrt"):
+        try:
+            facts["packages"][package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            facts["packages"][package] = None
+    return facts
+
+
+def _said(words: tuple[str, ...]) -> str | None:
+    """Return what a program of this machine prints; None if there is none or it fails."""
+    if shutil.which(words[0]) is None:
+        return None
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
 
 
 def timed(call: Callable[[], Any], calls: int) -> dict[str, float]:
@@ -143,10 +193,16 @@ def main(argv: list[str]) -> int:
     if args.out is not None:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.touch()  # fails before the work if it cannot be written
-    results = {name: measure(artefact, name, args) for name in args.targets}
+    measured = {name: measure(artefact, name, args) for name in args.targets}
+    reference = REFERENCE if REFERENCE in measured else args.targets[0]
+    results = {}
+    for name, (result, recorder) in measured.items():
+        apart = differences(recorder.runner, measured[reference][1])
+        results[name] = {**result, "largest_difference": apart}
     report = {
-        "folder": str(artefact.folder), "machine": platform.machine(), "calls": args.calls,
-        "batch": artefact.manifest.batch, "synchronized": True, "targets": results,
+        "folder": str(artefact.folder), "host": host(), "calls": args.calls,
+        "precision": artefact.manifest.precision, "batch": artefact.manifest.batch,
+        "synchronized": True, "reference": reference, "targets": results,
     }  # fmt: skip
     title = (
         f"{artefact.folder}: batch {artefact.manifest.batch}, {args.calls:,} calls after "
@@ -156,6 +212,9 @@ def main(argv: list[str]) -> int:
     console.print(table(results, title))
     for name, result in results.items():
         console.print(_readiness(name, result), markup=False)
+        if name != reference:
+            apart = ", ".join(f"{g} {d:.1e}" for g, d in result["largest_difference"].items())
+            console.print(f"{name}: largest difference from {reference}: {apart}", markup=False)
     print(json.dumps(report))
     if args.out is not None:
         args.out.write_text(json.dumps(report, indent=1) + "\n")

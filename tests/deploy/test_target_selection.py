@@ -1,6 +1,7 @@
 """Targets are tried in the user's order, and what was refused is said."""
 
 import json
+import platform
 import subprocess
 import sys
 
@@ -226,9 +227,40 @@ def test_engines_are_built_timed_and_told(exported, installed, tmp_path, capsys)
     assert {e["built"] for e in told["targets"]["tensorrt"]["engines"].values()} == {True}
     assert all(e["cuda_graph"] for e in told["targets"]["tensorrt"]["engines"].values())
     assert "5 from the cache" not in said
+    assert "tensorrt: largest difference from onnxruntime: " in said
+    for one in told["targets"].values():  # the engines of the stand-in are ONNX Runtime's
+        assert one["largest_difference"].keys() == graphs - {engines.DECISION}
+        assert max(one["largest_difference"].values()) < 1e-4
+    assert told["host"]["python"] == platform.python_version()
     assert engines.main(words) == 0
     assert "built none, 5 from the cache" in capsys.readouterr().out
     assert installed.builds == 5
+
+
+def test_a_target_that_computes_something_else_is_seen(exported):
+    artefact = artefacts.read(exported["remembers"])
+    args = engines.EnginesArgs(targets=("onnxruntime",), calls=10)
+    _, reference = engines.measure(artefact, "onnxruntime", args)
+
+    class Off:
+        def run(self, graph, inputs):
+            return {n: v + 0.5 for n, v in reference.runner.run(graph, inputs).items()}
+
+    apart = engines.differences(Off(), reference)
+    assert all(difference == pytest.approx(0.5) for difference in apart.values())
+    assert set(engines.differences(reference.runner, reference).values()) == {0.0}
+
+
+def test_a_board_says_its_name_and_power_mode(monkeypatch, tmp_path):
+    program = tmp_path / "nvpmodel"
+    program.write_text("#!/bin/sh\necho 'NV Power Mode: MAXN'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    facts = engines.host()
+    assert facts["power_mode"] == "NV Power Mode: MAXN"
+    assert facts["packages"]["onnxruntime"]
+    program.write_text("#!/bin/sh\nexit 3\n")
+    assert engines.host()["power_mode"] is None
 
 
 def test_each_call_is_timed_and_the_first_ones_are_not():
