@@ -213,8 +213,9 @@ def main(argv: list[str]) -> int:
     for name, result in results.items():
         console.print(_readiness(name, result), markup=False)
         if name != reference:
-            apart = ", ".join(f"{g} {d:.1e}" for g, d in result["largest_difference"].items())
-            console.print(f"{name}: largest difference from {reference}: {apart}", markup=False)
+            by_graph = result["largest_difference"].items()
+            said = ", ".join(f"{graph} {largest:.1e}" for graph, largest in by_graph)
+            console.print(f"{name}: largest difference from {reference}: {said}", markup=False)
     print(json.dumps(report))
     if args.out is not None:
         args.out.write_text(json.dumps(report, indent=1) + "\n")

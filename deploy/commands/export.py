@@ -9,8 +9,7 @@ from rich.console import Console
 
 from deploy.export import folder as folders
 from deploy.export import graph, recorded
-from deploy.precision import quantize
-from deploy.precision import sixteen_bit as precisions
+from deploy.precision import quantize, sixteen_bit, small_floats
 from deploy.reward_model import export as reward_model_export
 from deploy.runtime import artefact as artefacts
 from deploy.runtime.artefact import Artefact, Graph, Manifest, Precision, Scaling
@@ -25,8 +24,8 @@ from vla.utils import arguments
 
 USAGE = (
     "usage: vla export CHECKPOINT --out FOLDER [--batch N] [--num-inference-steps N]\n"
-    "           [--precision fp16 | bf16]\n"
-    "       vla export CHECKPOINT --out FOLDER --precision int8 --dataset DATASET\n"
+    "           [--precision fp16 | bf16 | nvfp4]\n"
+    "       vla export CHECKPOINT --out FOLDER --precision int8 | fp8 --dataset DATASET\n"
     "       vla export REWARD_MODEL --out FOLDER [--batch N]"
 )
 
@@ -42,17 +41,17 @@ class ExportArgs:
     num_inference_steps: int = 0
     """Denoising steps of a decision; the checkpoint's own if 0."""
     precision: Precision = "fp32"
-    """Of convolutions and learned matrices; int8 is calibrated on recorded observations."""
+    """Of convolutions and learned matrices; int8 and fp8 are calibrated on recordings."""
     dataset: Path | None = None
-    """Data set of the policy's task, to calibrate int8 with."""
+    """Data set of the policy's task, to calibrate int8 or fp8 with."""
     decisions: int = 300
     """Recorded observations for the calibration."""
 
     def __post_init__(self) -> None:
         validate_min(self, batch=1, decisions=1, num_inference_steps=0)
-        if (self.precision == "int8") != (self.dataset is not None):
+        if (self.precision in artefacts.CALIBRATED) != (self.dataset is not None):
             raise ValueError(
-                f"precision {self.precision} with --dataset {self.dataset}: int8 needs "
+                f"precision {self.precision} with --dataset {self.dataset}: int8 and fp8 need "
                 "recorded observations, others none; give both --precision int8 --dataset DATASET"
             )
 
@@ -63,41 +62,54 @@ def export(
 ) -> Manifest:  # fmt: skip
     """Write an exported policy; an old folder is replaced as a whole or stays.
 
-    The policy is in evaluation mode, on the CPU; int8 is calibrated on recorded observations.
+    The policy is in evaluation mode, on the CPU; int8 and fp8 are calibrated on recorded
+    observations.
 
     Raises:
-        ValueError: the folder holds something else.
+        ValueError: the folder holds something else, or the precision changes nothing.
     """
     with folders.replacing(folder, "policy") as new:
         graphs = folders.graphs(policy, graph.trace(policy, batch), policy.text.tokenizer, new)
         manifest = _manifest(policy, origin, graphs, batch, new)
         artefacts.write_manifest(new, manifest)
-        if precision == "int8":
-            manifest = _quantized(new, list(calibration))
+        if precision in artefacts.CALIBRATED:
+            manifest = _calibrated(new, list(calibration), precision)
         elif precision != "fp32":
-            manifest = _sixteen_bit(new, precision)
+            manifest = _converted(new, precision)
         artefacts.read(new)
     return manifest
 
 
-def _quantized(folder: Path, calibration: list[Observation]) -> Manifest:
-    """Make convolutions and large matrices of an artefact int8; return its new manifest."""
+def _calibrated(folder: Path, calibration: list[Observation], precision: Precision) -> Manifest:
+    """Make convolutions and matrices of an artefact int8 or fp8; return its new manifest."""
     artefact = artefacts.read(folder)
     policies = [
         DeployedPolicy(artefact, onnxruntime.Config().open(artefact), split=split)
         for split in (False, True)
     ]
     for name, inputs in quantize.record(policies, calibration, seed=0).items():
-        quantize.quantize(artefact.path(name), inputs, artefact.manifest.batch)
-    return _rewritten(artefact, "int8")
+        if precision == "fp8":
+            small_floats.fp8(artefact.path(name), inputs)
+        else:
+            quantize.quantize(artefact.path(name), inputs, artefact.manifest.batch)
+    return _rewritten(artefact, precision)
 
 
-def _sixteen_bit(folder: Path, half: precisions.Half) -> Manifest:
-    """Make convolutions and learned matrices of an artefact sixteen bits; return its manifest."""
+def _converted(folder: Path, precision: Precision) -> Manifest:
+    """Make convolutions and learned matrices of an artefact smaller; return its manifest."""
     artefact = artefacts.read(folder)
+    changed = 0
     for name in artefact.manifest.graphs:
-        precisions.halve(artefact.path(name), half)
-    return _rewritten(artefact, half)
+        if precision == "nvfp4":
+            changed += small_floats.nvfp4(artefact.path(name))
+        else:
+            changed += sixteen_bit.halve(artefact.path(name), precision)  # type: ignore[arg-type]
+    if precision == "nvfp4" and not changed:
+        raise ValueError(
+            f"precision nvfp4: got a policy without matrices of {small_floats.LARGE:,} numbers, "
+            "which alone gain by it; export with --precision fp16"
+        )
+    return _rewritten(artefact, precision)
 
 
 def _rewritten(artefact: Artefact, precision: Precision) -> Manifest:

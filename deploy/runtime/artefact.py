@@ -36,7 +36,9 @@ MAX_LENGTH = 256
 
 Kind = Literal["policy", "reward_model"]
 """What was exported."""
-Precision = Literal["fp32", "fp16", "bf16", "int8"]
+Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8", "nvfp4"]
+CALIBRATED: tuple[Precision, ...] = ("int8", "fp8")
+"""Precisions with ranges of activations, fitted on recorded observations."""
 Dtype = Literal["float32", "int64", "uint8", "bool"]
 
 M = TypeVar("M", bound="ExportManifest")

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from deploy.runtime import artefact as artefacts
 from deploy.runtime import chain
-from deploy.runtime.artefact import Artefact
+from deploy.runtime.artefact import CALIBRATED, Artefact
 from vla.contracts.specs import RobotSpec
 from vla.contracts.types import ActionChunk, Observation, PolicyState, Prefix
 from vla.runtime import prefixes
@@ -133,7 +133,7 @@ class DeployedPolicy:
             port = self.ports.get(name)
             if port is None:
                 continue  # a policy without memory takes none
-            if self.manifest.precision == "int8" and not np.isfinite(value).all():
+            if self.manifest.precision in CALIBRATED and not np.isfinite(value).all():
                 # Integers have no NaN: quantisation would make a command of it.
                 raise ValueError(f"{name}: is not finite; hold the arm, and observe again")
             shape = tuple(n if isinstance(n, int) else value.shape[-1] for n in port.shape[1:])

@@ -82,6 +82,11 @@ class OnnxRunner:
         path = self.artefact.path(graph)
         model: str | bytes = str(path)
         precision = getattr(self.artefact.manifest, "precision", "fp32")  # a reward model is FP32
+        if precision == "nvfp4":
+            raise ValueError(
+                f"{path}: ONNX Runtime has no operators of FP4, which is for TensorRT; export with "
+                "another --precision to run it here"
+            )
         if precision == "bf16" and self.config.providers[0] == CPU:
             model = _bf16_as_fp32(path)
         try:

@@ -23,7 +23,7 @@ FLOATING = (TensorProto.FLOAT, *HALVES.values())
 @pytest.fixture(params=HALVES)
 def halved(request, exported, tmp_path):
     copy = shutil.copytree(exported["remembers"], tmp_path / "copy")
-    export._sixteen_bit(copy, request.param)
+    export._converted(copy, request.param)
     return request.param, copy, exported["remembers"]
 
 

@@ -28,7 +28,7 @@ def folder(exported, tmp_path):
     """An exported policy whose convolutions are int8."""
     copy = shutil.copytree(exported["remembers"], tmp_path / "copy")
     seen = list(recorded.observations(made_up(), hz=10.0, count=24))
-    export._quantized(copy, seen)
+    export._calibrated(copy, seen, "int8")
     damage.assert_private(copy)
     return copy
 
@@ -69,7 +69,7 @@ def test_it_is_near_and_only_the_stages_with_convolutions_differ(folder):
 
 def test_the_same_recordings_make_the_same_graphs(exported, folder, tmp_path):
     again = shutil.copytree(exported["remembers"], tmp_path / "again")
-    export._quantized(again, list(recorded.observations(made_up(), hz=10.0, count=24)))
+    export._calibrated(again, list(recorded.observations(made_up(), hz=10.0, count=24)), "int8")
     first, second = artefacts.read(folder).manifest, artefacts.read(again).manifest
     assert first.graphs == second.graphs
 
