@@ -225,10 +225,11 @@ def missing_topics(content: Scan, names: Names) -> str:
 
 
 class ImageReader:
-    """Images of one camera in a bag, read once in order."""
+    """Images of one camera in a bag, read once in order; `close` closes the file."""
 
     def __init__(self, bag: Bag, series: Series, height: int, width: int) -> None:
         self._bag, self._series, self._size = bag, series, (height, width)
+        self._all = open_bag(bag.path).messages()
         self._messages = enumerate(self._of_topic())
         self._at = -1
         self._pixels = np.zeros((height, width, 3), np.uint8)
@@ -250,8 +251,12 @@ class ImageReader:
                     self._pixels = convert.center_crop_resize(pixels, *self._size)
             yield self._pixels
 
+    def close(self) -> None:
+        """Close the file, which was read no further than the last image that was asked for."""
+        self._all.close()
+
     def _of_topic(self) -> Iterator[Message]:
-        for message in open_bag(self._bag.path).messages():
+        for message in self._all:
             if self._bag.channels[message.channel_id].topic == self._series.topic:
                 yield message
 

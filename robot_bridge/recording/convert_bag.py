@@ -5,6 +5,7 @@ before that time. Its action is the newest command before the next frame. An epi
 message on `instruction` to the next.
 """
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,14 +136,17 @@ def convert_bags(config: ConvertConfig) -> tuple[DatasetInfo, list[str]]:
                 name: ImageReader(bag_scan.bag, bag_scan.cameras[name], *hw)
                 for name, hw in sizes.items()
             }
-            for frames in cut_episodes(bag_scan, fps, config):
-                if frames.note:
-                    notes.append(frames.note)
-                if len(frames.stamps):
-                    recording["episodes"].append(
-                        {"bag": bag_scan.bag.path.name, "begin_s": int(frames.stamps[0]) / 1e9}
-                    )
-                    writer.add(_episode(bag_scan, frames, fps, views))
+            with contextlib.ExitStack() as opened:
+                for view in views.values():
+                    opened.callback(view.close)
+                for frames in cut_episodes(bag_scan, fps, config):
+                    if frames.note:
+                        notes.append(frames.note)
+                    if len(frames.stamps):
+                        recording["episodes"].append(
+                            {"bag": bag_scan.bag.path.name, "begin_s": int(frames.stamps[0]) / 1e9}
+                        )
+                        writer.add(_episode(bag_scan, frames, fps, views))
         if not recording["episodes"]:
             raise ValueError("; ".join([*notes, "no episode is left: nothing is written"]))
     return writer.info, notes

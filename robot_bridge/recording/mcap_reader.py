@@ -8,7 +8,7 @@ import io
 import os
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ class Bag:
     metadata: dict[str, dict[str, str]] = field(default_factory=dict)
     """Metadata records that were read so far, by name."""
 
-    def messages(self) -> Iterator[Message]:
+    def messages(self) -> Generator[Message, None, None]:
         """Yield the messages in the order of the file, up to its last complete record.
 
         Raises:
