@@ -124,7 +124,11 @@ def _add_room(spec: mujoco.MjSpec) -> None:
 
 
 def _read_robot(robot: RobotSpec) -> mujoco.MjSpec:
-    """Return a scene with the arm alone. Its own options, made for other scenes, do not count."""
+    """Return a scene with the arm alone. Its own options, made for other scenes, do not count.
+
+    It keeps the compiler's settings: angles that a task adds are in the unit of the arm's file. It
+    is not attached to an empty scene, since MuJoCo 4 warns of that without a prefix to all names.
+    """
     path = Path(robot.mjcf) if Path(robot.mjcf).is_absolute() else ASSETS / robot.mjcf
     if not path.is_file():
         raise ValueError(
@@ -136,7 +140,8 @@ def _read_robot(robot: RobotSpec) -> mujoco.MjSpec:
     except ValueError as error:
         raise ValueError(f"robot {robot.name!r}: cannot read {robot.mjcf!r}: {error}") from error
     fresh = mujoco.MjSpec()
-    for part in ("option", "stat", "visual.headlight", "visual.map", "visual.quality"):
+    visual = (name for name in dir(fresh.visual) if not name.startswith("_"))
+    for part in ("option", "stat", *(f"visual.{name}" for name in visual)):
         _copy_fields(operator.attrgetter(part)(fresh), operator.attrgetter(part)(arm))
     for key in list(arm.keys):
         arm.delete(key)  # they are as long as the arm, and scenes are longer

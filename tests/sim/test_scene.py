@@ -1,6 +1,7 @@
 """Scenes: what is wrong with a robot's model is said in one sentence."""
 
 import dataclasses
+import operator
 
 import mujoco
 import numpy as np
@@ -83,6 +84,25 @@ def test_a_robot_whose_own_model_is_named_by_path_works(robot, tmp_path):
     path = edited_model(tmp_path, 'rgba="0.93 0.62 0.16 1"', 'rgba="0.1 0.9 0.1 1"')
     model = compile_with(dataclasses.replace(robot, mjcf=path)).model
     np.testing.assert_allclose(model.geom("forearm").rgba, (0.1, 0.9, 0.1, 1.0), atol=1e-6)
+
+
+def test_options_and_keyframes_of_an_arms_file_do_not_count(robot, tmp_path):
+    text = (scene.ASSETS / "so101.xml").read_text()
+    begin, end = text.split("<compiler", 1)
+    path = tmp_path / "mine.xml"
+    path.write_text(
+        f"""{begin}<option gravity="0 0 -1" cone="elliptic" impratio="10" timestep="0.001">
+        <flag contact="disable"/></option><statistic meansize="0.7" center="1 1 1"/>
+        <visual><map znear="0.5"/><headlight diffuse="0 0 0"/><rgba fog="1 0 0 1"/></visual>
+        <keyframe><key name="home" qpos="0 0 0 0 0 0 0"/></keyframe><compiler{end}"""
+    )
+    mine = compile_with(dataclasses.replace(robot, mjcf=str(path))).model
+    plain = compile_with(robot).model
+    assert mine.nkey == 0
+    for part in ("opt", "stat", "vis.map", "vis.headlight", "vis.rgba"):
+        ours, theirs = operator.attrgetter(part)(mine), operator.attrgetter(part)(plain)
+        for name in (name for name in dir(theirs) if not name.startswith("_")):
+            np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name), err_msg=name)
 
 
 def test_cameras_of_different_sizes_are_refused(robot):
