@@ -100,16 +100,6 @@ class Shell:
         assert done.returncode == 0, f"{line}: exit code {done.returncode}\n{done.stdout}"
         return done.stdout
 
-    def retry(self, line: str, *, timeout_s: float = 60) -> str:
-        """Run a command until it succeeds."""
-        end_s = time.monotonic() + timeout_s
-        while True:
-            try:
-                return self.run(line)
-            except AssertionError:
-                if time.monotonic() > end_s:
-                    raise
-
     @contextlib.contextmanager
     def running(self, line: str, ready: str, code: int) -> Iterator[str]:
         """Run a command, yield its output once it matches `ready`, and interrupt it at the end."""
@@ -153,6 +143,25 @@ def decide(policy: RemotePolicy) -> None:
     assert np.isfinite(chunk.values).all()
 
 
+def enabled(shell: Shell, enable: str, status: str) -> str:
+    """Enable the arm once its policy is there; return the state after it.
+
+    A machine that stalls makes the node latch at any moment, as it should: the limits are the
+    README's. Such a latch alone is reset.
+    """
+    end_s = time.monotonic() + 120
+    while True:
+        with contextlib.suppress(AssertionError):  # the policy takes seconds to load
+            shell.run(enable)
+            state = shell.run(status)
+            if re.match("holding|tracking", state):
+                return state
+        state = shell.run(status)
+        assert time.monotonic() < end_s, state
+        if state.startswith(STALLED):
+            shell.run("vla safety reset")
+
+
 def follow(shell: Shell, lines: list[str]) -> None:
     """Run a launch of the simulated arm with the commands that follow it, or any other command."""
     line = lines.pop(0)
@@ -160,14 +169,7 @@ def follow(shell: Shell, lines: list[str]) -> None:
         with shell.running(line, "safety_node", 0):
             assert lines[:2] == ["vla safety enable", "vla safety status"]
             enable, status = lines.pop(0), lines.pop(0)
-            shell.retry(enable)  # the policy takes seconds to load
-            state = shell.run(status)
-            # A machine that stalls makes the node latch, as it should. The limits are the README's.
-            for _ in range(5):
-                if not state.startswith(STALLED):
-                    break
-                shell.retry(f"vla safety reset && {enable}")
-                state = shell.run(status)
+            state = enabled(shell, enable, status)
             assert re.match("holding|tracking", state), state
     elif line.startswith("vla ros launch arm"):
         with shell.running(line, "safety_node", 0):

@@ -215,7 +215,7 @@ WRONG_WORDS = {
         "export {run} --num-inference-steps 101 --out {new}", "in [1, 100], got 101",
     ),
     "fp16 calibrated": (
-        "export {run} --precision fp16 --dataset {data} --out {new}", "int8 needs recorded",
+        "export {run} --precision fp16 --dataset {data} --out {new}", "int8 and fp8 need recorded",
     ),
     "prefix 16": (
         TRAIN + " --dataset {data} --policy.head.max_prefix_len 16 --out {new}",
