@@ -8,6 +8,8 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.commands.lines import start
 from vla import checkpoint
 
@@ -30,6 +32,7 @@ def kill_when(process: subprocess.Popen[str], file: Path) -> None:
     assert process.returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_from_demonstrations_to_a_report_with_a_kill_on_the_way(tmp_path) -> None:
     data, run = tmp_path / "data", tmp_path / "run"
     said = follow(f"demos reach --episodes 6 --workers 1 --out {data}")

@@ -105,7 +105,7 @@ def test_the_past_of_a_query_is_in_its_batch_but_not_in_a_window(arm_dataset: Pa
     assert len(windows.loss_index) == len(windows.images) == 3
 
 
-@pytest.mark.parametrize("unit", ["sequence", "frame"])
+@pytest.mark.parametrize("unit", ["sequence", pytest.param("frame", marks=pytest.mark.slow)])
 def test_it_learns_the_data(unit: str, arm_dataset: Path) -> None:
     config = tiny_config()
     config = replace(config, policy=replace(config.policy, memory=none.Config()))

@@ -46,6 +46,7 @@ def member(parent: int, rank: int) -> int:
     raise AssertionError(f"process {parent} has no rank {rank}")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 def test_a_killed_process_ends_the_command_and_the_same_command_goes_on(
     arm_dataset, tmp_path

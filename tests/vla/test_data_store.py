@@ -251,10 +251,14 @@ def test_frames_beyond_memory_are_the_same_from_a_mapped_file(
     within = load_episodes(fake_dataset, **arguments)
     assert not isinstance(within.frames, np.memmap)
     monkeypatch.setattr(store, "available_bytes", lambda: 2 * within.frames.nbytes - 1)
+    (cache,) = tmp_path.glob("*.zarr")
+    part = cache.with_suffix(".part")
+    part.write_bytes(b"what a killed process left")
     beyond = load_episodes(fake_dataset, **arguments)
+    assert not part.exists()
     assert isinstance(beyond.frames, np.memmap)
     np.testing.assert_array_equal(beyond.frames, within.frames)
-    assert [f.suffix for f in sorted(tmp_path.iterdir())] == [".npy", ".zarr"]
+    assert [f.suffix for f in sorted(tmp_path.iterdir())] == [".lock", ".npy", ".zarr"]
     monkeypatch.setattr(store, "decode_views", None)  # the file is there
     np.testing.assert_array_equal(load_episodes(fake_dataset, **arguments).frames, within.frames)
     monkeypatch.undo()

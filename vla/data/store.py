@@ -5,6 +5,7 @@ Videos are decoded once and cached in a zarr store, or, beyond memory, in a file
 """
 
 import contextlib
+import fcntl
 import functools
 import hashlib
 import json
@@ -243,29 +244,36 @@ def _mapped_frames(
     place: Path, shape: tuple[int, ...], info: DatasetInfo, cameras: tuple[Camera, ...],
     choice: FrameChoice,
 ) -> np.ndarray:  # fmt: skip
-    """Return frames in a file, mapped into memory; they are decoded into it if there is none."""
-    with contextlib.suppress(ValueError, OSError):  # no file, or one that was cut
-        frames: np.ndarray = np.load(place, mmap_mode="r")
-        if frames.shape == shape and frames.dtype == np.uint8:
-            return frames
+    """Return frames in a file, mapped into memory; they are decoded into it if there is none.
+
+    Of several processes one decodes, the others wait. The lock ends with its process: the next one
+    removes what a killed one left.
+    """
     place.parent.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(place.parent).free
-    if math.prod(shape) > free:
-        raise ValueError(
-            f"{place.parent}: {shape[0]} decoded frames need {math.prod(shape) / 1e9:.1f} GB, "
-            f"{free / 1e9:.1f} GB are free; free some, or learn from fewer episodes or smaller "
-            "images"
-        )
-    part = place.with_name(f".{place.name}.{os.getpid()}.tmp")
-    try:
-        written = np.lib.format.open_memmap(part, "w+", np.uint8, shape)
-        decode_views(info, cameras, choice, (shape[2], shape[3]), written)
-        written.flush()
-        part.rename(place)
-    finally:
+    with place.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        part = place.with_suffix(".part")
         part.unlink(missing_ok=True)
-    mapped: np.ndarray = np.load(place, mmap_mode="r")
-    return mapped
+        with contextlib.suppress(ValueError, OSError):  # no file, or one that was cut
+            frames: np.ndarray = np.load(place, mmap_mode="r")
+            if frames.shape == shape and frames.dtype == np.uint8:
+                return frames
+        free = shutil.disk_usage(place.parent).free
+        if math.prod(shape) > free:
+            raise ValueError(
+                f"{place.parent}: {shape[0]} decoded frames need {math.prod(shape) / 1e9:.1f} GB, "
+                f"{free / 1e9:.1f} GB are free; free some, or learn from fewer episodes or smaller "
+                "images"
+            )
+        try:
+            written = np.lib.format.open_memmap(part, "w+", np.uint8, shape)
+            decode_views(info, cameras, choice, (shape[2], shape[3]), written)
+            written.flush()
+            part.rename(place)
+        finally:
+            part.unlink(missing_ok=True)
+        written = np.load(place, mmap_mode="r")
+    return written
 
 
 def _read_cache(place: Path, shape: tuple[int, ...]) -> np.ndarray | None:

@@ -11,6 +11,7 @@ from vla.contracts.types import Observation, PolicyState
 from vla.runtime import policy_loader
 
 
+@pytest.mark.slow
 @pytest.mark.ros
 def test_an_episode_over_ros_keeps_cadence_memory_and_limits(arm_policy, tmp_path):
     words = [str(arm_policy), "--episodes", "1", "--latency-s", "2", "--out", str(tmp_path / "out"),

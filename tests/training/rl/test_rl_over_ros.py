@@ -82,6 +82,7 @@ def test_an_e_stop_ends_the_run_and_finished_episodes_are_stored(begun, tmp_path
     assert any(e.success for e in episodes)  # the expert led, through the gate
 
 
+@pytest.mark.slow
 def test_a_value_function_learns_on_the_arm_from_an_estimated_state(begun, tmp_path):
     quick = EvalConfig(every=0, final_episodes=0)
     simulated, place = tmp_path / "simulated", runs.start(begun, tmp_path / "simulated")
