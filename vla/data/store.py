@@ -272,8 +272,8 @@ def _mapped_frames(
             part.rename(place)
         finally:
             part.unlink(missing_ok=True)
-        written = np.load(place, mmap_mode="r")
-    return written
+    mapped: np.ndarray = np.load(place, mmap_mode="r")
+    return mapped
 
 
 def _read_cache(place: Path, shape: tuple[int, ...]) -> np.ndarray | None:
