@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Literal
 
 Status = Literal["works", "missing", "broken"]
@@ -47,12 +46,8 @@ class Finding:
     """`make demo` cannot run without it."""
 
 
-PIP = (
-    "pip install -e '.[{}]'"
-    if (Path(__file__).parents[1] / "pyproject.toml").exists()
-    else "pip install 'mneme-vla[{}]'"
-)
-"""Command that installs an extra: of a source checkout, or of the installed wheel."""
+PIP = "pip install 'mneme-vla[{}]'"
+"""Command that installs an extra of the package that is there, a wheel or a source checkout."""
 PROBES = (
     Probe(
         name="python",

@@ -143,8 +143,8 @@ def decide(policy: RemotePolicy) -> None:
     assert np.isfinite(chunk.values).all()
 
 
-def enabled(shell: Shell, enable: str, status: str) -> str:
-    """Enable the arm once its policy is there; return the state after it.
+def enable_arm(shell: Shell, enable: str, status: str) -> None:
+    """Enable the arm once its policy is there, and see by its status that it is.
 
     A machine that stalls makes the node latch at any moment, as it should: the limits are the
     README's. Such a latch alone is reset.
@@ -153,10 +153,9 @@ def enabled(shell: Shell, enable: str, status: str) -> str:
     while True:
         with contextlib.suppress(AssertionError):  # the policy takes seconds to load
             shell.run(enable)
-            state = shell.run(status)
-            if re.match("holding|tracking", state):
-                return state
         state = shell.run(status)
+        if re.match("holding|tracking", state):
+            return
         assert time.monotonic() < end_s, state
         if state.startswith(STALLED):
             shell.run("vla safety reset")
@@ -169,8 +168,7 @@ def follow(shell: Shell, lines: list[str]) -> None:
         with shell.running(line, "safety_node", 0):
             assert lines[:2] == ["vla safety enable", "vla safety status"]
             enable, status = lines.pop(0), lines.pop(0)
-            state = enabled(shell, enable, status)
-            assert re.match("holding|tracking", state), state
+            enable_arm(shell, enable, status)
     elif line.startswith("vla ros launch arm"):
         with shell.running(line, "safety_node", 0):
             pass

@@ -91,7 +91,6 @@ def test_two_processes_have_the_losses_of_one_and_one_of_them_writes(
         torch.testing.assert_close(ours[name], theirs[name], atol=1e-3, rtol=1e-3)
 
 
-@pytest.mark.slow
 def test_a_run_goes_on_in_other_processes_and_with_other_shares(arm_dataset, tmp_path) -> None:
     config = tiny_config(optimizer=SLOW)
     whole, out = run(config, arm_dataset, tmp_path / "one"), tmp_path / "two"

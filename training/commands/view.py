@@ -131,7 +131,7 @@ def viewer() -> str:
     program = shutil.which("rerun") or shutil.which("rerun", path=str(Path(sys.executable).parent))
     if program is None:
         raise ValueError(
-            "no viewer is installed; pip install -e '.[view]', or add --out FILE.rrd and open "
+            "no viewer is installed; pip install 'mneme-vla[view]', or add --out FILE.rrd and open "
             "that elsewhere"
         )
     screen = any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))

@@ -249,15 +249,16 @@ def _mapped_frames(
     Of several processes one decodes, the others wait. The lock ends with its process: the next one
     removes what a killed one left.
     """
+    # Without the lock first: a cache that is there may be in a folder that cannot be written.
+    if (frames := _read_mapped(place, shape)) is not None:
+        return frames
     place.parent.mkdir(parents=True, exist_ok=True)
     with place.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        if (frames := _read_mapped(place, shape)) is not None:
+            return frames
         part = place.with_suffix(".part")
         part.unlink(missing_ok=True)
-        with contextlib.suppress(ValueError, OSError):  # no file, or one that was cut
-            frames: np.ndarray = np.load(place, mmap_mode="r")
-            if frames.shape == shape and frames.dtype == np.uint8:
-                return frames
         free = shutil.disk_usage(place.parent).free
         if math.prod(shape) > free:
             raise ValueError(
@@ -274,6 +275,15 @@ def _mapped_frames(
             part.unlink(missing_ok=True)
     mapped: np.ndarray = np.load(place, mmap_mode="r")
     return mapped
+
+
+def _read_mapped(place: Path, shape: tuple[int, ...]) -> np.ndarray | None:
+    """Return frames of a file, or None if there is none or it was cut."""
+    with contextlib.suppress(ValueError, OSError):
+        frames: np.ndarray = np.load(place, mmap_mode="r")
+        if frames.shape == shape and frames.dtype == np.uint8:
+            return frames
+    return None
 
 
 def _read_cache(place: Path, shape: tuple[int, ...]) -> np.ndarray | None:

@@ -112,7 +112,7 @@ class PretrainedConfig(BackboneConfig):
             if importlib.util.find_spec(package) is None:
                 raise ValueError(
                     f"policy.backbone: needs {package}, which is not installed; "
-                    "pip install -e '.[train]'"
+                    "pip install 'mneme-vla[train]'"
                 )
         folder = self.folder()
         self.check_family(model_type(folder), folder)

@@ -226,7 +226,7 @@ def test_without_a_screen_a_file_is_asked_for(monkeypatch) -> None:
 def test_without_a_viewer_it_is_said_how_to_install_one(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    with pytest.raises(ValueError, match=r"no viewer is installed; pip install -e '.\[view\]"):
+    with pytest.raises(ValueError, match=r"is installed; pip install 'mneme-vla\[view\]'"):
         view.viewer()
 
 
