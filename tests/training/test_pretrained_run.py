@@ -95,7 +95,7 @@ def test_a_package_that_is_missing_is_named_with_the_extra_that_has_it(
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *a: None if name == package else find(name, *a)
     )
-    said = rf"needs {package}, which is not installed; pip install -e '.\[train\]'"
+    said = rf"needs {package}, which is not installed; pip install 'mneme-vla\[train\]'"
     with pytest.raises(ValueError, match=said):
         config.check()
     frozen = vlm.Config(model=config.model)
