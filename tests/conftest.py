@@ -1,5 +1,6 @@
 """Test set-up: shapes and types are checked at run time in every module of ours; one thread."""
 
+import gc
 import os
 import signal
 
@@ -33,3 +34,9 @@ from tests.datasets import arm_dataset, fake_dataset
 from tests.tiny_models import tiny_model
 
 __all__ = ["arm_dataset", "fake_dataset", "tiny_model"]
+
+
+def pytest_collection_finish() -> None:
+    """Leave what thousands of tests brought with them out of every later garbage collection."""
+    gc.collect()
+    gc.freeze()

@@ -54,7 +54,7 @@ def test_every_target_is_timed_and_what_was_found_is_written(folder, exported, t
     assert "decision 12 takes" in capsys.readouterr().out
 
 
-def test_both_decide_on_the_same_and_the_order_changes(exported):
+def test_both_decide_on_the_same_and_the_order_changes():
     policy, seen = made("remembers"), []
 
     def side(name):
