@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import tyro.conf
 
-from robot_bridge.safety.gate import STAGES
+from robot_bridge.safety.gate_config import STAGES
 from vla.utils import arguments
 
 What = Literal["enable", "disable", "estop", "reset", "status"]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from rich.progress import track
 
-from benchmarks.robot_bridge import ros_latency
+from benchmarks.robot_bridge import controller_replay, ros_latency
 from benchmarks.robot_bridge.fault_report import Tally
 from deploy.runtime import artefact as artefacts
 from deploy.runtime.artefact import Manifest
@@ -101,14 +101,16 @@ def _run_schedule(
     injector.say(settings["instruction"])
     injector.wait(lambda: injector.heard["safety_node"]["source"] == "policy", "the policy")
     time.sleep(rng.uniform(*GOOD_S))
-    begin_s = time.monotonic()
+    begin_s = injector.now_s()
     injector.set("sim_arm", **{kind.split()[-1]: hit})
     due_s = longest_s(kind, manifest) + SETTLE_S + slack_s
     time.sleep(due_s + WATCHED_S)
-    times_s, commands = injector.taken()
-    tally.keep(kind, commands, limits)
+    end_s, messages = injector.now_s(), injector.taken()
+    worst, path = controller_replay.judge(messages, limits, number, end_s, begin_s)
+    tally.keep(kind, len(messages), worst)
+    times_s = np.arange(len(path)) / controller_replay.RATES_HZ[0]
     still = 2 * MOVED if kind.endswith("frozen") else STILL
-    tally.stop(kind, number, times_s, commands, begin_s, due_s, still)
+    tally.stop(kind, number, times_s, path, begin_s, due_s, still)
 
 
 def longest_s(kind: str, manifest: Manifest) -> float:

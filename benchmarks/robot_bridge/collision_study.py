@@ -19,7 +19,8 @@ from robot_bridge.motion import limits as joint_limits
 from robot_bridge.motion.workspace import Workspace
 from robot_bridge.safety.clearance import Clearance
 from robot_bridge.safety.collision import Collision
-from robot_bridge.safety.gate import Gate, GateConfig
+from robot_bridge.safety.gate import Gate
+from robot_bridge.safety.gate_config import GateConfig
 from vla.contracts import registry
 from vla.contracts.config import validate_min
 from vla.contracts.specs import RobotSpec

@@ -13,6 +13,7 @@ from rclpy.duration import Duration
 from rclpy.qos import HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.time import Time
 from rosgraph_msgs.msg import Clock
+from std_msgs.msg import String
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from benchmarks.robot_bridge import chunk_faults
@@ -20,8 +21,9 @@ from benchmarks.robot_bridge.chunk_faults import Chunk
 from benchmarks.robot_bridge.sim_episode_client import SimEpisodeClient
 from robot_bridge.launching import graph
 from robot_bridge.nodes import common
-from robot_bridge.safety.gate import LEASE_S
+from robot_bridge.safety.gate_config import LEASE_S
 from robot_bridge.sensing import convert
+from robot_bridge.sim_arm.trajectory_controller import Trajectory
 from vla.contracts import registry
 from vla.contracts.specs import RobotSpec
 
@@ -37,7 +39,9 @@ class FaultInjector(SimEpisodeClient):
 
     def __init__(self, robot: RobotSpec) -> None:
         self.robot = robot
-        self.commands: list[tuple[float, np.ndarray]] = []
+        self.commands: list[tuple[float, Trajectory]] = []
+        self.base_ns = 0
+        """System time at which the recording began; all its times count from there."""
         self.pose = np.array(robot.home, np.float64)
         self.speaker: Any = None
         self.ahead_s = 0.0
@@ -54,6 +58,7 @@ class FaultInjector(SimEpisodeClient):
         self.node.create_subscription(JointTrajectory, "action_chunk", self._spoke, common.COMMANDS)
         topic = graph.COMMANDS["trajectory"]
         self.node.create_subscription(JointTrajectory, topic, self._command, ALL)
+        self.faults = self.node.create_publisher(String, "safety_node/fail", common.COMMANDS)
 
     def close(self) -> None:
         """End clock, thread and node."""
@@ -110,24 +115,44 @@ class FaultInjector(SimEpisodeClient):
                 JointTrajectory, "action_chunk", common.liveliness_qos(LEASE_S / 2)
             )
 
+    def fail(self, how: str) -> None:
+        """Cause a fault of `faulty_safety_node`."""
+        self.faults.publish(String(data=how))
+
     def send(self, chunk: Chunk) -> None:
         """Publish a chunk, faulty or not; nothing without a publisher."""
         if self.speaker is not None:
             self.speaker.publish(message(self.time_s, chunk))
 
-    def taken(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return times f64 [n] and commands f64 [n, u] since the last call."""
+    def taken(self) -> list[tuple[float, Trajectory]]:
+        """Return times of arrival and trajectories since the last call."""
         with self.changed:
             commands, self.commands = self.commands, []
-        positions = np.array([position for _, position in commands]).reshape(
-            -1, len(self.robot.names)
-        )
-        return np.array([time_s for time_s, _ in commands]), positions
+            self.base_ns = time.time_ns()
+        return commands
 
-    def _command(self, message: JointTrajectory) -> None:
-        now_s = time.monotonic()
+    def now_s(self) -> float:
+        """Return the time of the recording."""
+        return 1e-9 * (time.time_ns() - self.base_ns)
+
+    def _command(self, message: JointTrajectory, info: dict[str, int]) -> None:
+        positions, velocities, accelerations = (
+            np.array([getattr(point, name) for point in message.points])
+            for name in ("positions", "velocities", "accelerations")
+        )
         with self.changed:
-            self.commands.append((now_s, np.array(message.points[0].positions)))
+            # In whole ns before they are floats: system time as a float is rounded at 240 ns.
+            stamp_ns = Time.from_msg(message.header.stamp).nanoseconds - self.base_ns
+            times_s = [
+                1e-9 * Duration.from_msg(p.time_from_start).nanoseconds for p in message.points
+            ]
+            trajectory = Trajectory(
+                times_s=np.array(times_s), positions=positions, velocities=velocities,
+                accelerations=accelerations, stamp_s=1e-9 * stamp_ns,
+            )  # fmt: skip
+            # By the middleware's clock: this process may be late to look.
+            arrival_ns = info["received_timestamp"] - self.base_ns
+            self.commands.append((1e-9 * arrival_ns, trajectory))
 
     def _spoke(self, _: JointTrajectory) -> None:
         with self.changed:

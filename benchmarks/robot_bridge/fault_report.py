@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from rich.table import Table
 
-from benchmarks.robot_bridge import audit
-from robot_bridge.motion.limits import Limits
+from benchmarks.robot_bridge import controller_replay
 
 
 @dataclass
@@ -21,37 +20,45 @@ class Tally:
     """By limit."""
     worst: dict[str, float] = field(default_factory=dict)
     stops_s: dict[str, list[float]] = field(default_factory=dict)
-    """By fault, from the fault to the last command that moved."""
+    """By fault, from the fault to the last cycle of the controller that moved."""
     again: int = 0
     """Schedules that were repeated because a good policy was stopped."""
+    overdue: int = 0
+    """Schedules with a message later than the controller can make up for: a busy machine's."""
     late: list[str] = field(default_factory=list)
     """Stops that took longer than stated, and motion after them."""
 
-    def keep(self, kind: str, commands: np.ndarray, limits: Limits) -> None:
-        """Count a schedule of a fault, and check its commands f64 [n, u] against every limit."""
+    def keep(self, kind: str, commands: int, worst: dict[str, float]) -> None:
+        """Count a schedule of a fault, its commands, and how much of each limit they took.
+
+        Args:
+            kind: The fault.
+            commands: Number of commands.
+            worst: Of `controller_replay.judge`.
+        """
         self.schedules[kind] += 1
-        checked = audit.audit(np.zeros(len(commands), int), commands, limits, 1 / audit.RATE_HZ)
-        self.commands += checked.commands
-        self.violations.update({k: v for k, v in checked.violations.items() if v})
-        for name, value in checked.worst.items():
+        self.commands += commands
+        for name, value in worst.items():
             self.worst[name] = max(self.worst.get(name, -np.inf), value)
+            most = 1e-8 if name == "position" else 1 + controller_replay.ROUNDING
+            self.violations[name] += int(not value <= most)
 
     def stop(
-        self, kind: str, number: int, times_s: np.ndarray, commands: np.ndarray, begin_s: float,
-        due_s: float, still: float = 0.0,
+        self, kind: str, number: int, times_s: np.ndarray, path: np.ndarray, begin_s: float,
+        due_s: float, still: float = 1e-9,
     ) -> None:  # fmt: skip
-        """Note when a schedule's commands came to rest.
+        """Note when the controller's reference came to rest.
 
         Args:
             kind: Its fault.
             number: Its seed.
-            times_s: f64 [n], when commands came.
-            commands: f64 [n, u].
+            times_s: f64 [n], times of cycles.
+            path: f64 [n, u], reference.
             begin_s: When the fault began.
             due_s: How long after that they may go on moving.
-            still: Distance from the last command within which all is at rest, rad or m.
+            still: Distance from the last pose within which all is at rest, rad or m.
         """
-        moving = np.flatnonzero((np.abs(commands - commands[-1:]) > still).any(1))
+        moving = np.flatnonzero((np.abs(path - path[-1:]) > still).any(1))
         last_s = float(times_s[moving[-1] + 1]) if len(moving) else begin_s
         took_s = max(0.0, last_s - begin_s)
         self.stops_s.setdefault(kind, []).append(took_s)
@@ -70,10 +77,13 @@ class Tally:
             text = f"{np.median(stops):.2f} / {max(stops):.2f} s" if stops else "may move"
             table.add_row(kind, str(count), text)
         table.add_section()
-        table.add_row("commands at the controller", f"{self.commands:,}", "")
+        table.add_row("trajectories at the controller", f"{self.commands:,}", "")
         for name, value in self.worst.items():
             share = f"{value:.6f} of it" if name != "position" else f"{value:.1e} beyond"
-            table.add_row(f"beyond the limit of {name}", str(self.violations[name]), share)
+            table.add_row(
+                f"schedules beyond the limit of {name}", str(self.violations[name]), share
+            )
         table.add_row("good policies stopped, and begun anew", str(self.again), "")
+        table.add_row("with overdue messages, limits not judged", str(self.overdue), "")
         table.add_row("stops later than stated", str(len(self.late)), "")
         return table

@@ -3,9 +3,10 @@
 `python -m benchmarks.robot_bridge.fault_study --schedules 1000`
 
 Every schedule follows from its seed: the arm is enabled and follows a good policy; then a fault
-begins and stays. All commands at the controller are checked against every limit. Where the fault
-must stop the arm, it must be at rest within the stated time, and after an e-stop or a latch nothing
-may move it until it is enabled again.
+begins and stays. All trajectories are played into emulated controllers of 500 Hz and 1 kHz, where
+one in twenty comes a cycle late; there the reference is checked against every limit. Where the
+fault must stop the arm, it must be at rest within the stated time, and after an e-stop or a latch
+nothing may move it until it is enabled again. Also when the safety node itself is at fault.
 """
 
 import json
@@ -23,18 +24,20 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks.robot_bridge import camera_faults, chunk_faults
+from benchmarks.robot_bridge import camera_faults, chunk_faults, controller_replay
 from benchmarks.robot_bridge.fault_report import Tally
 from robot_bridge.launching import graph, package_files, up
 from robot_bridge.launching.graph import SimArm
 from robot_bridge.motion import limits as joint_limits
-from robot_bridge.safety.gate import DRIFT, LEASE_S
+from robot_bridge.safety.gate_config import DRIFT, LEASE_S, GateConfig
 from vla.contracts import registry
 from vla.contracts.config import validate_min
 from vla.contracts.specs import RobotSpec
 from vla.utils import arguments
 
 ROBOT = "so101"
+FAULTY = "benchmarks.robot_bridge.faulty_safety_node"
+"""Module of the safety node with faults on request."""
 GOOD_STEPS = 4
 """Steps before the fault; at the end of some of them the arm is fast."""
 FAULTY_STEPS = 11
@@ -47,8 +50,11 @@ SLACK_S = 0.15
 """Transport time of messages on a busy machine."""
 FOUND_S = 1.0
 """Discovery time of a node's services after its topics."""
-WATCHED_S = 0.3
-"""Time for which nothing may move."""
+WATCHED_S = 0.6
+"""Time after which nothing may move."""
+TICK_S = 0.01
+OVERDUE_S = (GateConfig.lead_ticks - 2) * TICK_S - 2 / controller_replay.RATES_HZ[0]
+"""How late a trajectory may come, less the cycle that some are later."""
 JUMP_S = 2.0
 """Jump of the clock of stamps."""
 
@@ -112,11 +118,7 @@ def study(schedules: int, seed: int, out: Path, slack_s: float = SLACK_S) -> Tal
         FaultInjector(robot) as injector,
     ):
         injector.keep_time()
-        waits = {
-            "command_timeout_s": SILENT_S,
-            "joint_state_timeout_s": BLIND_S,
-            "use_sim_time": True,
-        }
+        waits = {"command_timeout_s": SILENT_S, "joint_state_timeout_s": BLIND_S}
         guard = Guard(replace(safety, parameters={**safety.parameters, **waits}), lines)
         try:
             for number in track(range(seed, seed + schedules), "injecting faults", transient=True):
@@ -127,19 +129,29 @@ def study(schedules: int, seed: int, out: Path, slack_s: float = SLACK_S) -> Tal
 
 
 class Guard:
-    """The safety node's process, which may be killed."""
+    """The safety node's process, which may fail and be killed."""
 
     def __init__(self, node: graph.NodeSpec, lines: Any) -> None:
-        self.words = [*_child(), node.module, "--ros-args", *graph.ros_arguments(node)]
-        self.lines = lines
+        self.node, self.lines = node, lines
+        self.simulated_clock = False
         self.start()
 
     def start(self) -> None:
         """Start the process."""
-        environment = {**os.environ, **up.discovery(dict(os.environ))}
+        clock = {"use_sim_time": self.simulated_clock}
+        node = replace(self.node, parameters={**self.node.parameters, **clock})
+        words = [*_child(), FAULTY, "--ros-args", *graph.ros_arguments(node)]
         self.process = subprocess.Popen(
-            self.words, stdout=self.lines, stderr=subprocess.STDOUT, env=environment
-        )
+            words, stdout=self.lines, stderr=subprocess.STDOUT,
+            env={**os.environ, **up.discovery(dict(os.environ))},
+        )  # fmt: skip
+
+    def restart(self, injector: Any) -> None:
+        """Start the process again, after it has ended, and wait until it answers."""
+        injector.heard.pop("safety_node", None)
+        self.start()
+        injector.wait(lambda: "safety_node" in injector.heard, "the safety node")
+        time.sleep(FOUND_S)
 
     def kill(self) -> None:
         """Kill the process."""
@@ -161,7 +173,7 @@ def play(
     kinds = [*chunk_faults.STOPPING, *chunk_faults.MOVING, *EVENTS]
     kind = kinds[number % len(kinds)]
     for _ in range(ATTEMPTS):
-        victim = _begin(injector, kind, number)
+        victim = _begin(injector, guard, kind, number)
         path = chunk_faults.Path(robot, rng, injector.pose)
         steps = GOOD_STEPS + int(rng.integers(4))
         for k in range(steps):
@@ -177,7 +189,8 @@ def play(
             f"schedule {number}: a good policy was stopped {ATTEMPTS} times: "
             f"{injector.heard['safety_node']}; run it on a machine with time"
         )
-    begin_s, due_s = time.monotonic(), slack_s + float(injector.heard["safety_node"]["stop_s"])
+    stop_s = float(injector.heard["safety_node"]["stop_s"])
+    begin_s, due_s = injector.now_s(), slack_s + GateConfig.lead_ticks * TICK_S + stop_s
     if kind in EVENTS:
         due_s += EVENTS[kind](injector, guard, victim)
         fault: chunk_faults.Fault | None = None if kind in DEAF else (lambda *_: [])
@@ -186,14 +199,28 @@ def play(
         due_s += SILENT_S if kind == "silence" else chunk_faults.PERIOD_S
     due_s += _continue(injector, path, steps, fault, rng)
     _end(victim)
-    times_s, commands = injector.taken()
-    tally.keep(kind, commands, limits)
-    if kind not in chunk_faults.MOVING:
-        tally.stop(kind, number, times_s, commands, begin_s, due_s)
+    end_s, messages = injector.now_s(), injector.taken()
+    overdue = kind not in CLOCKS and controller_replay.latest_s(messages, TICK_S) > OVERDUE_S
+    if kind in CLOCKS:  # the controller's clock would be the faulty one as well
+        messages = controller_replay.by_ticks(messages, TICK_S)
+        begin_s, end_s = 0.0, messages[-1][0] + due_s
+    stops = kind not in chunk_faults.MOVING or injector.state == "latched_fault"
+    worst, reference = controller_replay.judge(
+        messages, limits, number, end_s, begin_s if stops else np.inf
+    )
+    tally.overdue += overdue
+    tally.keep(kind, len(messages), {} if overdue else worst)
+    if kind not in chunk_faults.MOVING and kind not in CLOCKS:
+        times_s = np.arange(len(reference)) / controller_replay.RATES_HZ[0]
+        tally.stop(kind, number, times_s, reference, begin_s, due_s)
 
 
-def _begin(injector: Any, kind: str, number: int) -> subprocess.Popen[bytes] | None:
+def _begin(injector: Any, guard: Guard, kind: str, number: int) -> subprocess.Popen[bytes] | None:
     """Put the arm back and arm it; return the policy, if it is a process of its own."""
+    if guard.simulated_clock != (kind in CLOCKS):
+        guard.simulated_clock = kind in CLOCKS
+        guard.kill()
+        guard.restart(injector)
     injector.repair(number)
     victim = _victim(injector) if kind in VICTIMS else None
     injector.taken()
@@ -253,14 +280,17 @@ def _clock_stands(injector: Any, guard: Guard, victim: Any) -> float:
     return SILENT_S / (1 - DRIFT)
 
 
-def _guard_killed(injector: Any, guard: Guard, victim: Any) -> float:
-    guard.kill()
-    injector.heard.pop("safety_node", None)
-    time.sleep(WATCHED_S)
-    guard.start()
-    injector.wait(lambda: "safety_node" in injector.heard, "the safety node")
-    time.sleep(FOUND_S)
-    return 0.0
+def _guard_ends(how: Callable[[Any, Guard], Any]) -> Callable[[Any, Guard, Any], float]:
+    """Return an event that ends the safety node; only the controller can stop the arm then."""
+
+    def event(injector: Any, guard: Guard, victim: Any) -> float:
+        how(injector, guard)
+        time.sleep(WATCHED_S)
+        guard.kill()
+        guard.restart(injector)
+        return 0.0
+
+    return event
 
 
 def _sensor(name: str) -> Callable[[Any, Guard, Any], float]:
@@ -273,13 +303,24 @@ def _sensor(name: str) -> Callable[[Any, Guard, Any], float]:
 
 EVENTS: dict[str, Callable[[Any, Guard, Any], float]] = {
     "e-stop": _estop, "policy killed": _killed, "policy hangs": _hung,
-    "safety node killed": _guard_killed, "joint states silent": _sensor("silent"),
+    "safety node killed": _guard_ends(lambda _, guard: guard.kill()),
+    "safety node interrupted": _guard_ends(
+        lambda _, guard: guard.process.send_signal(signal.SIGINT)
+    ),
+    "safety node suspended": _guard_ends(
+        lambda _, guard: guard.process.send_signal(signal.SIGSTOP)
+    ),
+    "safety node's tick fails": _guard_ends(lambda injector, _: injector.fail("raise")),
+    "safety node's tick hangs": _guard_ends(lambda injector, _: injector.fail("hang")),
+    "joint states silent": _sensor("silent"),
     "clock jumps ahead": _jump(JUMP_S), "clock jumps back": _jump(-JUMP_S),
     "clock stands": _clock_stands,
 }  # fmt: skip
 """Faults that are no chunks; each returns what the safety node may wait before it acts."""
 VICTIMS = ("policy killed", "policy hangs")
 """In which the policy is a process of its own."""
+CLOCKS = ("clock jumps ahead", "clock jumps back", "clock stands")
+"""In which stamps come from a simulated clock."""
 DEAF = ("e-stop", "clock jumps ahead", "clock jumps back", "clock stands")
 """In which good chunks go on coming, and are not to be followed."""
 

@@ -5,6 +5,7 @@ not on PyPI.
 """
 
 import os
+import sys
 from typing import Any
 
 from launch import LaunchDescription
@@ -55,6 +56,8 @@ def entities(context: Any, name: str) -> list[Any]:
         ValueError: an argument is missing or unknown, or arguments contradict each other.
     """
     kind, build = graph.CONFIGS[name]
+    if any(word.endswith(f"{name}.launch.py") for word in sys.argv):  # not included by another
+        launch_arguments.check_words(kind(), context.argv)
     settings = launch_arguments.read(kind(), dict(context.launch_configurations))
     return [entity for node in build(settings) for entity in _entities(node)]
 

@@ -92,8 +92,8 @@ class Arm:
     empty."""
     params: str = ""
     """ROS parameter file of the nodes; the robot's under launch/params if empty."""
-    max_velocity_scaling_factor: float = 1.0
-    """Share of the limits' speed, 0.01 to 1; 0.1 for the first motion."""
+    max_velocity_scaling_factor: float = 0.1
+    """Share of the limits' speed, 0.01 to 1; a simulated arm's is 1."""
     deadman: bool = False
     """Whether a person has to hold a switch on topic `deadman` for the arm to move."""
     collision: bool = False
@@ -127,6 +127,8 @@ class SimArm(Arm):
     """Seed of its episodes."""
     episode: int = 0
     """First episode."""
+    max_velocity_scaling_factor: float = 1.0
+    """Share of the limits' speed, 0.01 to 1."""
     use_sim_time: bool = True
     """Whether ROS time comes from /clock."""
 

@@ -1,8 +1,9 @@
 """Settings of a launch configuration as flat launch arguments. This module does not import ROS."""
 
 import dataclasses
+import difflib
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -61,6 +62,21 @@ def read(settings: T, arguments: Mapping[str, str], prefix: str = "") -> T:
         elif name in arguments:
             values[field.name] = _value(name, arguments[name], default)
     return dataclasses.replace(settings, **values)  # type: ignore[type-var]
+
+
+def check_words(settings: Any, words: Sequence[str]) -> None:
+    """Refuse NAME:=VALUE words whose names are no launch arguments; ROS leaves them out in silence.
+
+    Raises:
+        ValueError: there is one.
+    """
+    known = [argument.name for argument in of(settings)]
+    old = renames.PARAMETERS["launch"]
+    for name in (word.partition(":=")[0] for word in words if ":=" in word):
+        if name not in known and not any(name.endswith(one) for one in old):
+            near = difflib.get_close_matches(name, known, 1, 0.7)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise ValueError(f"unknown launch argument {name!r}: {hint}see --show-args")
 
 
 def _choices(hint: Any) -> tuple[str, ...]:

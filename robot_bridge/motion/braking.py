@@ -86,6 +86,15 @@ def can_stop(motion: Motion, limits: Limits, dt_s: float) -> tuple[np.ndarray, n
     return inside, np.array(way)
 
 
+def way_to_rest(motion: Motion, limits: Limits, dt_s: float) -> np.ndarray:
+    """Return the positions f64 [t, u] of braking, tick by tick from the motion's own on."""
+    way = [motion.p]
+    while (np.abs(motion.v) + np.abs(motion.a) >= 1e-12).any() and len(way) * dt_s <= LONGEST_S:
+        motion = advance(motion, braking(motion, limits, dt_s), dt_s)
+        way.append(motion.p)
+    return np.array(way)
+
+
 def stop_s(limits: Limits, dt_s: float) -> float:
     """Return the longest time in seconds that braking takes from any motion the gate allows.
 

@@ -19,6 +19,10 @@ MUST = ("acceleration", "jerk")
 """Required limits of every joint."""
 MAY = ("low", "high", "velocity")
 """Optional limits, which may only be narrower than the RobotSpec's."""
+STOP = ("stop_acceleration", "stop_jerk")
+"""Optional limits of a stop, which may only be wider than those of the motion."""
+LINEAR_M = 0.1
+"""Distance in m of a linear joint that counts as one rad."""
 SECTIONS = ("joints", "workspace")
 """Sections of the file."""
 
@@ -28,6 +32,7 @@ class Limits:
     """Limits of every joint, f64 [u] each, in the unit of the joint and seconds.
 
     `velocity`, `acceleration` and `jerk` are largest absolute values.
+    `stop_acceleration` and `stop_jerk` are those of a stop that a fault or a person demands.
     """
 
     names: tuple[str, ...]
@@ -36,13 +41,32 @@ class Limits:
     velocity: np.ndarray
     acceleration: np.ndarray
     jerk: np.ndarray
+    stop_acceleration: np.ndarray
+    stop_jerk: np.ndarray
     workspace: Workspace | None = None
     """Bounds of the arm; none if None."""
+    linear: tuple[str, ...] = ()
+    """Joints in m; the others are in rad."""
+    gripper: str = ""
+    """Joint that may be kept from its target by what it holds; none if empty."""
+
+    @property
+    def unit(self) -> np.ndarray:
+        """What counts as one rad, f64 [u]."""
+        return np.where([name in self.linear for name in self.names], LINEAR_M, 1.0)
+
+    @property
+    def of_stop(self) -> "Limits":
+        """Limits of a stop that a fault or a person demands; these themselves if alike."""
+        a, j = self.stop_acceleration, self.stop_jerk
+        if np.array_equal(a, self.acceleration) and np.array_equal(j, self.jerk):
+            return self
+        return replace(self, acceleration=a, jerk=j)
 
     def scaled(self, speed: float) -> "Limits":
         """Return limits with a share, above 0 to 1, of velocity, acceleration and jerk.
 
-        The arm then stops in the same time as at full speed, on that share of the way.
+        The limits of a stop stay: a slow arm stops at once.
         """
         return replace(
             self, velocity=speed * self.velocity, acceleration=speed * self.acceleration,
@@ -56,7 +80,13 @@ def of_spec(robot: RobotSpec) -> Limits:
         name: np.array([getattr(c, name) for c in robot.channels], np.float64)
         for name in (*MAY, *MUST)
     }
-    return Limits(names=robot.names, **numbers)
+    stop = {f"stop_{name}": numbers[name] for name in MUST}
+    return Limits(names=robot.names, **numbers, **stop, **_kinds(robot))
+
+
+def _kinds(robot: RobotSpec) -> dict[str, Any]:
+    linear = tuple(channel.name for channel in robot.channels if channel.unit == "m")
+    return {"linear": linear, "gripper": robot.gripper.channel if robot.gripper else ""}
 
 
 def read(path: Path, robot: RobotSpec) -> Limits:
@@ -99,15 +129,28 @@ def read(path: Path, robot: RobotSpec) -> Limits:
         values = np.array([row.get(name, np.nan) for row in rows], np.float64)
         return np.where(np.isnan(values), getattr(spec, name), pick(values, getattr(spec, name)))
 
+    def stop(name: str) -> np.ndarray:
+        comfort = tighter(name, np.fmin)
+        return np.array([row.get(f"stop_{name}", c) for row, c in zip(rows, comfort, strict=True)])
+
     limits = Limits(
         names=robot.names, low=tighter("low", np.fmax), high=tighter("high", np.fmin),
         velocity=tighter("velocity", np.fmin), acceleration=tighter("acceleration", np.fmin),
         jerk=tighter("jerk", np.fmin),
+        stop_acceleration=stop("acceleration"), stop_jerk=stop("jerk"), **_kinds(robot),
         workspace=workspace.read(path, content["workspace"]) if "workspace" in content else None,
     )  # fmt: skip
     empty = [n for n, a, b in zip(robot.names, limits.low, limits.high, strict=True) if not a < b]
     if empty:
         raise ValueError(f"{path}: joint {empty[0]!r} has no room between low and high")
+    for name in MUST:
+        gentle = getattr(limits, f"stop_{name}") < getattr(limits, name)
+        if gentle.any():
+            joint = robot.names[int(np.argmax(gentle))]
+            raise ValueError(
+                f"{path}: joint {joint!r}: stop_{name} is smaller than {name}; a stop may be "
+                "harder than a motion, not gentler"
+            )
     return limits
 
 
@@ -119,7 +162,7 @@ def _joint(path: Path, name: str, entry: Any) -> dict[str, float]:
         if key not in entry:
             raise ValueError(f"{path}: joint {name!r} lacks {key}; a missing limit limits nothing")
     for key, value in entry.items():
-        if key not in (*MUST, *MAY):
+        if key not in (*MUST, *MAY, *STOP):
             raise ValueError(f"{path}: joint {name!r}: unknown limit {key!r}")
         number = workspace.is_finite_number(value)
         if not number or (key not in ("low", "high") and value <= 0):

@@ -30,7 +30,7 @@ from robot_bridge.nodes import common
 from robot_bridge.nodes.observation_subscriber import ObservationSubscriber
 from robot_bridge.policy.decision_log import DecisionLog
 from robot_bridge.policy.policy_runner import DecisionRequest, PolicyRunner
-from robot_bridge.safety.gate import LEASE_S
+from robot_bridge.safety.gate_config import LEASE_S
 from robot_bridge.sensing import convert
 from robot_bridge.sensing.sync import SyncConfig, SyncedObservation
 from vla.contracts.protocols import ArmPolicy

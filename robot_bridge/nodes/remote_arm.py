@@ -16,7 +16,7 @@ from trajectory_msgs.msg import JointTrajectory
 from robot_bridge.nodes import common
 from robot_bridge.nodes.observation_subscriber import ObservationSubscriber
 from robot_bridge.nodes.operator import Operator
-from robot_bridge.safety.gate import LEASE_S
+from robot_bridge.safety.gate_config import LEASE_S
 from robot_bridge.sensing.sync import SyncConfig, SyncedObservation
 from vla.contracts.specs import RobotSpec
 

@@ -1,24 +1,33 @@
 """`safety_node`: the only publisher on the controller's topic, in a separate process.
 
-`robot_bridge.safety.gate` has its logic. A thread with absolute deadlines makes the ticks. A late
-tick is not made up for, because two commands at once would be twice the velocity.
+`robot_bridge.safety.gate` has its logic. A thread makes its ticks at multiples of a period; ticks
+that were missed are left out. Every trajectory ends at rest, so an arm whose safety node is late,
+killed or stuck brakes by itself. If the thread fails or hangs, the process ends at once.
 """
 
 import contextlib
 import gc
+import math
+import os
+import sys
 import threading
 import time
+import traceback
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from diagnostic_msgs.msg import DiagnosticStatus
+from rclpy.duration import Duration
 from rclpy.event_handler import SubscriptionEventCallbacks
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
+from rclpy.time import Time
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, Float64, Float64MultiArray
 from std_srvs.srv import SetBool, Trigger
@@ -29,14 +38,26 @@ from robot_bridge.launching.node_settings import check, chosen, ranged
 from robot_bridge.motion import limits
 from robot_bridge.nodes import common
 from robot_bridge.policy.decision_log import SafetyLog
-from robot_bridge.safety.gate import LEASE_S, Gate, GateConfig, Obstacles, Source
+from robot_bridge.safety.gate import Gate
+from robot_bridge.safety.gate_config import LEASE_S, GateConfig, Obstacles, Source
 from robot_bridge.sensing import convert
+from robot_bridge.sensing.joint_states import JointStates
 from vla.contracts import registry
 from vla.contracts.specs import RobotSpec
 
 STATUS_S = 0.1
+LEAST_LEAD = 3
+MOST_POINTS = 1000
+"""Most targets of a chunk: more would take longer to read than a tick."""
+WHY_LENGTH = 200
+"""Longest reason in a status, in characters."""
 JITTER = 1000
 """Number of ticks in the reported jitter."""
+HUNG_S = 0.25
+"""Time in s without a tick after which the process ends."""
+CLOCK_APART_S, SLEW, GAIN = 0.005, 0.2, 0.1
+"""Stamps keep the rate of ticks until a simulation's clock is so far apart; then they follow it, at
+most by this share of time and by this share of what is left per tick."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +89,11 @@ class Settings(GateConfig):
                 "limits: not given; name a file with acceleration and jerk of every joint, such as "
                 "those under launch/params"
             )
+        if self.controller_type == "trajectory" and self.lead_ticks < LEAST_LEAD:
+            raise ValueError(
+                f"lead_ticks: got {self.lead_ticks}, expected at least {LEAST_LEAD}: the motion "
+                "between two ticks depends on so many"
+            )
 
 
 class SafetyNode(Node):
@@ -79,15 +105,27 @@ class SafetyNode(Node):
         s = self.settings
         robot = registry.load("vla.robots", s.robot).SPEC
         allowed = limits.read(Path(s.limits), robot).scaled(s.max_velocity_scaling_factor)
-        self.gate = Gate(s, allowed, self._obstacles(robot, allowed))
+        forward = s.controller_type == "forward"  # its commands count at once
+        gate = replace(s, lead_ticks=0) if forward else s
+        self.gate = Gate(gate, allowed, self._obstacles(robot, allowed))
         self.lock = threading.Lock()
+        self.joint_states = JointStates(allowed.names, s.joint_state_timeout_s)
         self.order = [allowed.names.index(name) for name in self._order(allowed.names)]
         self.over = threading.Event()
+        self.pressed = False
+        """Whether the button on topic `estop` is pressed."""
+        self.ticked_s = time.monotonic()
+        self.use_sim_time = bool(self.get_parameter("use_sim_time").value)
+        self.ahead_ns = 0
+        """Time of stamps less that of ticks; whole ns, as rounding would shake the reference."""
+        self.in_time_s = max(s.lead_ticks - 2.5, 0.5) * self.gate.dt_s
+        """Time in s after which a trajectory is too late; the rest is for its transport."""
         self.jitter_s: deque[float] = deque(maxlen=JITTER)
         self.log = SafetyLog() if s.log else None
         self._connect()
         self.thread = threading.Thread(target=self._tick, daemon=True)
         self.thread.start()
+        threading.Thread(target=self._watch, daemon=True).start()
         self.get_logger().info(
             f"{s.robot}: from any motion to a standstill in {self.gate.stop_s:.2f} s at most; "
             f"disabled until safety_node/enable"
@@ -123,21 +161,31 @@ class SafetyNode(Node):
 
     def _connect(self) -> None:
         s = self.settings
-        self.create_subscription(JointState, "joint_states", self._on_joints, common.SENSORS)
-        self.create_subscription(
+        self._listen(JointState, "joint_states", self._on_joints, common.SENSORS)
+        self._listen(
             JointTrajectory, "action_chunk", partial(self._on_chunk, "policy"),
             common.liveliness_qos(LEASE_S),
             event_callbacks=SubscriptionEventCallbacks(liveliness=self._liveliness),
         )  # fmt: skip
         on_teleop = partial(self._on_chunk, "teleop")
-        self.create_subscription(JointTrajectory, "teleop", on_teleop, common.COMMANDS)
-        self.create_subscription(Bool, "deadman", self._on_deadman, common.COMMANDS)
-        self.create_subscription(Float64, "speed_scaling", self._on_scaling, common.COMMANDS)
+        self._listen(JointTrajectory, "teleop", on_teleop, common.COMMANDS)
+        self._listen(Bool, "deadman", self._on_deadman, common.COMMANDS)
+        self._listen(Float64, "speed_scaling", self._on_scaling, common.COMMANDS)
         gate = self.gate
-        self._serve(SetBool, "enable", lambda r: gate.enable(time.monotonic(), bool(r.data)))
-        self._serve(Trigger, "disable", lambda _: gate.enable(time.monotonic(), False))
-        self._serve(Trigger, "estop", lambda _: gate.estop("requested by service"))
-        self._serve(Trigger, "reset_estop", lambda _: gate.reset())
+        self._serve(self, SetBool, "enable", lambda r: self._enable(bool(r.data)))
+        self._serve(self, Trigger, "disable", lambda _: self._enable(False))
+        self._serve(self, Trigger, "reset_estop", lambda _: self._reset())
+        # In a thread of its own, which no flood of messages on other topics can keep busy.
+        self.emergency = Node(
+            "safety_node_estop", namespace=self.get_namespace(), use_global_arguments=False,
+            start_parameter_services=False, enable_rosout=False, context=self.context,
+        )  # fmt: skip
+        self._serve(self.emergency, Trigger, "estop", lambda _: gate.estop("requested by service"))
+        for qos in (common.LATCHED, common.SENSORS):  # between them, publishers of all kinds
+            self._listen(Bool, "estop", self._on_estop, qos, node=self.emergency)
+        self.emergency_executor = SingleThreadedExecutor(context=self.context)
+        self.emergency_executor.add_node(self.emergency)
+        threading.Thread(target=self._spin_emergency, daemon=True).start()
         forward = s.controller_type == "forward"
         topic = graph.COMMANDS[s.controller_type]
         kind: Any = Float64MultiArray if forward else JointTrajectory
@@ -148,20 +196,26 @@ class SafetyNode(Node):
     # --- subscriptions and services -----------------------------------------------------------
 
     def _on_joints(self, message: JointState) -> None:
+        now_s, stamp_s = time.monotonic(), common.seconds(message.header.stamp)
+        clock_s = self.get_clock().now().nanoseconds * 1e-9
+        age_s = clock_s - stamp_s if stamp_s else 0.0  # a driver without stamps: by arrival
         try:
-            pose = convert.by_name(
-                message.name, message.position, self.gate.limits.names, "joint_states"
-            )
+            self.joint_states.take(now_s, age_s, message.name, message.position)
         except ValueError as error:
             self._log_error(str(error))
             return
+        states = self.joint_states
         with self.lock:
-            self.gate.measure(time.monotonic(), pose)
+            self.gate.measure(states.times_s.copy(), states.pose.copy())
 
     def _on_chunk(self, source: Source, message: JointTrajectory) -> None:
         now_s, clock = time.monotonic(), self.get_clock().now().nanoseconds * 1e-9
         age_s = clock - common.seconds(message.header.stamp)
         try:
+            if len(message.points) > MOST_POINTS:
+                raise ValueError(
+                    f"{source}: got {len(message.points)} points, expected at most {MOST_POINTS}"
+                )
             times_s, positions = convert.trajectory(
                 message.joint_names, [p.positions for p in message.points],
                 [common.seconds(p.time_from_start) for p in message.points],
@@ -190,52 +244,149 @@ class SafetyNode(Node):
             with self.lock:
                 self.gate.policy_died("the policy's process is gone")
 
-    def _serve(self, kind: Any, name: str, act: Callable[[Any], str | None]) -> None:
+    def _on_estop(self, message: Bool) -> None:
+        with self.lock:
+            self.pressed = bool(message.data)
+            if self.pressed:
+                self.gate.estop("the button on topic estop is pressed")
+
+    def _enable(self, on: bool) -> str:
+        if on and self.count_publishers(self.commands.topic_name) > 1:
+            return (
+                f"another node publishes on {self.commands.topic_name} as well; end it: see "
+                f"ros2 topic info -v {self.commands.topic_name}"
+            )
+        return self.gate.enable(time.monotonic(), on)
+
+    def _reset(self) -> str:
+        return "the button on topic estop is still pressed" if self.pressed else self.gate.reset()
+
+    def _spin_emergency(self) -> None:
+        with contextlib.suppress(ExternalShutdownException):
+            while not self.over.is_set():
+                self.emergency_executor.spin_once(timeout_sec=common.STOP_POLL_S)
+
+    def _listen(
+        self, kind: Any, name: str, take: Callable[[Any], None], qos: Any, *,
+        node: Node | None = None, **options: Any,
+    ) -> None:  # fmt: skip
+        """Create a subscription; a callback that fails stops the arm, not the node."""
+
+        def guarded(message: Any) -> None:
+            try:
+                take(message)
+            except Exception as error:  # noqa: BLE001  whatever it is
+                self._fail(name, error)
+
+        topic = self.resolve_topic_name(name)
+        (node or self).create_subscription(kind, topic, guarded, qos, **options)
+
+    def _fail(self, what: str, error: Exception) -> None:
+        with self.lock:
+            self.gate.fail(f"{what}: {type(error).__name__}: {error}")
+        self._log_error(f"{what}: {''.join(traceback.format_exception(error))}")
+
+    def _serve(self, node: Node, kind: Any, name: str, act: Callable[[Any], str | None]) -> None:
         """Create a service; `act` changes the gate and returns why not, if it refuses."""
 
         def answer(request: Any, response: Any) -> Any:
-            with self.lock:
-                response.message = act(request) or ""
+            try:
+                with self.lock:
+                    response.message = act(request) or ""
+            except Exception as error:  # noqa: BLE001  whatever it is
+                self._fail(name, error)
+                response.message = f"it failed: {error}"
             response.success = not response.message
             self.publish_status()
             return response
 
-        self.create_service(kind, f"~/{name}", answer)
+        node.create_service(kind, self.resolve_service_name(f"~/{name}"), answer)
 
     # --- publishers ---------------------------------------------------------------------------
 
     def _tick(self) -> None:
         """Command at a fixed rate until the node ends."""
-        dt_s, last_s = self.gate.dt_s, 0.0
-        with _without_garbage_collection():
-            for _ in _deadlines(dt_s, self.over):
-                with self.lock:
-                    now_s = time.monotonic()
-                    stamps_s = self.get_clock().now().nanoseconds * 1e-9
-                    self.gate.clocks(now_s, stamps_s, read_s=time.monotonic() - now_s)
-                    command = self.gate.tick(now_s)
-                if command is not None:
-                    self.commands.publish(self._message(command))
-                    if self.log is not None:
-                        self.log.command(now_s, self.gate.series, command)
-                self.jitter_s.append(abs(now_s - last_s - dt_s) if last_s else 0.0)
-                last_s = now_s
+        try:
+            with _without_garbage_collection():
+                self._tick_until_over()
+        except BaseException:  # noqa: BLE001  whatever it is
+            self._abort(traceback.format_exc())
 
-    def _message(self, command: np.ndarray) -> Any:
+    def _tick_until_over(self) -> None:
+        last_s = 0.0
+        for due_ns, missed in _deadlines(round(1e9 * self.gate.dt_s), self.over):
+            with self.lock:
+                now_s = time.monotonic()
+                stamps_s = self.get_clock().now().nanoseconds * 1e-9
+                self.gate.clocks(now_s, stamps_s, read_s=time.monotonic() - now_s)
+                self._follow_clock(stamps_s - now_s)
+                command = self.gate.tick(now_s, missed)
+                message = None if command is None else self._message(command, due_ns)
+                if command is not None and time.monotonic() > 1e-9 * due_ns + self.in_time_s:
+                    self.gate.brake_instead()
+                    message = self._message(self.gate.path[-1], due_ns)
+            if command is not None:
+                self.commands.publish(message)
+                if self.log is not None:
+                    for pose in self.gate.decided:
+                        self.log.command(now_s, self.gate.series, pose)
+            self.jitter_s.append(abs(now_s - last_s - self.gate.dt_s) if last_s else 0.0)
+            self.ticked_s = last_s = now_s
+
+    def _follow_clock(self, ahead_s: float) -> None:
+        """Follow the clock of stamps: at once while no command leaves, else a simulation's alone.
+
+        A clock that jumps is the gate's to find; a way to a standstill keeps its times.
+        """
+        apart_s = ahead_s - 1e-9 * self.ahead_ns
+        if self.gate.state not in ("disabled", "latched_fault"):
+            if not self.use_sim_time or self.gate.state == "stopping":
+                return
+            beyond_s = math.copysign(max(abs(apart_s) - CLOCK_APART_S, 0.0), apart_s)
+            most_s = SLEW * self.gate.dt_s
+            apart_s = min(max(GAIN * beyond_s, -most_s), most_s)
+        self.ahead_ns += round(1e9 * apart_s)
+
+    def _message(self, command: np.ndarray, due_ns: int) -> Any:
         if self.settings.controller_type == "forward":
             return Float64MultiArray(data=command[self.order].tolist())
-        assert self.gate.motion is not None
-        point = JointTrajectoryPoint(
-            positions=command.tolist(), velocities=self.gate.motion.v.tolist()
-        )
-        point.time_from_start.nanosec = round(1e9 * self.gate.dt_s)
-        return JointTrajectory(joint_names=list(self.gate.limits.names), points=[point])
+        gate = self.gate
+        period_ns = round(1e9 * gate.dt_s)
+        begin_ns = due_ns + self.ahead_ns - period_ns  # so the controller never has to guess a way
+        message = JointTrajectory(joint_names=list(gate.limits.names))
+        message.header.stamp = Time(nanoseconds=begin_ns).to_msg()
+        message.points = [
+            JointTrajectoryPoint(
+                positions=array("d", p.tobytes()), velocities=array("d", v.tobytes()),
+                accelerations=array("d", a.tobytes()),
+                time_from_start=Duration(nanoseconds=i * period_ns).to_msg(),
+            )
+            for i, (p, v, a) in enumerate(zip(*gate.trajectory(), strict=True))
+        ]  # fmt: skip
+        return message
+
+    def _watch(self) -> None:
+        """End the process if no tick comes: what was published last brings the arm to rest."""
+        while not self.over.wait(HUNG_S / 5):
+            waited_s = time.monotonic() - self.ticked_s
+            if waited_s > HUNG_S:
+                self._abort(f"no tick for {waited_s:.2f} s")
+
+    def _abort(self, why: str) -> None:
+        """End the process at once: nothing in it can be relied on."""
+        if not self.over.is_set():
+            print(
+                f"error: safety_node ends, the arm brakes by itself: {why}",
+                file=sys.stderr,
+                flush=True,
+            )
+            os._exit(1)
 
     def _line(self) -> DiagnosticStatus:
         gate = self.gate
         with self.lock:
             values = {
-                "state": gate.state, "stage": gate.stage, "why": gate.why,
+                "state": gate.state, "stage": gate.stage, "why": gate.why[:WHY_LENGTH],
                 "source": gate.source or "none", "stop_s": gate.stop_s,
                 "speed_scaling": gate.share,
                 **{f"count {name}": count for name, count in sorted(gate.counts.items())},
@@ -244,32 +395,41 @@ class SafetyNode(Node):
         if jitter_s:
             values["tick jitter p99 ms"] = 1e3 * float(np.percentile(jitter_s, 99))
         level = {"latched_fault": "error", "stopping": "warn"}.get(gate.state, "ok")
-        message = f"{gate.state}: {gate.why}" if level != "ok" else gate.state
-        return common.status("safety_node", level, message, values, self.settings.robot)
+        message = f"{gate.state}: {values['why']}" if level != "ok" else gate.state
+        return common.status(
+            self.get_fully_qualified_name().lstrip("/"), level, message, values, self.settings.robot
+        )
 
     def _log_error(self, text: str) -> None:
         self.get_logger().error(text, throttle_duration_sec=1.0)
 
     def destroy_node(self) -> None:
-        """Stop the ticks, then destroy the node."""
+        """Bring the arm to rest, stop the ticks, then destroy the node."""
+        with self.lock:
+            self.gate.enable(time.monotonic(), False)
+        end_s = time.monotonic() + self.gate.stop_s + HUNG_S
+        while self.gate.state == "stopping" and time.monotonic() < end_s:
+            time.sleep(self.gate.dt_s)
         self.over.set()
         self.thread.join(timeout=1.0)
+        self.emergency_executor.shutdown()
+        self.emergency.destroy_node()
         if self.log is not None:
             self.log.write(Path(self.settings.log))
         super().destroy_node()
 
 
-def _deadlines(period_s: float, over: threading.Event) -> Iterator[float]:
-    """Yield at multiples of a period; missed ones are left out."""
-    due_s = time.monotonic()
+def _deadlines(period_ns: int, over: threading.Event) -> Iterator[tuple[int, int]]:
+    """Yield multiples of a period when they are due, and how many before each were missed."""
+    due_ns = time.monotonic_ns()
     while not over.is_set():
-        due_s += period_s
-        wait_s = due_s - time.monotonic()
-        if wait_s > 0:
-            time.sleep(wait_s)
-        elif -wait_s > period_s / 2:  # the next comes no sooner than half a period from now
-            due_s -= wait_s
-        yield due_s
+        due_ns += period_ns
+        wait_ns = due_ns - time.monotonic_ns()
+        if wait_ns > 0:
+            time.sleep(1e-9 * wait_ns)
+        missed = max((time.monotonic_ns() - due_ns) // period_ns, 0)
+        due_ns += missed * period_ns
+        yield due_ns, missed
 
 
 @contextlib.contextmanager

@@ -34,6 +34,7 @@ from robot_bridge.sensing import convert
 from robot_bridge.sim_arm.actuator import FORWARD, TRAJECTORY, Actuator, Controller, InputLog
 from robot_bridge.sim_arm.realtime_clock import Outbox, PeriodicTimer, TickDeadlines
 from robot_bridge.sim_arm.settings import Settings
+from robot_bridge.sim_arm.trajectory_controller import Trajectory
 from sim.core.scene import compile_scene
 from sim.vec_env import load_robot, load_task
 from sim.vector.realtime_world import RealtimeWorld, RenderThread
@@ -80,7 +81,11 @@ class SimArm(Node):
         links = self._set.images(len(robot.cameras))
         seeds = np.random.SeedSequence(self.get_parameter("seed").value).spawn(2 + len(links))
         self._controller = Controller(
-            Actuator(np.array(robot.home), self._set.lag_s),
+            Actuator(
+                np.array(robot.home),
+                self._set.lag_s,
+                interpolate_from_desired_state=self._set.interpolate_from_desired_state,
+            ),
             self._set.commands(),
             np.random.default_rng(seeds[0]),
         )
@@ -272,18 +277,29 @@ class SimArm(Node):
             [common.seconds(point.time_from_start) for point in message.points],
             self._robot.names, "joint_trajectory",
         )  # fmt: skip
-        start_s = None
-        if stamp_s := common.seconds(message.header.stamp):
-            now_s = common.seconds(self.stamp(self._now_s(moment_s)))
-            start_s = self._now_s(moment_s) + stamp_s - now_s
+        now_s, stamp_s = self._now_s(moment_s), common.seconds(message.header.stamp)
+        trajectory = Trajectory(
+            times_s=times_s, positions=points,
+            velocities=self._derivatives(message, "velocities"),
+            accelerations=self._derivatives(message, "accelerations"),
+            stamp_s=now_s + stamp_s - common.seconds(self.stamp(now_s)) if stamp_s else None,
+        )  # fmt: skip
         self._inputs.append(moment_s, TRAJECTORY, times_s, points)
-        self._controller.receive(self._now_s(moment_s), points, times_s, start_s)
+        self._controller.receive(now_s, trajectory)
+
+    def _derivatives(self, message: JointTrajectory, name: str) -> np.ndarray | None:
+        """Return the velocities or accelerations of a trajectory, None if its points have none."""
+        rows = [getattr(point, name) for point in message.points]
+        if not any(rows):
+            return None
+        times_s = np.arange(len(rows)).tolist()
+        return convert.trajectory(message.joint_names, rows, times_s, self._robot.names, name)[1]
 
     def _forward(self, moment_s: float, message: Float64MultiArray) -> None:
         """Take positions in the order of parameter `joints`."""
         points = convert.by_name(self._joints, message.data, self._robot.names, "commands")
         self._inputs.append(moment_s, FORWARD, np.zeros(1), points[None])
-        self._controller.receive(self._now_s(moment_s), points[None])
+        self._controller.receive(self._now_s(moment_s), points)
 
     def _now_s(self, moment_s: float) -> float:
         """Return the simulated time of a monotonic one."""

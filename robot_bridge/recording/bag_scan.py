@@ -151,10 +151,12 @@ def _readers(
     def command(message: Any, what: str) -> np.ndarray:
         if hasattr(message, "data"):
             return convert.by_name(joints[: len(message.data)], message.data, joints, what)
-        if len(message.points) != 1:
+        stamped = message.header.stamp.sec or message.header.stamp.nanosec
+        if not message.points or (len(message.points) != 1 and not stamped):
             raise ValueError(
-                f"{what}: got {len(message.points)} points in a command, expected one (is it a "
-                "chunk? --command-topic names what was sent to the arm)"
+                f"{what}: got {len(message.points)} points without a stamp in a command, expected "
+                "one, or a stamp for the first (is it a chunk? --command-topic names what was "
+                "sent to the arm)"
             )
         _, values = convert.trajectory(
             message.joint_names, [message.points[0].positions], [0.0], joints, what

@@ -12,82 +12,29 @@ stage and a reason. A monitor may slow or pause the policy's chunks on the same 
 (`robot_bridge.motion.speed_scaling`); that changes the target, never the limits. Chunks of a person
 are not slowed.
 
+The gate decides `lead_ticks` ahead. A controller that gets `trajectory` knows the way to a
+standstill from there: if nothing more comes, the arm brakes by itself.
+
 This module does not import ROS; the caller passes the time.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from robot_bridge.launching.node_settings import ranged
-from robot_bridge.motion import braking
+from robot_bridge.motion import braking, spline
 from robot_bridge.motion.braking import Motion
 from robot_bridge.motion.limits import Limits
 from robot_bridge.motion.plan import Plan
 from robot_bridge.motion.speed_scaling import SpeedScaling
+from robot_bridge.safety.clock_skew import ClockSkew
+from robot_bridge.safety.gate_config import GateConfig, Obstacles, Source, State
+from robot_bridge.safety.tracking import Tracking
+from robot_bridge.sensing import joint_states
 
-State = Literal["disabled", "holding", "tracking", "stopping", "latched_fault"]
-"""disabled: no command leaves; the arm is where it was left.
-holding: enabled, at rest or coming to rest, waiting for a chunk.
-tracking: enabled, following a chunk.
-stopping: coming to rest inside the limits; then disabled or latched_fault.
-latched_fault: no command leaves until the latch is cleared and the arm enabled."""
-Source = Literal["policy", "teleop"]
-STAGES = (
-    "names", "finite", "fresh", "position", "velocity", "acceleration", "jerk", "start_deviation",
-    "collision", "command_timeout", "policy_died", "joint_state_timeout", "tracking_error",
-    "clock", "deadman", "speed_scaling", "e-stop",
-)  # fmt: skip
-"""All stages, in order."""
-
-LEASE_S = 0.2
-"""Time in s in which the death of the policy's process is noticed."""
-DRIFT = 0.2
-"""Share by which a simulation's clock may run slower or faster than real time."""
-
-
-@runtime_checkable
-class Obstacles(Protocol):
-    """Checks ways for collisions; `robot_bridge.safety.collision` does so by the arm's model."""
-
-    def begin(self, pose: np.ndarray) -> None:
-        """Start at rest at a pose f64 [u]; what touches there may touch, but no deeper."""
-
-    def hit(self, way: np.ndarray) -> str:
-        """Return what would collide on a way f64 [t, u] from the arm's pose, "" if nothing.
-
-        A way without collision counts as taken.
-        """
-
-
-@dataclass(frozen=True, kw_only=True)
-class GateConfig:
-    """Thresholds and timeouts of the gate; parameters of `safety_node`."""
-
-    rate_hz: float = ranged(100.0, 20.0, 1000.0)
-    """Commands per second."""
-    max_chunk_age_s: float = ranged(0.5, 0.01, 10.0)
-    """Largest age in s of the observation behind an accepted chunk."""
-    command_timeout_s: float = ranged(0.3, 0.02, 10.0)
-    """Silence in s of the policy or device after which the arm stops and latches."""
-    joint_state_timeout_s: float = ranged(0.2, 0.01, 10.0)
-    """Silence in s of the joint states after which the arm stops and latches."""
-    max_start_deviation: float = ranged(0.6, 0.001, 10.0)
-    """Largest distance of a chunk from the measured pose, rad or m."""
-    max_tracking_error: float = ranged(0.6, 0.001, 10.0)
-    """Largest distance of the command from the measured pose, rad or m."""
-    rest_position_tolerance: float = ranged(0.05, 0.0, 0.2)
-    """Largest distance of an arm at rest from its command, rad or m."""
-    deadman: bool = False
-    """Whether the arm moves only while topic `deadman` is true."""
-    deadman_timeout_s: float = ranged(0.25, 0.02, 5.0)
-    """Silence in s of that topic that counts as letting go."""
-    monitored: bool = False
-    """Whether a policy is followed only while `speed_scaling` is published; a person always is."""
-    speed_scaling_timeout_s: float = ranged(1.0, 0.05, 10.0)
-    """Silence in s of that topic after which a monitored arm stands still; another continues."""
+ARRIVED = 2e-3
+"""Distance in rad from where an arm is held at which it is there."""
 
 
 @dataclass
@@ -113,12 +60,9 @@ class Gate:
     why: str = ""
     counts: Counter[str] = field(default_factory=Counter)
     measured: np.ndarray | None = None
-    measured_s: float = -np.inf
     heard_s: float = -np.inf
     """Time of the last accepted chunk."""
     pressed_s: float = -np.inf
-    skew: tuple[float, float] | None = None
-    """Time of the last comparison of clocks, and lead in s of the stamping clock without drift."""
 
     def __post_init__(self) -> None:
         """Derive the tick and the longest stopping time.
@@ -127,19 +71,38 @@ class Gate:
             ValueError: a joint takes too long to stop.
         """
         self.dt_s = 1.0 / self.config.rate_hz
+        self.lead_s = self.config.lead_ticks * self.dt_s
         self.stop_s = braking.stop_s(self.limits, self.dt_s)
+        self.unit, self.stop_limits = self.limits.unit, self.limits.of_stop
+        self.skew = ClockSkew()
+        self.tracking = Tracking(self.config, self.limits, self.dt_s)
+        self.retreat: np.ndarray | None = None
+        """Pose f64 [u] to which an arm that did not follow is held; None if it did."""
+        self.measured_s: np.ndarray = np.full(len(self.limits.names), -np.inf)
+        """Time at which each joint was measured, f64 [u]."""
+        self.tail_limits = self.limits
+        """Limits by which `tail` comes to rest."""
+        self.tail: np.ndarray = np.zeros((0, len(self.limits.names)))
+        self._previous: tuple[Motion, Limits] | None = None
+        self.decided: list[np.ndarray] = []
+        """Positions f64 [u] of the last tick, after those that were missed before it."""
+        self.path: deque[np.ndarray] = deque(maxlen=self.config.lead_ticks + 3)
         self.scaling = SpeedScaling(
             monitored=self.config.monitored, timeout_s=self.config.speed_scaling_timeout_s
         )
 
     # --- what comes in ------------------------------------------------------------------------
 
-    def measure(self, now_s: float, pose: np.ndarray) -> None:
-        """Take a measured pose f64 [u]; a pose that is not finite counts as none."""
-        if np.isfinite(pose).all():
-            self.measured, self.measured_s = pose, now_s
-        else:
+    def measure(self, at_s: float | np.ndarray, pose: np.ndarray) -> None:
+        """Take a pose f64 [u] that was measured at one time, or at that f64 [u] of each joint.
+
+        A joint that is not finite was not measured.
+        """
+        finite = np.isfinite(pose)
+        if (~finite & np.isfinite(at_s)).any():
             self._note("finite", "a measured pose is not finite")
+        self.measured = pose if self.measured is None else np.where(finite, pose, self.measured)
+        self.measured_s = np.where(finite, at_s, self.measured_s)
 
     def press(self, now_s: float, held: bool) -> None:
         """Take a message of the deadman switch."""
@@ -161,26 +124,14 @@ class Gate:
         """Compare the monotonic clock with the one that stamps messages.
 
         A stamping clock that jumps or stands still (as in a paused simulation) makes every age
-        wrong, so the arm comes to rest and latches.
-
-        Args:
-            now_s: Time by the monotonic clock.
-            stamps_s: Time by the stamping clock.
-            read_s: Time in s between the two readings. A process that was suspended between
-                them saw no clock jump: such a pair is not compared.
+        wrong, so the arm comes to rest and latches. A process that was suspended between the two
+        readings, for `read_s`, saw no jump.
         """
         if read_s > 0.1 * self.config.command_timeout_s:
             return
-        skew_s = stamps_s - now_s
-        if self.skew is None or self.state in ("disabled", "latched_fault"):
-            self.skew = (now_s, skew_s)
-            return
-        before_s, expected_s = self.skew
-        drift_s = DRIFT * (now_s - before_s)
-        expected_s = min(max(skew_s, expected_s - drift_s), expected_s + drift_s)
-        self.skew = (now_s, expected_s)
-        if abs(skew_s - expected_s) > self.config.command_timeout_s:
-            self.skew = (now_s, skew_s)
+        if self.state in ("disabled", "latched_fault"):
+            self.skew.begin(now_s, stamps_s)
+        elif self.skew.jumped(now_s, stamps_s, self.config.command_timeout_s):
             self._stop("clock", "the clock of stamps jumped or stood still", latches=True)
 
     def offer(
@@ -197,14 +148,15 @@ class Gate:
         """
         if self.state not in ("holding", "tracking"):
             return False
-        if source == "policy" and self.source == "teleop" and self._is_recent(now_s):
+        if source == "policy" and self.source == "teleop":
+            if not self._is_recent(now_s):  # and the policy must not take over by itself
+                self._stop_silent()
             return False
         fault = self._find_fault(now_s, source, times_s, positions, age_s)
         if fault is not None:
             self._refuse(*fault)
             return False
-        inside = self._inside(positions)
-        if (inside != positions).any():
+        if ((inside := np.clip(positions, self.limits.low, self.limits.high)) != positions).any():
             self._note(
                 "position", f"targets of {self._worst(inside != positions)} cut to its range"
             )
@@ -219,8 +171,8 @@ class Gate:
             self._refuse("names", why)
 
     def policy_died(self, why: str) -> None:
-        """Stop and latch if the process that is followed has died."""
-        if self.state == "tracking" and self.source == "policy":
+        """Stop and latch if an armed gate's policy has died, unless a person leads."""
+        if self.state in ("holding", "tracking") and self.source != "teleop":
             self._stop("policy_died", why, latches=True)
 
     def enable(self, now_s: float, on: bool) -> str:
@@ -233,23 +185,31 @@ class Gate:
             return "still coming to rest; try again"
         if self.state == "latched_fault":
             return f"latched by {self.stage}: {self.why}; clear it with reset_estop first"
-        if self.measured is None or now_s - self.measured_s > self.config.joint_state_timeout_s:
-            return (
-                f"no joint states for {self.config.joint_state_timeout_s} s; see whether the arm "
-                "publishes them"
-            )
+        if unseen := self._old(now_s):
+            return f"{unseen}; see whether the arm publishes it, and whether the clocks agree"
+        assert self.measured is not None
         outside = (self.measured < self.limits.low) | (self.measured > self.limits.high)
         beyond = np.maximum(self.limits.low - self.measured, self.measured - self.limits.high)
         # The first command would be a step of that size.
-        if (beyond > self.config.rest_position_tolerance).any():
+        if (beyond > self.config.rest_position_tolerance * self.unit).any():
             return f"{self._worst(outside)} is outside its range; move it inside by hand"
         if self.state == "disabled":
-            self.motion, self.plan, self.source = braking.at_rest(self._start()), None, None
+            start = self._start()
+            self._begin(start)
+            self.plan, self.source = None, None
             self.heard_s, self.state = -np.inf, "holding"
             self.series, self.commanded = self.series + 1, False
             if self.obstacles is not None:
-                self.obstacles.begin(self.motion.p)
+                self.obstacles.begin(start)
         return ""
+
+    def _begin(self, pose: np.ndarray) -> None:
+        """Rest at a pose f64 [u], and have done so for long."""
+        self.motion, self.tail_limits = braking.at_rest(pose), self.limits
+        self.tail = self.motion.p[None]
+        self.retreat = None
+        self.tracking.begin()
+        self.path.extend([self.motion.p] * (self.config.lead_ticks + 3))
 
     def _start(self) -> np.ndarray:
         """Return the pose f64 [u] of the first command.
@@ -258,7 +218,7 @@ class Gate:
         nothing moves.
         """
         assert self.measured is not None
-        pose, tolerance = self.measured, self.config.rest_position_tolerance
+        pose, tolerance = self.measured, self.config.rest_position_tolerance * self.unit
         if self.motion is not None and (np.abs(self.motion.p - pose) <= tolerance).all():
             pose = self.motion.p
         return np.clip(pose, self.limits.low, self.limits.high)
@@ -271,51 +231,105 @@ class Gate:
         else:
             self._stop("e-stop", why, latches=True)
 
+    def fail(self, why: str) -> None:
+        """Come to rest and latch because a part of the node failed."""
+        if self.state in ("holding", "tracking", "stopping"):
+            self._stop("internal_error", why, latches=True)
+        else:
+            self._note("internal_error", why)
+            self.state = "latched_fault"
+
     def reset(self) -> str:
         """Clear the latch; return why not, "" if done."""
         if self.state == "stopping":
             return "still coming to rest"
         if self.state == "latched_fault":
-            self.state, self.skew = "disabled", None
+            self.state = "disabled"
         return ""
 
     # --- what goes out ------------------------------------------------------------------------
 
-    def tick(self, now_s: float) -> np.ndarray | None:
-        """Return the position f64 [u] to command now; None if no command leaves."""
+    def tick(self, now_s: float, missed: int = 0) -> np.ndarray | None:
+        """Return the position f64 [u] of `lead_ticks` from now; None if no command leaves.
+
+        Args:
+            now_s: Present time.
+            missed: Number of ticks that were left out before this one: in them the arm went on
+                along the way to a standstill that the last trajectory ends with.
+        """
         self._advance_scaling(now_s)
+        self.decided = []
         if self.motion is None or self.state in ("disabled", "latched_fault"):
             return None
+        for _ in range(min(missed, len(self.tail) + len(self.path))):
+            self._advance(self._braked(self.motion, self.tail_limits), None, self.tail_limits)
         if self.state != "stopping":
             self._check(now_s)
-        wanted = braking.braking(self.motion, self.limits, self.dt_s)
+        limits = self.stop_limits if self.latches and self.state == "stopping" else self.limits
+        wanted = braking.braking(self.motion, limits, self.dt_s)
+        if self.state == "stopping" and self.retreat is not None:
+            still = np.zeros(len(self.retreat))
+            wanted, _ = braking.follow(self.motion, self.retreat, still, limits, self.dt_s)
+            if (np.abs(self.motion.p - self.retreat) < ARRIVED * self.unit).all():
+                self.retreat = None  # and brake
         tracks = self.commanded and self.state == "tracking" and self.plan is not None
         # Tried again only at rest: tracking and braking in turn would shake the arm.
         self.blocked = self.blocked and not self._is_at_rest()
         tracks = tracks and not self.blocked
         if tracks and self.share > 0:
-            wanted = self._follow_plan(now_s)
-        moved, way = braking.move(self.motion, wanted, self.limits, self.dt_s)
-        if tracks and self.obstacles is not None:  # braking keeps to a way that was checked
+            wanted = self._follow_plan(now_s + self.lead_s)
+        moved, way = braking.move(self.motion, wanted, limits, self.dt_s)
+        rest: np.ndarray | None = way
+        # The last way is checked; every other is to be, as harder braking leads elsewhere.
+        other = tracks or self.retreat is not None or limits is not self.tail_limits
+        if other and self.obstacles is not None:
             hit = self.obstacles.hit(np.concatenate([self.motion.p[None], way]))
             if hit:
                 self._note("collision", hit)
-                self.blocked = True
-                a = braking.braking(self.motion, self.limits, self.dt_s)
-                moved = braking.advance(self.motion, a, self.dt_s)
-        self.motion, self.commanded = moved, True
-        if self.state == "stopping" and self._is_at_rest():
+                self.blocked, self.retreat, limits = True, None, self.tail_limits
+                moved, rest = self._braked(self.motion, limits), None
+        self._advance(moved, rest, limits)
+        self.commanded = True
+        if self.state == "stopping" and self.retreat is None and self._is_at_rest():
             self.state = "latched_fault" if self.latches else "disabled"
         return moved.p
+
+    def brake_instead(self) -> None:
+        """Replace the last tick's motion by braking: it is too late for the controller to know."""
+        assert self._previous is not None
+        self.path.pop()
+        self.decided.pop()
+        self.path.appendleft(self.path[0])  # it is older than what a trajectory begins with
+        (before, limits), self._previous = self._previous, None
+        self._advance(self._braked(before, limits), None, limits)
+
+    def trajectory(self) -> spline.Knots:
+        """Return the points from the tick before now on to a standstill, one per tick.
+
+        The first `lead_ticks` are final; the next trajectory may change all others.
+        """
+        end = self.tail[-1:]
+        return spline.knots(
+            np.concatenate([*np.array(self.path)[:, None], self.tail[1:], end, end]), self.dt_s
+        )
+
+    def _braked(self, motion: Motion, limits: Limits) -> Motion:
+        """Return the motion a tick later, braking."""
+        return braking.advance(motion, braking.braking(motion, limits, self.dt_s), self.dt_s)
+
+    def _advance(self, motion: Motion, way: np.ndarray | None, limits: Limits) -> None:
+        """Go on to the motion of the next tick; `way` leads from there to rest, None if braking."""
+        if self.motion is not None:
+            self._previous = self.motion, self.tail_limits
+        self.motion, self.tail_limits = motion, limits
+        self.path.append(motion.p)
+        self.decided.append(motion.p)
+        self.tail = braking.way_to_rest(motion, limits, self.dt_s) if way is None else way
 
     @property
     def share(self) -> float:
         """Share of its time at which the plan is followed; a person's is followed as it is."""
         return 1.0 if self.source == "teleop" else self.scaling.share
-
-    @property
-    def _behind_s(self) -> float:
-        return 0.0 if self.source == "teleop" else self.scaling.behind_s
 
     def _advance_scaling(self, now_s: float) -> None:
         was_moving = self.scaling.target_share(self.scaling.ticked_s) > 0
@@ -335,19 +349,20 @@ class Gate:
         slowed, limits = self.share < 1, self.limits
         if slowed:
             limits = replace(limits, velocity=self.share * limits.velocity)
-        target, speed = self.plan.at(now_s - self._behind_s)
+        target, speed = self.plan.at(
+            now_s - (0.0 if self.source == "teleop" else self.scaling.behind_s)
+        )
         wanted, active = braking.follow(self.motion, target, self.share * speed, limits, self.dt_s)
         self.counts.update(name for name in active if not (slowed and name == "velocity"))
         return wanted
-
-    def _inside(self, positions: np.ndarray) -> np.ndarray:
-        return np.minimum(np.maximum(positions, self.limits.low), self.limits.high)
 
     def _join(
         self, now_s: float, source: Source, times_s: np.ndarray, positions: np.ndarray
     ) -> tuple[Plan, float]:
         """Return the plan to follow with a new chunk, and how far in s it is behind its time."""
-        plan = Plan(times_s=times_s, positions=self._inside(positions))
+        plan = Plan(
+            times_s=times_s, positions=np.clip(positions, self.limits.low, self.limits.high)
+        )
         if source == "teleop" or self.source != "policy":
             return plan, 0.0
         return self.scaling.join(now_s, self.plan, plan)
@@ -355,27 +370,19 @@ class Gate:
     def _check(self, now_s: float) -> None:
         """Stop or hold if a source is silent or a joint does not follow its command."""
         config = self.config
-        if self.measured is None or now_s - self.measured_s > config.joint_state_timeout_s:
-            self._stop(
-                "joint_state_timeout",
-                f"no joint states for {config.joint_state_timeout_s} s",
-                latches=True,
-            )
+        if unseen := self._old(now_s):
+            self._stop("joint_state_timeout", unseen, latches=True)
             return
-        assert self.motion is not None
-        apart = np.abs(self.motion.p - self.measured)
-        if (apart > config.max_tracking_error).any():
-            joint = self._worst(apart > config.max_tracking_error)
-            self._stop(
-                "tracking_error", f"{joint} is {apart.max():.2f} from its command", latches=True
-            )
+        assert self.measured is not None
+        before, present = self.path[1], self.path[2]  # of the last tick
+        if late := self.tracking.late(now_s, before, present, self.measured):
+            self._stop("tracking_error", late, latches=True)
+            self.retreat = np.clip(self.measured, self.limits.low, self.limits.high)
         elif config.deadman and now_s - self.pressed_s > config.deadman_timeout_s:
             if self.state == "tracking":
                 self._refuse("deadman", "the deadman switch is not held")
         elif self.state == "tracking" and not self._is_recent(now_s):
-            self._stop(
-                "command_timeout", f"no chunk for {config.command_timeout_s} s", latches=True
-            )
+            self._stop_silent()
 
     def _find_fault(
         self, now_s: float, source: Source, times_s: np.ndarray, positions: np.ndarray, age_s: float
@@ -393,17 +400,23 @@ class Gate:
         far = (positions < self.limits.low - spread) | (positions > self.limits.high + spread)
         if far.any():
             return "position", f"a target of {self._worst(far)} is far outside its range"
-        if self.measured is None or now_s - self.measured_s > config.joint_state_timeout_s:
-            return "joint_state_timeout", f"no joint states for {config.joint_state_timeout_s} s"
+        if unseen := self._old(now_s):
+            return "joint_state_timeout", unseen
+        assert self.measured is not None
         plan, behind_s = self._join(now_s, source, times_s, positions)
         if not behind_s:
             plan = Plan(times_s=times_s, positions=positions)
         target, _ = plan.at(now_s - behind_s)
         apart = np.abs(target - self.measured)
-        if (apart > config.max_start_deviation).any():
-            joint = self._worst(apart > config.max_start_deviation)
+        far = (apart > config.max_start_deviation * self.unit) & ~self.tracking.holds
+        if far.any():
+            joint = self._worst(far)
             return "start_deviation", f"a chunk begins {apart.max():.2f} from where {joint} is"
         return None
+
+    def _old(self, now_s: float) -> str:
+        limit_s = self.config.joint_state_timeout_s
+        return joint_states.missing(self.limits.names, now_s - self.measured_s, limit_s)
 
     def _is_recent(self, now_s: float) -> bool:
         return now_s - self.heard_s <= self.config.command_timeout_s
@@ -412,11 +425,15 @@ class Gate:
         assert self.motion is not None
         return bool((np.abs(self.motion.v) + np.abs(self.motion.a) < 1e-12).all())
 
+    def _stop_silent(self) -> None:
+        limit_s = self.config.command_timeout_s
+        self._stop("command_timeout", f"no chunk for {limit_s} s from {self.source}", latches=True)
+
     def _stop(self, stage: str, why: str, *, latches: bool) -> None:
         if stage:
             self._note(stage, why)
         self.latches = latches or (self.state == "stopping" and self.latches)
-        self.plan, self.source, self.state = None, None, "stopping"
+        self.plan, self.source, self.state, self.retreat = None, None, "stopping", None
 
     def _refuse(self, stage: str, why: str) -> None:
         """Come to rest and wait for another chunk."""

@@ -1,35 +1,38 @@
-"""A simulated position controller between commands and motors, and a log of commands.
+"""What is between commands and a simulated arm: connection, controller and motors; and a log.
 
 Times are seconds of one clock. This module does not import ROS.
 """
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from robot_bridge.sim_arm.realtime_clock import LinkModel
+from robot_bridge.sim_arm.trajectory_controller import Trajectory, TrajectoryController
 
 TRAJECTORY, FORWARD = 0, 1
 """Inputs, as `InputLog` numbers them."""
 
 
 class Actuator:
-    """Setpoints of all joints: the latest command counts, and its last point is held.
+    """A trajectory controller and the motors behind it."""
 
-    Points of a trajectory are joined by straight lines, as `joint_trajectory_controller` joins
-    points without velocities; the first line begins at the present setpoint.
-    """
-
-    def __init__(self, start: np.ndarray, lag_s: float = 0.0) -> None:
+    def __init__(
+        self, start: np.ndarray, lag_s: float = 0.0, *, interpolate_from_desired_state: bool = True
+    ) -> None:
         """Hold a pose, shape (u,), from time 0 on.
 
         Args:
             start: Pose of the arm.
             lag_s: Time constant of the motors, a first-order filter; 0: none.
+            interpolate_from_desired_state: See `TrajectoryController`.
         """
         self.lag_s = lag_s
+        self.controller = TrajectoryController(
+            start, interpolate_from_desired_state=interpolate_from_desired_state
+        )
         self.reset(start, 0.0)
 
     def reset(self, start: np.ndarray, now_s: float) -> None:
@@ -40,39 +43,13 @@ class Actuator:
 
     def set_setpoint(self, positions: np.ndarray) -> None:
         """Set the setpoints, shape (u,), at once."""
-        self._times_s = np.array([self._now_s])
-        self._points = np.array(positions, np.float64)[None]
-
-    def follow(self, times_s: np.ndarray, points: np.ndarray) -> None:
-        """Follow a trajectory; past points are where its first line begins.
-
-        Args:
-            times_s: Time of each point, increasing, shape (k,).
-            points: Positions, shape (k, u).
-        """
-        setpoint = self.setpoint(self._now_s)
-        ahead = int(np.searchsorted(times_s, self._now_s, side="right"))
-        if ahead == 0:
-            self._times_s = np.concatenate([[self._now_s], times_s])
-            self._points = np.concatenate([setpoint[None], points])
-        else:
-            self._times_s = np.array(times_s[ahead - 1 :], np.float64)
-            self._points = np.array(points[ahead - 1 :], np.float64)
-
-    def setpoint(self, at_s: float) -> np.ndarray:
-        """Return the setpoint at a time, shape (u,)."""
-        times_s, points = self._times_s, self._points
-        i = int(np.searchsorted(times_s, at_s, side="right"))
-        if i == 0 or i == len(times_s):
-            return points[max(i - 1, 0)].copy()
-        share = (at_s - times_s[i - 1]) / (times_s[i] - times_s[i - 1])
-        return points[i - 1] + share * (points[i] - points[i - 1])
+        self.controller.hold(positions, self._now_s)
 
     def advance(self, now_s: float) -> np.ndarray:
         """Advance to a time; return the output of the motors, shape (u,)."""
         elapsed_s = now_s - self._now_s
         self._now_s = now_s
-        setpoint = self.setpoint(now_s)
+        setpoint = self.controller.update(now_s, self._output).p
         if self.lag_s > 0:
             # dx/dt = (setpoint - x) / lag, solved for a setpoint that holds over the interval.
             share = -np.expm1(-elapsed_s / self.lag_s)
@@ -88,12 +65,10 @@ class Command:
 
     due_s: float
     """Arrival time."""
-    start_s: float | None
-    """Time from which its times count; None for its arrival."""
-    times_s: np.ndarray | None
-    """Time of each point; None for one without times."""
-    points: np.ndarray
-    """Positions f64 [k, u], all finite."""
+    trajectory: Trajectory | None
+    """Points with times; None for one without."""
+    pose: np.ndarray
+    """Positions f64 [u] of the first point."""
 
 
 class Controller:
@@ -106,20 +81,18 @@ class Controller:
         self._commands: deque[Command] = deque()
         self._last_due_s = 0.0
 
-    def receive(
-        self, now_s: float, points: np.ndarray, times_s: np.ndarray | None = None,
-        start_s: float | None = None,
-    ) -> None:  # fmt: skip
+    def receive(self, now_s: float, command: Trajectory | np.ndarray) -> None:
         """Receive a command; one that is not finite is counted and dropped.
 
         Args:
             now_s: Time of sending.
-            points: Positions, shape (k, u).
-            times_s: Time of each point, shape (k,); None for one point that counts at once.
-            start_s: Time from which the times count; None for the arrival.
+            command: A trajectory, or a pose f64 [u] that counts at once.
         """
         self.counts["commands"] += 1
-        if not np.isfinite(points).all():
+        trajectory = command if isinstance(command, Trajectory) else None
+        pose = command if isinstance(command, np.ndarray) else command.positions[0]
+        values = [pose] if trajectory is None else trajectory.columns()
+        if not all(np.isfinite(column).all() for column in values):
             self.counts["not_finite"] += 1
             return
         due_s = self._link.arrival_s(self._rng, now_s, self._last_due_s)
@@ -127,7 +100,7 @@ class Controller:
             self.counts["lost_commands"] += 1
             return
         self._last_due_s = due_s
-        self._commands.append(Command(due_s, start_s, times_s, points))
+        self._commands.append(Command(due_s, trajectory, pose))
 
     def reset(self, start: np.ndarray, now_s: float) -> None:
         """Drop all commands, pending ones included, and hold a pose, shape (u,)."""
@@ -138,11 +111,13 @@ class Controller:
         """Apply commands that arrived before a tick; return the motors' output, shape (u,)."""
         while self._commands and self._commands[0].due_s <= begin_s:
             command = self._commands.popleft()
-            if command.times_s is None:
-                self._actuator.set_setpoint(command.points[0])
-            else:
-                start_s = begin_s if command.start_s is None else command.start_s
-                self._actuator.follow(start_s + command.times_s, command.points)
+            if command.trajectory is None:
+                self._actuator.set_setpoint(command.pose)
+                continue
+            stamp_s = command.trajectory.stamp_s
+            self._actuator.controller.receive(
+                replace(command.trajectory, stamp_s=begin_s if stamp_s is None else stamp_s)
+            )
         return self._actuator.advance(end_s)
 
 

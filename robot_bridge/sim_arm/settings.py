@@ -54,6 +54,9 @@ class Settings:
     """Time constant of the motors, a first-order filter; 0: none."""
     interface: str = chosen("both", "both", "trajectory", "forward")
     """Types of controllers that take commands."""
+    interpolate_from_desired_state: bool = True
+    """Where the way to a trajectory's first point begins, if that lies ahead: at the last
+    reference, else at the measured pose. As the parameter of joint_trajectory_controller."""
     waits: bool = False
     """Whether the time of an episode begins with the first command; else with its reset."""
     publish_clock: bool = False

@@ -19,13 +19,23 @@ def limits_of(robot: str) -> Limits:
 
 
 def one(low=-1.0, high=1.0, velocity=2.0, acceleration=10.0, jerk=100.0) -> Limits:
-    row = (low, high, velocity, acceleration, jerk)
+    row = (low, high, velocity, acceleration, jerk, acceleration, jerk)
     return Limits(
         names=("hinge",),
         **{
             name: np.array([value])
             for name, value in zip(
-                ("low", "high", "velocity", "acceleration", "jerk"), row, strict=True
+                (
+                    "low",
+                    "high",
+                    "velocity",
+                    "acceleration",
+                    "jerk",
+                    "stop_acceleration",
+                    "stop_jerk",
+                ),
+                row,
+                strict=True,
             )
         },
     )

@@ -12,7 +12,8 @@ from robot_bridge.motion import limits
 from robot_bridge.motion.workspace import Workspace
 from robot_bridge.safety.clearance import ASSETS, Clearance
 from robot_bridge.safety.collision import Collision
-from robot_bridge.safety.gate import Gate, GateConfig
+from robot_bridge.safety.gate import Gate
+from robot_bridge.safety.gate_config import GateConfig
 from tests.robot_bridge.test_braking import DT_S, assert_kept
 from vla.contracts import registry
 

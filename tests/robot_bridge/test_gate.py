@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robot_bridge.motion.limits import Limits
-from robot_bridge.safety.gate import Gate, GateConfig
+from robot_bridge.safety.gate import Gate
+from robot_bridge.safety.gate_config import GateConfig
 from tests.robot_bridge.test_braking import DT_S, assert_kept
 
 CONFIG = GateConfig(
+    lead_ticks=0,
     rate_hz=100.0,
     max_chunk_age_s=0.2,
     command_timeout_s=0.3,
@@ -23,7 +25,8 @@ CONFIG = GateConfig(
 ARM = Limits(
     names=("hip", "knee"), low=np.array([-1.0, -0.5]), high=np.array([1.0, 2.0]),
     velocity=np.array([2.0, 3.0]), acceleration=np.array([20.0, 25.0]),
-    jerk=np.array([800.0, 900.0]),
+    jerk=np.array([800.0, 900.0]), stop_acceleration=np.array([20.0, 25.0]),
+    stop_jerk=np.array([800.0, 900.0]),
 )  # fmt: skip
 HOME = np.array([0.2, 0.3])
 HZ = 10.0

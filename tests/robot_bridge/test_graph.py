@@ -160,7 +160,7 @@ def test_a_policy_may_be_at_an_address(where):
 
 
 SETTINGS = {
-    "safety_node": {"nodes/safety.py": "Settings", "safety/gate.py": "GateConfig"},
+    "safety_node": {"nodes/safety.py": "Settings", "safety/gate_config.py": "GateConfig"},
     "policy_node": {"nodes/policy.py": "Settings"},
     "sim_arm": {"sim_arm/settings.py": "Settings"},
     "recorder": {"nodes/recorder.py": "Settings"},
@@ -269,3 +269,17 @@ def test_a_description_of_nodes_imports_neither_ros_nor_launch():
             )
         }  # fmt: skip
         assert not imported & {"rclpy", "launch", "launch_ros", "torch"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["spead:=0.1"], "unknown launch argument 'spead': see --show-args"),
+        (["max_velocity_scaling:=0.1"], "did you mean max_velocity_scaling_factor"),
+        (["left_robot:=panda"], "unknown launch argument 'left_robot'"),
+    ],
+)
+def test_a_word_that_is_no_launch_argument_is_refused(words, said):
+    with pytest.raises(ValueError, match=said):
+        launch_arguments.check_words(Arm(), words)
+    launch_arguments.check_words(Arm(), ["robot:=panda", "--noninteractive"])

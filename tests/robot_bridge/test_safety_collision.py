@@ -17,7 +17,7 @@ from robot_bridge.launching import package_files
 from robot_bridge.motion.workspace import Workspace
 from robot_bridge.nodes.common import LATCHED, liveliness_qos
 from robot_bridge.safety.clearance import Clearance
-from robot_bridge.safety.gate import LEASE_S
+from robot_bridge.safety.gate_config import LEASE_S
 from tests.robot_bridge.ros_graph import Ears, node_process, refusal
 from vla.contracts import registry
 
