@@ -126,7 +126,8 @@ def scan(path: Path, names: Names, joints: tuple[str, ...]) -> Scan:
                 "with --command-topic or --camera-topic"
             )
         try:
-            stamp = 0 if schema.name == FORWARD else convert.stamp_ns(message.data)
+            arrives = channel.topic in names.command  # a trajectory's stamp is where it begins
+            stamp = 0 if arrives else convert.stamp_ns(message.data)
         except ValueError as error:
             raise ValueError(f"{what}: {error}; leave it out") from error
         stamp = stamp or message.log_time
@@ -151,15 +152,16 @@ def _readers(
     def command(message: Any, what: str) -> np.ndarray:
         if hasattr(message, "data"):
             return convert.by_name(joints[: len(message.data)], message.data, joints, what)
-        stamped = message.header.stamp.sec or message.header.stamp.nanosec
-        if not message.points or (len(message.points) != 1 and not stamped):
+        # The safety node's trajectories have velocities and begin a tick before they are sent: the
+        # third point is the next pose of the arm.
+        if not message.points or (len(message.points) != 1 and not message.points[0].velocities):
             raise ValueError(
-                f"{what}: got {len(message.points)} points without a stamp in a command, expected "
-                "one, or a stamp for the first (is it a chunk? --command-topic names what was "
-                "sent to the arm)"
+                f"{what}: got {len(message.points)} points without velocities in a command, "
+                "expected one, or a trajectory of the safety node (is it a chunk? --command-topic "
+                "names what was sent to the arm)"
             )
         _, values = convert.trajectory(
-            message.joint_names, [message.points[0].positions], [0.0], joints, what
+            message.joint_names, [message.points[:3][-1].positions], [0.0], joints, what
         )
         return values[0]
 

@@ -89,7 +89,7 @@ DAMAGED: dict[str, tuple[Any, ...]] = {
     ),
     "chunk for a command": (
         swapped("trajectory", lambda i: bags.command(AT + 1, bags.positions(i), 3)),
-        "got 3 points in a command, expected one", "--command-topic",
+        "got 3 points without velocities in a command, expected one", "--command-topic",
     ),
     "picture of depth": (
         swapped("front", lambda i: bags.image(AT, 9, "16UC1")), "encoding '16UC1'", "rgb8 or bgr8",
