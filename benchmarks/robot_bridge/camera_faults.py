@@ -107,7 +107,7 @@ def _run_schedule(
     time.sleep(due_s + WATCHED_S)
     end_s, messages = injector.now_s(), injector.taken()
     worst, path = controller_replay.judge(messages, limits, number, end_s, begin_s)
-    tally.keep(kind, len(messages), worst)
+    tally.keep(kind, number, len(messages), worst)
     times_s = np.arange(len(path)) / controller_replay.RATES_HZ[0]
     still = 2 * MOVED if kind.endswith("frozen") else STILL
     tally.stop(kind, number, times_s, path, begin_s, due_s, still)

@@ -25,14 +25,17 @@ class Tally:
     """Schedules that were repeated because a good policy was stopped."""
     overdue: int = 0
     """Schedules with a message later than the controller can make up for: a busy machine's."""
+    beyond: list[str] = field(default_factory=list)
+    """Limits that were broken, in words."""
     late: list[str] = field(default_factory=list)
     """Stops that took longer than stated, and motion after them."""
 
-    def keep(self, kind: str, commands: int, worst: dict[str, float]) -> None:
+    def keep(self, kind: str, number: int, commands: int, worst: dict[str, float]) -> None:
         """Count a schedule of a fault, its commands, and how much of each limit they took.
 
         Args:
             kind: The fault.
+            number: Its seed.
             commands: Number of commands.
             worst: Of `controller_replay.judge`.
         """
@@ -42,6 +45,8 @@ class Tally:
             self.worst[name] = max(self.worst.get(name, -np.inf), value)
             most = 1e-8 if name == "position" else 1 + controller_replay.ROUNDING
             self.violations[name] += int(not value <= most)
+            if not value <= most:
+                self.beyond.append(f"schedule {number}, {kind}: {name} is {value:.6f} of its limit")
 
     def stop(
         self, kind: str, number: int, times_s: np.ndarray, path: np.ndarray, begin_s: float,

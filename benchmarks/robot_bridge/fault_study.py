@@ -92,7 +92,7 @@ def main() -> int:
     }  # fmt: skip
     (args.out / "faults.json").write_text(json.dumps(results, indent=1))
     Console(highlight=False).print(tally.sheet())
-    for line in tally.late:
+    for line in tally.late + tally.beyond:
         print(line, file=sys.stderr)
     return int(bool(tally.late or sum(tally.violations.values())))
 
@@ -204,12 +204,12 @@ def play(
     if kind in CLOCKS:  # the controller's clock would be the faulty one as well
         messages = controller_replay.by_ticks(messages, TICK_S)
         begin_s, end_s = 0.0, messages[-1][0] + due_s
-    stops = kind not in chunk_faults.MOVING or injector.state == "latched_fault"
+    stops = kind not in chunk_faults.MOVING or injector.state in ("stopping", "latched_fault")
     worst, reference = controller_replay.judge(
         messages, limits, number, end_s, begin_s if stops else np.inf
     )
     tally.overdue += overdue
-    tally.keep(kind, len(messages), {} if overdue else worst)
+    tally.keep(kind, number, len(messages), {} if overdue else worst)
     if kind not in chunk_faults.MOVING and kind not in CLOCKS:
         times_s = np.arange(len(reference)) / controller_replay.RATES_HZ[0]
         tally.stop(kind, number, times_s, reference, begin_s, due_s)
