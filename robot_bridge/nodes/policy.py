@@ -84,6 +84,9 @@ class Settings(SyncConfig):
     """Whether images come as cameras/NAME/image_raw/compressed."""
     max_observation_age_s: float = ranged(0.2, 0.01, 10.0)
     """Largest age in s of any part of an observation."""
+    blind_timeout_s: float = ranged(1.0, 0.05, 60.0)
+    """Time in s without a decision, beyond their interval, after which no chunk is sent and the
+    safety node stops the arm."""
     log: str = ""
     """Folder for observations and decisions, one file per episode; none if empty."""
 
@@ -110,7 +113,7 @@ class PolicyNode(LifecycleNode):
         self.latencies_s: deque[float] = deque(maxlen=LATENCIES)
         self.counts: Counter[str] = Counter()
         self.why = ""
-        self.sent_step = -1
+        self.sent_step, self.decided_s = -1, 0.0
         self.log = DecisionLog(Path(self.settings.log)) if self.settings.log else None
         self.pool = ThreadPoolExecutor(1, "policy")
         self.cleanups: list[tuple[Callable[..., Any], Any]] = []
@@ -246,14 +249,22 @@ class PolicyNode(LifecycleNode):
             if runner is None:
                 return
             pose = self.observations.pose()
-            if self.waiting and self.enabled and pose is not None:
+            if pose is not None and not np.isfinite(pose).all():
+                self._skip("joint_states", "joint states are not finite")
+            elif self.waiting and self.enabled and pose is not None:
                 self.episode += 1
                 runner.start(now_s, pose, self.instruction, self.episode)
-                self.waiting = False
+                self.waiting, self.decided_s = False, now_s
             if runner.is_due(now_s):
                 self._begin(runner, now_s)
-            if runner.active and runner.decision and runner.scheduler.step(now_s) != self.sent_step:
+            due = runner.active and runner.decision and not self._is_blind(runner, now_s)
+            if due and runner.scheduler.step(now_s) != self.sent_step:
                 self._send(runner, now_s)
+
+    def _is_blind(self, runner: PolicyRunner, now_s: float) -> bool:
+        """Return whether no decision came for long: then silence has to stop the arm."""
+        decisions_s = runner.policy.n_action_steps / runner.hz
+        return now_s - self.decided_s > self.settings.blind_timeout_s + decisions_s
 
     def _begin(self, runner: PolicyRunner, now_s: float) -> None:
         observation = self.observations.look(now_s)
@@ -272,6 +283,7 @@ class PolicyNode(LifecycleNode):
                 now_s = time.monotonic()
                 decision = runner.complete(now_s, request, chunk, state, now_s - begin_s)
                 if decision is not None:
+                    self.decided_s = now_s
                     stamp = self._send(runner, now_s)
                     self.latencies_s.append(decision.latency_s)
                     self.counts["decisions"] += 1
@@ -319,9 +331,11 @@ class PolicyNode(LifecycleNode):
                 }  # fmt: skip
         values |= common.percentiles("latency", latencies)
         active = runner is not None and runner.active
-        return common.status(
-            "policy_node", "ok", "active" if active else "waits", values, self.target
-        )
+        level, message = "ok", "active" if active else "waits"
+        if active and runner is not None and self._is_blind(runner, time.monotonic()):
+            level, message = "error", f"no decision: {self.why}"
+        name = self.get_fully_qualified_name().lstrip("/")
+        return common.status(name, level, message, values, self.target)
 
     # --- the end ------------------------------------------------------------------------------
 

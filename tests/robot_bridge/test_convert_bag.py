@@ -132,6 +132,23 @@ def test_compressed_pictures_and_forwarded_commands_are_taken(tmp_path, converte
     np.testing.assert_allclose(store.frames[3, 0].mean((0, 1)), [15, 60, 200], atol=5)
 
 
+def test_of_a_trajectory_that_ends_at_rest_the_action_is_the_next_pose(tmp_path, converted):
+    def moving(topic, tenth, said):
+        if topic != COMMAND:
+            return said
+        ahead = [positions(tenth + 0.5 + k) for k in (-2, -1, 0, 1, 2)]
+        said.points = [
+            bags.JointTrajectoryPoint(positions=one, velocities=[0.0] * 6) for one in ahead
+        ]
+        for k, point in enumerate(said.points):
+            point.time_from_start.nanosec = 10 * MS * k
+        return said
+
+    _, columns, told = converted(arm_bag(tmp_path / "a.mcap", tenths=12, swap=moving))
+    assert told == []
+    np.testing.assert_allclose(columns.action[:, 0], np.arange(12) + 0.5)
+
+
 def test_messages_whose_stamp_goes_back_are_left_out_and_counted(tmp_path, converted):
     def back(topic, i, said):
         return bags.state(bags.BEGIN_NS, positions(99)) if "states" in topic and i == 7 else said
