@@ -84,7 +84,7 @@ class Settings(SyncConfig):
     """Whether images come as cameras/NAME/image_raw/compressed."""
     max_observation_age_s: float = ranged(0.2, 0.01, 10.0)
     """Largest age in s of any part of an observation."""
-    blind_timeout_s: float = ranged(1.0, 0.05, 60.0)
+    decision_timeout_s: float = ranged(1.0, 0.05, 60.0)
     """Time in s without a decision, beyond their interval, after which no chunk is sent and the
     safety node stops the arm."""
     log: str = ""
@@ -264,7 +264,7 @@ class PolicyNode(LifecycleNode):
     def _is_blind(self, runner: PolicyRunner, now_s: float) -> bool:
         """Return whether no decision came for long: then silence has to stop the arm."""
         decisions_s = runner.policy.n_action_steps / runner.hz
-        return now_s - self.decided_s > self.settings.blind_timeout_s + decisions_s
+        return now_s - self.decided_s > self.settings.decision_timeout_s + decisions_s
 
     def _begin(self, runner: PolicyRunner, now_s: float) -> None:
         observation = self.observations.look(now_s)

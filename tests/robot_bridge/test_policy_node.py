@@ -55,13 +55,17 @@ def test_it_flies_takes_another_task_and_comes_to_rest(arm_policy, tmp_path):
         client.wait(lambda: client.heard["safety_node"]["source"] == "policy", "the gate")
         # Without pictures it says so and falls silent, and silence latches.
         client.set("sim_arm", silent=["front", "wrist"])
-        client.wait(lambda: client.heard["safety_node"]["state"] == "latched_fault", "the latch")
+        client.wait(
+            lambda: client.heard["safety_node"]["state"] == "latched_fault", "the latch", 60.0
+        )
         assert client.heard["safety_node"]["stage"] == "command_timeout"
         assert "old, at most" in told("why")
         client.set("sim_arm", silent=[""])
         client.rearm()
         client.enable(True)
-        client.wait(lambda: client.heard["safety_node"]["source"] == "policy", "pictures again")
+        client.wait(
+            lambda: client.heard["safety_node"]["source"] == "policy", "pictures again", 60.0
+        )
         client.transition(Transition.TRANSITION_DEACTIVATE)
         client.wait(lambda: client.heard["safety_node"]["state"] == "disabled", "rest")
         client.wait(lambda: told("active") == "False", "the end of the episode")
