@@ -19,7 +19,7 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 from benchmarks.robot_bridge import chunk_faults
 from benchmarks.robot_bridge.chunk_faults import Chunk
 from benchmarks.robot_bridge.sim_episode_client import SimEpisodeClient
-from robot_bridge.launching import graph
+from robot_bridge.launching import driver
 from robot_bridge.nodes import common
 from robot_bridge.safety.gate_config import LEASE_S
 from robot_bridge.sensing import convert
@@ -56,7 +56,7 @@ class FaultInjector(SimEpisodeClient):
     def _connect(self) -> None:
         super()._connect()
         self.node.create_subscription(JointTrajectory, "action_chunk", self._spoke, common.COMMANDS)
-        topic = graph.COMMANDS["trajectory"]
+        topic = driver.TOPICS["trajectory"]
         self.node.create_subscription(JointTrajectory, topic, self._command, ALL)
         self.faults = self.node.create_publisher(String, "safety_node/fail", common.COMMANDS)
 

@@ -88,5 +88,6 @@ def _entities(node: NodeSpec) -> list[Any]:
     configured = OnStateTransition(
         target_lifecycle_node=action, start_state="configuring", goal_state="inactive",
         entities=[change(Transition.TRANSITION_ACTIVATE)],
+        handle_once=True,  # what a person does with the node later is theirs
     )  # fmt: skip
     return [action, RegisterEventHandler(configured), change(Transition.TRANSITION_CONFIGURE)]

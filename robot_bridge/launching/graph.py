@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from robot_bridge.launching import package_files
+from robot_bridge.launching import driver, package_files
 from robot_bridge.motion import limits as joint_limits
 from vla.contracts import registry
 from vla.contracts.specs import RobotSpec
@@ -20,11 +20,6 @@ from vla.contracts.specs import RobotSpec
 Value = bool | int | float | str | tuple[str, ...]
 """Type of a parameter."""
 ControllerType = Literal["trajectory", "forward"]
-COMMANDS: dict[str, str] = {
-    "trajectory": "joint_trajectory_controller/joint_trajectory",
-    "forward": "forward_command_controller/commands",
-}
-"""Topic of the safety node's commands, by type of controller."""
 SIMULATED_TRACKING_ERROR = 0.6
 """Largest distance of a simulated arm from its command, rad."""
 _NAMESPACE = re.compile(r"(/?[A-Za-z_][A-Za-z0-9_]*)(/[A-Za-z_][A-Za-z0-9_]*)*")
@@ -89,6 +84,9 @@ class Arm:
     """Topic of the controller; the default name of its type if empty."""
     joints: tuple[str, ...] = ()
     """Joints in the controller's order; the robot's order if empty."""
+    driver: str = ""
+    """Driver file, or its name under launch/drivers: names of joints, controllers and states of the
+    arm's driver. If empty, one controller has all joints under the robot's names."""
     limits: str = ""
     """YAML file with acceleration and jerk of every joint; the robot's under launch/params if
     empty."""
@@ -117,6 +115,8 @@ class Record(Arm):
 
     out: str = ""
     """Folder for the recordings."""
+    topics: tuple[str, ...] = ()
+    """Further topics to record, each as TOPIC=TYPE, such as /tf=tf2_msgs/msg/TFMessage."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,8 +163,9 @@ def record(cfg: Record) -> tuple[NodeSpec, ...]:
     """
     _need(cfg.out, "out", "a folder for the recordings")
     recorder = _node(
-        cfg, "recorder", "recorder", folder=str(Path(cfg.out).absolute()), cameras=_cameras(cfg),
-        images="compressed" if cfg.compressed else "raw",
+        cfg, "recorder", "recorder", remap=True, folder=str(Path(cfg.out).absolute()),
+        cameras=_cameras(cfg), images="compressed" if cfg.compressed else "raw", robot=cfg.robot,
+        driver=_driver(cfg), topics=cfg.topics,
     )  # fmt: skip
     return (_safety(cfg), recorder, *_policy(cfg), *_monitor(cfg))
 
@@ -178,6 +179,7 @@ def sim_arm(cfg: SimArm) -> tuple[NodeSpec, ...]:
     registry.check("sim.tasks", cfg.task)
     simulated = _node(
         cfg, "sim_arm", "sim_arm", vital=True, remap=True, robot=cfg.robot, task=cfg.task,
+        driver=_driver(cfg),
         seed=cfg.seed, episode=cfg.episode, interface=cfg.controller_type, joints=cfg.joints,
         compressed=cfg.compressed, publish_clock=cfg.use_sim_time,
     )  # fmt: skip
@@ -233,11 +235,7 @@ def _safety(cfg: Arm) -> NodeSpec:
     share = cfg.max_velocity_scaling_factor
     if not 0.01 <= share <= 1:
         raise ValueError(f"max_velocity_scaling_factor: got {share}, expected 0.01 to 1")
-    if cfg.joints and sorted(cfg.joints) != sorted(robot.names):
-        raise ValueError(
-            f"joints: got {', '.join(cfg.joints)}, expected those of {robot.name} in another "
-            f"order: {', '.join(robot.names)}"
-        )
+    driver.of_one_controller(robot, joints=cfg.joints)
     default = package_files.params() / f"{robot.name}_limits.yaml"
     file = Path(cfg.limits) if cfg.limits else default
     joint_limits.read(file, robot)
@@ -245,7 +243,7 @@ def _safety(cfg: Arm) -> NodeSpec:
     collision = {"collision": True} if cfg.collision else {}
     return _node(
         cfg, "safety_node", "safety", vital=True, remap=True, robot=cfg.robot, joints=cfg.joints,
-        controller_type=cfg.controller_type, limits=str(file.absolute()),
+        controller_type=cfg.controller_type, limits=str(file.absolute()), driver=_driver(cfg),
         max_velocity_scaling_factor=share, deadman=cfg.deadman,
         monitored=bool(cfg.reward_model), **collision,
     )  # fmt: skip
@@ -261,7 +259,7 @@ def _policy(cfg: Arm) -> tuple[NodeSpec, ...]:
         _node(
             cfg, "policy_node", "policy", lifecycle=True, robot=cfg.robot, policy=where,
             targets=cfg.targets, instruction=cfg.instruction, cameras=_cameras(cfg),
-            compressed=cfg.compressed,
+            compressed=cfg.compressed, driver=_driver(cfg),
             token_file=_file(cfg.token_file), authority=_file(cfg.authority),
         ),
     )  # fmt: skip
@@ -275,6 +273,7 @@ def _monitor(cfg: Arm) -> tuple[NodeSpec, ...]:
         _node(
             cfg, "monitor", "monitor", robot=cfg.robot, reward_model=reward_model,
             cameras=_cameras(cfg), compressed=cfg.compressed, instruction=cfg.instruction,
+            driver=_driver(cfg),
         ),
     )  # fmt: skip
 
@@ -290,7 +289,7 @@ def _node(
             f"namespace: got {cfg.namespace!r}, expected letters, digits and underscores, such as "
             "left or cell1/left"
         )
-    topic = COMMANDS[cfg.controller_type]
+    topic = driver.TOPICS[cfg.controller_type]
     if cfg.controller and not _TOPIC.fullmatch(cfg.controller):
         raise ValueError(f"controller: got {cfg.controller!r}, expected a topic such as {topic}")
     # The publisher of the clock does not wait for it.
@@ -302,6 +301,19 @@ def _node(
         parameters={name: value for name, value in values.items() if value not in ("", ())},
         remappings=((topic, cfg.controller),) if remap and cfg.controller else (),
     )  # fmt: skip
+
+
+def _driver(cfg: Arm) -> str:
+    """Return the path of the driver file, "" if none is given."""
+    if not cfg.driver:
+        return ""
+    if cfg.controller or cfg.joints or cfg.controller_type != "trajectory":
+        raise ValueError(
+            f"driver: {cfg.driver} has the controllers; leave controller, controller_type and "
+            "joints out"
+        )
+    driver.read(cfg.driver, _robot(cfg))
+    return str(driver.file_of(cfg.driver))
 
 
 def _robot(cfg: Arm) -> RobotSpec:

@@ -20,6 +20,7 @@ from std_msgs.msg import Float64, Header
 
 from deploy.loader import open_reward_model
 from deploy.reward_model.deployed import Stream
+from robot_bridge.launching import driver
 from robot_bridge.launching.node_settings import check, ranged
 from robot_bridge.nodes import common
 from robot_bridge.nodes.observation_subscriber import ObservationSubscriber
@@ -48,6 +49,8 @@ class Settings(ProgressMonitorConfig, SyncConfig):
     """Available cameras, which include the reward model's; only those if empty."""
     compressed: bool = False
     """Whether images come as cameras/NAME/image_raw/compressed."""
+    driver: str = ""
+    """Driver file, or its name under launch/drivers, with the names of joints."""
     instruction: str = ""
     """Instruction until another one comes on topic `instruction`."""
     hz: float = ranged(0.0, 0.0, 50.0)
@@ -92,8 +95,9 @@ class Monitor(Node):
     def _connect(self) -> None:
         s, subscribe = self.settings, self.create_subscription
         self.observations = ObservationSubscriber(
-            self, s, self.reward_model.cameras, self.robot.names, self.reward_model.image_hw,
-            compressed=s.compressed, on_error=lambda why: self._skip("joint_states", why),
+            self, s, self.reward_model.cameras, driver.read(s.driver, self.robot).names,
+            self.reward_model.image_hw, compressed=s.compressed,
+            on_error=lambda why: self._skip("joint_states", why),
         )  # fmt: skip
         subscribe(Header, "instruction", self._on_instruction, common.LATCHED)
         subscribe(DiagnosticArray, "safety_node/status", self._on_safety, common.LATCHED)

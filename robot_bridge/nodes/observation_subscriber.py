@@ -16,7 +16,8 @@ from rclpy.time import Time
 from sensor_msgs.msg import CompressedImage, Image, JointState
 
 from robot_bridge.nodes import common
-from robot_bridge.sensing import convert
+from robot_bridge.sensing import convert, joint_states
+from robot_bridge.sensing.joint_states import JointStates
 from robot_bridge.sensing.sync import Sync, SyncConfig, SyncedObservation
 
 RMWError = rclpy_implementation.RMWError
@@ -35,12 +36,13 @@ class ObservationSubscriber:
             node: Node with the subscriptions.
             config: Limits of age and distance in time.
             cameras: Cameras in view order.
-            names: Joints in the order of poses.
+            names: Joints in the order of poses, as the arm's driver calls them.
             size_px: Height and width of returned images.
             compressed: Whether images come as cameras/NAME/image_raw/compressed.
             on_error: Called with the reason if a message cannot be read.
         """
-        self.node, self.names, self.size_px = node, names, size_px
+        self.node, self.config, self.size_px = node, config, size_px
+        self.joints = JointStates(names, config.max_observation_age_s)
         self.compressed, self.on_error = compressed, on_error
         self.sync, self.lock = Sync(config, cameras), threading.Lock()
         subscribe = node.create_subscription
@@ -57,7 +59,7 @@ class ObservationSubscriber:
         """Return the present observation, or the reason why there is none."""
         try:
             with self.lock:
-                return self.sync.look(now_s)
+                return self._missing_part(now_s) or self.sync.look(now_s)
         except ValueError as error:
             return str(error)
 
@@ -78,14 +80,24 @@ class ObservationSubscriber:
         return time.monotonic() - 1e-9 * age_ns
 
     def _on_joints(self, message: JointState) -> None:
+        now_s, stamp_ns = time.monotonic(), Time.from_msg(message.header.stamp).nanoseconds
         try:
-            pose = convert.by_name(message.name, message.position, self.names, "joint_states")
+            at_s = self._monotonic_s(stamp_ns) if stamp_ns else now_s  # a driver without stamps
+            with self.lock:
+                joints = self.joints
+                joints.take(now_s, now_s - at_s, message.name, message.position)
+                if not self._missing_part(now_s) and np.isfinite(joints.pose).all():
+                    self.sync.add_joints(joints.times_s.max(), joints.pose.copy())
         except ValueError as error:
             self.on_error(str(error))
-            return
-        with self.lock:
-            stamp_ns = Time.from_msg(message.header.stamp).nanoseconds
-            self.sync.add_joints(self._monotonic_s(stamp_ns), pose)
+
+    def _missing_part(self, now_s: float) -> str:
+        """Return which joints are silent while others are heard, "" if none."""
+        limit_s, joints = self.config.max_observation_age_s, self.joints
+        ages_s = now_s - joints.times_s
+        if not (ages_s <= limit_s).any():
+            return ""
+        return joint_states.missing(joints.names, ages_s, limit_s)
 
     def _on_image(self, camera: str, packed: bytes) -> None:
         received_s = time.monotonic()
@@ -108,6 +120,7 @@ class ObservationSubscriber:
             image = convert.decode(data, what)
         else:
             image = convert.raw_image(
-                data, message.height, message.width, message.step, message.encoding, what
-            )
+                data, message.height, message.width, message.step, message.encoding, what,
+                is_bigendian=bool(message.is_bigendian),
+            )  # fmt: skip
         return convert.center_crop_resize(image, *self.size_px)

@@ -25,6 +25,7 @@ from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory
 
 from deploy.server.client import RemotePolicy
+from robot_bridge.launching import driver
 from robot_bridge.launching.node_settings import check, chosen, ranged
 from robot_bridge.nodes import common
 from robot_bridge.nodes.observation_subscriber import ObservationSubscriber
@@ -82,6 +83,8 @@ class Settings(SyncConfig):
     """Seed of the policy's noise."""
     compressed: bool = False
     """Whether images come as cameras/NAME/image_raw/compressed."""
+    driver: str = ""
+    """Driver file, or its name under launch/drivers, with the names of joints."""
     max_observation_age_s: float = ranged(0.2, 0.01, 10.0)
     """Largest age in s of any part of an observation."""
     decision_timeout_s: float = ranged(1.0, 0.05, 60.0)
@@ -143,9 +146,9 @@ class PolicyNode(LifecycleNode):
         robot = self.runner.policy.robot
         camera = robot.cameras[0]
         self.observations = ObservationSubscriber(
-            self, s, s.cameras or tuple(c.name for c in robot.cameras), robot.names,
-            (camera.height_px, camera.width_px), compressed=s.compressed,
-            on_error=lambda why: self._skip("joint_states", why),
+            self, s, s.cameras or tuple(c.name for c in robot.cameras),
+            driver.read(s.driver, robot).names, (camera.height_px, camera.width_px),
+            compressed=s.compressed, on_error=lambda why: self._skip("joint_states", why),
         )  # fmt: skip
         subs = [
             self.create_subscription(Header, "instruction", self._on_instruction, common.LATCHED),
@@ -204,6 +207,7 @@ class PolicyNode(LifecycleNode):
             policy, self.target = loaded.policy, loaded.target
         if s.robot and s.robot != policy.robot.name:
             raise ValueError(f"robot: got {s.robot}, the policy drives {policy.robot.name}")
+        driver.read(s.driver, policy.robot)  # wrong ones are refused here
         mode: Any = s.mode
         realtime = RealtimeConfig(mode=mode, n_action_steps=policy.n_action_steps, delay=s.delay)
         runner = PolicyRunner(policy, realtime, s.seed)
@@ -249,9 +253,7 @@ class PolicyNode(LifecycleNode):
             if runner is None:
                 return
             pose = self.observations.pose()
-            if pose is not None and not np.isfinite(pose).all():
-                self._skip("joint_states", "joint states are not finite")
-            elif self.waiting and self.enabled and pose is not None:
+            if self.waiting and self.enabled and pose is not None:
                 self.episode += 1
                 runner.start(now_s, pose, self.instruction, self.episode)
                 self.waiting, self.decided_s = False, now_s

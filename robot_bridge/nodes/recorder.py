@@ -4,9 +4,9 @@ It decodes only messages that start episodes or name the source that leads the a
 `robot_bridge.recording.recorder` opens and closes the files.
 """
 
-import importlib
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,9 +20,12 @@ from rclpy.serialization import deserialize_message
 from std_msgs.msg import Header, String
 from std_srvs.srv import Trigger
 
+from robot_bridge.launching import driver
 from robot_bridge.launching.node_settings import check, chosen, ranged
 from robot_bridge.nodes import common
+from robot_bridge.nodes.controllers import message_type
 from robot_bridge.recording.recorder import Entry, Kind, Recording, Topic
+from vla.contracts import registry
 
 SETTLE_S = 0.25
 """Period in s of flushes and of checks of the room on the disk."""
@@ -30,6 +33,10 @@ QUEUE = 200
 """Queue of a topic, for slow moments of the disk."""
 TRAJECTORY = "trajectory_msgs/msg/JointTrajectory"
 STATUS = "diagnostic_msgs/msg/DiagnosticArray"
+COMMANDS = tuple((driver.TOPICS[kind], driver.TYPES[kind]) for kind in ("trajectory", "forward"))
+"""Topics of the controllers, without a driver file, with their types."""
+LATCHED = ("robot_description", "tf_static")
+"""Topics whose publishers say the last message to a late subscriber."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +51,12 @@ class Settings:
     """Recorded images: raw (large, exact), or compressed as the driver sends them."""
     auto: bool = True
     """Whether every message on `instruction` begins an episode and ends the one before."""
+    robot: str = "so101"
+    """Robot, a file name under vla/robots."""
+    driver: str = ""
+    """Driver file, or its name under launch/drivers, with the controllers."""
+    topics: tuple[str, ...] = ()
+    """Further topics, each as TOPIC=TYPE, such as /tf=tf2_msgs/msg/TFMessage."""
     least_free_gb: float = ranged(1.0, 0.0, 1e6)
     """Room in GB below which no episode begins and the running one ends."""
 
@@ -51,8 +64,16 @@ class Settings:
         check(self)
 
 
-def topics(settings: Settings) -> list[Topic]:
-    """Return the recorded topics by relative names; some may have no publisher."""
+def topics(settings: Settings, commands: Sequence[tuple[str, str]] = COMMANDS) -> list[Topic]:
+    """Return the recorded topics by relative names; some may have no publisher.
+
+    Args:
+        settings: The recorder's.
+        commands: Topics of the controllers, with their types.
+
+    Raises:
+        ValueError: a further topic is not TOPIC=TYPE, or recorded anyway.
+    """
     rows: list[tuple[str, str, Kind]] = [("joint_states", "sensor_msgs/msg/JointState", "sensor")]
     for camera in settings.cameras:
         image = ("image_raw", "sensor_msgs/msg/Image")
@@ -63,8 +84,8 @@ def topics(settings: Settings) -> list[Topic]:
     rows += [
         ("action_chunk", TRAJECTORY, "command"),
         ("teleop", TRAJECTORY, "command"),
-        ("joint_trajectory_controller/joint_trajectory", TRAJECTORY, "command"),
-        ("forward_command_controller/commands", "std_msgs/msg/Float64MultiArray", "command"),
+        ("safety_node/command", TRAJECTORY, "command"),
+        *((topic, type_name, "command") for topic, type_name in commands),
         ("speed_scaling", "std_msgs/msg/Float64", "command"),
         ("instruction", "std_msgs/msg/Header", "latched"),
         ("safety_node/status", STATUS, "latched"),
@@ -73,6 +94,14 @@ def topics(settings: Settings) -> list[Topic]:
         ("intervention_request", "std_msgs/msg/Header", "latched"),
         ("sim_arm/episode", "std_msgs/msg/String", "latched"),
     ]
+    for text in settings.topics:
+        name, _, type_name = text.partition("=")
+        if not name or type_name.count("/") != 2 or name in [row[0] for row in rows]:
+            raise ValueError(
+                f"topics: got {text!r}, expected a topic that is not recorded yet, as TOPIC=TYPE, "
+                "such as /tf=tf2_msgs/msg/TFMessage"
+            )
+        rows.append((name, type_name, "latched" if name.endswith(LATCHED) else "sensor"))
     return [Topic(name=name, type_name=type_name, kind=kind) for name, type_name, kind in rows]
 
 
@@ -82,12 +111,19 @@ class Recorder(Node):
     def __init__(self) -> None:
         super().__init__("recorder")
         self._settings: Settings = common.parameters(self, Settings)
-        wanted = topics(self._settings)
+        s, notes = self._settings, {}
+        commands = COMMANDS
+        if s.driver:
+            arm = driver.read(s.driver, registry.load("vla.robots", s.robot).SPEC)
+            commands = tuple((c.topic, driver.TYPES[c.type]) for c in arm.controllers if c.is_topic)
+            notes = {"driver": driver.file_of(s.driver).read_text()}
+        wanted = topics(s, commands)
         full = {topic.name: self.resolve_topic_name(topic.name) for topic in wanted}
         self._recording = Recording(
             Path(self._settings.folder).expanduser(),
             [replace(topic, name=full[topic.name]) for topic in wanted],
             int(self._settings.least_free_gb * 1e9),
+            notes,
         )
         cut = [entry.file for entry in self._recording.entries if entry.cut]
         if cut:
@@ -109,8 +145,7 @@ class Recorder(Node):
         super().destroy_node()
 
     def _subscribe(self, topic: Topic, full: str) -> None:
-        package, _, name = topic.type_name.split("/")
-        kind = getattr(importlib.import_module(f"{package}.msg"), name)
+        kind = message_type(topic.type_name)
         special = {
             "instruction": self._on_instruction, "safety_node/status": self._on_status,
             "sim_arm/episode": self._on_episode,

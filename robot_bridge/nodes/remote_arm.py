@@ -13,6 +13,7 @@ import numpy as np
 from rclpy.duration import Duration
 from trajectory_msgs.msg import JointTrajectory
 
+from robot_bridge.launching import driver
 from robot_bridge.nodes import common
 from robot_bridge.nodes.observation_subscriber import ObservationSubscriber
 from robot_bridge.nodes.operator import Operator
@@ -34,7 +35,7 @@ class RemoteArm(Operator):
     def __init__(
         self, robot: RobotSpec, *, namespace: str = "", cameras: tuple[str, ...] = (),
         compressed: bool = False, sync: SyncConfig | None = None,
-        topic: Literal["teleop", "action_chunk"] = "teleop",
+        topic: Literal["teleop", "action_chunk"] = "teleop", driver_file: str = "",
     ) -> None:  # fmt: skip
         """Connect to topics and services; `look` and `enable` fail if nothing answers.
 
@@ -45,7 +46,9 @@ class RemoteArm(Operator):
             compressed: Whether images come as cameras/NAME/image_raw/compressed.
             sync: Limits of age and distance in time.
             topic: Topic of the targets: a person's, which has priority, or the policy's.
+            driver_file: Driver file, or its name under launch/drivers, with the names of joints.
         """
+        self.names = driver.read(driver_file, robot).names
         self.robot, self.topic = robot, topic
         self.hold_s = 0.0
         """Time in s for which the last target is repeated before the arm latches on silence."""
@@ -61,7 +64,7 @@ class RemoteArm(Operator):
         super()._connect()
         size_px = (self.robot.cameras[0].height_px, self.robot.cameras[0].width_px)
         self.observations = ObservationSubscriber(
-            self.node, self.sync, self.cameras, self.robot.names, size_px,
+            self.node, self.sync, self.cameras, self.names, size_px,
             compressed=self.compressed, on_error=partial(setattr, self, "trouble"),
         )  # fmt: skip
         qos = (

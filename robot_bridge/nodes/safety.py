@@ -13,40 +13,40 @@ import sys
 import threading
 import time
 import traceback
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from diagnostic_msgs.msg import DiagnosticStatus
-from rclpy.duration import Duration
 from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.time import Time
 from sensor_msgs.msg import JointState
-from std_msgs.msg import Bool, Float64, Float64MultiArray
+from std_msgs.msg import Bool, Float64
 from std_srvs.srv import SetBool, Trigger
-from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
+from trajectory_msgs.msg import JointTrajectory
 
-from robot_bridge.launching import graph
-from robot_bridge.launching.node_settings import check, chosen, ranged
+from robot_bridge.launching import driver, realtime
 from robot_bridge.motion import limits
 from robot_bridge.nodes import common
+from robot_bridge.nodes.controllers import Command, Outputs
+from robot_bridge.nodes.driver_states import DriverStates
 from robot_bridge.policy.decision_log import SafetyLog
+from robot_bridge.safety import obstacles
 from robot_bridge.safety.gate import Gate
-from robot_bridge.safety.gate_config import LEASE_S, GateConfig, Obstacles, Source
+from robot_bridge.safety.gate_config import LEASE_S, Obstacles, Source
+from robot_bridge.safety.settings import Settings
 from robot_bridge.sensing import convert
 from robot_bridge.sensing.joint_states import JointStates
 from vla.contracts import registry
 from vla.contracts.specs import RobotSpec
 
 STATUS_S = 0.1
-LEAST_LEAD = 3
 MOST_POINTS = 1000
 """Most targets of a chunk: more would take longer to read than a tick."""
 WHY_LENGTH = 200
@@ -60,42 +60,6 @@ CLOCK_APART_S, SLEW, GAIN = 0.005, 0.2, 0.1
 most by this share of time and by this share of what is left per tick."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings(GateConfig):
-    """Parameters of `safety_node`."""
-
-    robot: str = "so101"
-    """Robot, a file name under vla/robots."""
-    limits: str = ""
-    """File with acceleration and jerk of every joint; required."""
-    max_velocity_scaling_factor: float = ranged(1.0, 0.01, 1.0)
-    """Share of the limits' velocity, acceleration and jerk; 0.1 for first motions."""
-    controller_type: str = chosen("trajectory", "trajectory", "forward")
-    """Type of the controller: joint_trajectory_controller or forward_command_controller."""
-    joints: tuple[str, ...] = ()
-    """Order of joints of a forward command; the robot's order if empty."""
-    collision: bool = False
-    """Whether the arm stops before it collides with itself, its table or the sides of its workspace
-    by its model; needs MuJoCo."""
-    margin: float = ranged(0.005, 0.001, 0.05)
-    """Distance in m that is kept; links that are closer at home are not checked."""
-    log: str = ""
-    """File (.npz), written at the end, with arrivals of chunks and commands; none if empty."""
-
-    def __post_init__(self) -> None:
-        check(self)
-        if not self.limits:
-            raise ValueError(
-                "limits: not given; name a file with acceleration and jerk of every joint, such as "
-                "those under launch/params"
-            )
-        if self.controller_type == "trajectory" and self.lead_ticks < LEAST_LEAD:
-            raise ValueError(
-                f"lead_ticks: got {self.lead_ticks}, expected at least {LEAST_LEAD}: the motion "
-                "between two ticks depends on so many"
-            )
-
-
 class SafetyNode(Node):
     """Runs the gate on ROS 2 topics."""
 
@@ -105,12 +69,17 @@ class SafetyNode(Node):
         s = self.settings
         robot = registry.load("vla.robots", s.robot).SPEC
         allowed = limits.read(Path(s.limits), robot).scaled(s.max_velocity_scaling_factor)
-        forward = s.controller_type == "forward"  # its commands count at once
-        gate = replace(s, lead_ticks=0) if forward else s
+        self.driver = (
+            driver.read(s.driver, robot) if s.driver
+            else driver.of_one_controller(robot, s.controller_type, s.joints)
+        )  # fmt: skip
+        # Without a trajectory, commands count at once.
+        gate = s if self.driver.has_trajectory else replace(s, lead_ticks=0)
         self.gate = Gate(gate, allowed, self._obstacles(robot, allowed))
         self.lock = threading.Lock()
-        self.joint_states = JointStates(allowed.names, s.joint_state_timeout_s)
-        self.order = [allowed.names.index(name) for name in self._order(allowed.names)]
+        self.joint_states = JointStates(self.driver.names, s.joint_state_timeout_s)
+        self.policies = 0
+        """Number of living publishers on topic `action_chunk`."""
         self.over = threading.Event()
         self.pressed = False
         """Whether the button on topic `estop` is pressed."""
@@ -123,6 +92,9 @@ class SafetyNode(Node):
         self.jitter_s: deque[float] = deque(maxlen=JITTER)
         self.log = SafetyLog() if s.log else None
         self._connect()
+        realtime.apply_to_process(s)
+        with ThreadPoolExecutor(1) as trial:  # refused here, not when the arm moves
+            trial.submit(realtime.apply_to_thread, s).result()
         self.thread = threading.Thread(target=self._tick, daemon=True)
         self.thread.start()
         threading.Thread(target=self._watch, daemon=True).start()
@@ -133,34 +105,19 @@ class SafetyNode(Node):
 
     def _obstacles(self, robot: RobotSpec, allowed: limits.Limits) -> Obstacles | None:
         s = self.settings
-        if not s.collision:
-            if allowed.workspace is not None:
-                raise ValueError(
-                    f"{s.limits}: it has a workspace, which nothing keeps without collision:=true; "
-                    "set that, or take the section out"
-                )
-            return None
-        try:
-            from robot_bridge.safety import clearance, collision
-        except ModuleNotFoundError as error:
-            if error.name != "mujoco":
-                raise
+        if s.collision:
+            found, left_out = obstacles.of_model(robot, allowed.workspace, s.margin)
+            for pair in left_out:
+                self.get_logger().warning(f"not checked, since it is so in the home pose: {pair}")
+            return found
+        if allowed.workspace is not None:
             raise ValueError(
-                "collision: true needs MuJoCo, which is not installed; pip install 'mujoco>=3.8'"
-            ) from error
-        distances = clearance.Clearance(robot, allowed.workspace, s.margin)
-        for pair in distances.left_out:
-            self.get_logger().warning(f"not checked, since it is so in the home pose: {pair}")
-        return collision.Collision(distances, s.margin)
-
-    def _order(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        wanted = self.settings.joints or names
-        if sorted(wanted) != sorted(names):
-            raise ValueError(f"joints: got {', '.join(wanted)}, expected {', '.join(names)}")
-        return wanted
+                f"{s.limits}: it has a workspace, which nothing keeps without collision:=true; "
+                "set that, or take the section out"
+            )
+        return None
 
     def _connect(self) -> None:
-        s = self.settings
         self._listen(JointState, "joint_states", self._on_joints, common.SENSORS)
         self._listen(
             JointTrajectory, "action_chunk", partial(self._on_chunk, "policy"),
@@ -186,12 +143,12 @@ class SafetyNode(Node):
         self.emergency_executor = SingleThreadedExecutor(context=self.context)
         self.emergency_executor.add_node(self.emergency)
         threading.Thread(target=self._spin_emergency, daemon=True).start()
-        forward = s.controller_type == "forward"
-        topic = graph.COMMANDS[s.controller_type]
-        kind: Any = Float64MultiArray if forward else JointTrajectory
-        self.commands = self.create_publisher(kind, topic, common.COMMANDS)
+        limits = gate.limits
+        self.outputs = Outputs(self, self.driver, limits.high - limits.low)
+        self.commanded = self.create_publisher(JointTrajectory, "~/command", common.COMMANDS)
+        self.driver_states = DriverStates(self._listen, self.driver.states, self._on_driver_state)
         self.publish_status = common.status_publisher(self, self._line)
-        common.create_timer(self, STATUS_S, self.publish_status)
+        common.create_timer(self, STATUS_S, self._publish_status)
 
     # --- subscriptions and services -----------------------------------------------------------
 
@@ -240,6 +197,7 @@ class SafetyNode(Node):
             self.gate.scale_speed(time.monotonic(), float(message.data))
 
     def _liveliness(self, event: Any) -> None:
+        self.policies = event.alive_count
         if event.alive_count == 0 and event.alive_count_change < 0:
             with self.lock:
                 self.gate.policy_died("the policy's process is gone")
@@ -250,13 +208,33 @@ class SafetyNode(Node):
             if self.pressed:
                 self.gate.estop("the button on topic estop is pressed")
 
+    def _on_driver_state(self) -> None:
+        if fault := self.driver_states.fault():
+            with self.lock:
+                self.gate.stop("driver_state", fault)
+
+    def _rival(self) -> str:
+        """Return what is wrong with the publishers of commands and chunks, "" if nothing."""
+        topic = self.outputs.rival()
+        if not topic and self.policies > 1:
+            topic = self.resolve_topic_name("action_chunk")
+        return topic and (
+            f"another node publishes on {topic} as well; end it: see ros2 topic info -v {topic}"
+        )
+
     def _enable(self, on: bool) -> str:
-        if on and self.count_publishers(self.commands.topic_name) > 1:
-            return (
-                f"another node publishes on {self.commands.topic_name} as well; end it: see "
-                f"ros2 topic info -v {self.commands.topic_name}"
-            )
-        return self.gate.enable(time.monotonic(), on)
+        why = on and (self.driver_states.fault() or self._rival())
+        return why or self.gate.enable(time.monotonic(), on)
+
+    def _publish_status(self) -> None:
+        """Publish the status, after a look at what sends no message when it fails."""
+        rival, fault = self._rival(), self.driver_states.fault()
+        with self.lock:
+            if rival:
+                self.gate.stop("second_publisher", rival)
+            if fault:
+                self.gate.stop("driver_state", fault)
+        self.publish_status()
 
     def _reset(self) -> str:
         return "the button on topic estop is still pressed" if self.pressed else self.gate.reset()
@@ -307,6 +285,7 @@ class SafetyNode(Node):
     def _tick(self) -> None:
         """Command at a fixed rate until the node ends."""
         try:
+            realtime.apply_to_thread(self.settings)
             with _without_garbage_collection():
                 self._tick_until_over()
         except BaseException:  # noqa: BLE001  whatever it is
@@ -321,12 +300,13 @@ class SafetyNode(Node):
                 self.gate.clocks(now_s, stamps_s, read_s=time.monotonic() - now_s)
                 self._follow_clock(stamps_s - now_s)
                 command = self.gate.tick(now_s, missed)
-                message = None if command is None else self._message(command, due_ns)
+                messages = [] if command is None else self._messages(due_ns)
                 if command is not None and time.monotonic() > 1e-9 * due_ns + self.in_time_s:
                     self.gate.brake_instead()
-                    message = self._message(self.gate.path[-1], due_ns)
+                    messages = self._messages(due_ns)
             if command is not None:
-                self.commands.publish(message)
+                self.outputs.send(messages)
+                self._publish_pose()
                 if self.log is not None:
                     for pose in self.gate.decided:
                         self.log.command(now_s, self.gate.series, pose)
@@ -347,23 +327,23 @@ class SafetyNode(Node):
             apart_s = min(max(GAIN * beyond_s, -most_s), most_s)
         self.ahead_ns += round(1e9 * apart_s)
 
-    def _message(self, command: np.ndarray, due_ns: int) -> Any:
-        if self.settings.controller_type == "forward":
-            return Float64MultiArray(data=command[self.order].tolist())
+    def _messages(self, due_ns: int) -> list[tuple[Any, Any]]:
+        """Return what the controllers get now."""
         gate = self.gate
+        if not self.driver.has_trajectory:
+            return self.outputs.messages(gate.path[-1])
         period_ns = round(1e9 * gate.dt_s)
-        message = JointTrajectory(joint_names=list(gate.limits.names))
-        # It begins a tick ago, so the controller never has to find a way to it.
-        message.header.stamp = Time(nanoseconds=due_ns + self.ahead_ns - period_ns).to_msg()
-        message.points = [
-            JointTrajectoryPoint(
-                positions=array("d", p.tobytes()), velocities=array("d", v.tobytes()),
-                accelerations=array("d", a.tobytes()),
-                time_from_start=Duration(nanoseconds=i * period_ns).to_msg(),
-            )
-            for i, (p, v, a) in enumerate(zip(*gate.trajectory(), strict=True))
-        ]  # fmt: skip
-        return message
+        stamp_ns = due_ns + self.ahead_ns - period_ns
+        return self.outputs.messages(Command(gate.trajectory(), stamp_ns, period_ns))
+
+    def _publish_pose(self) -> None:
+        """Publish the next pose of the arm under the robot's names, for a recording."""
+        if self.commanded.get_subscription_count():
+            path = self.gate.path
+            pose = path[min(2, len(path) - 1)]
+            stamp = self.get_clock().now()
+            names = self.gate.limits.names
+            self.commanded.publish(common.chunk(names, stamp, pose[None], self.gate.config.rate_hz))
 
     def _watch(self) -> None:
         """End the process if no tick comes: what was published last brings the arm to rest.

@@ -12,8 +12,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,18 +21,15 @@ from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
 from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image, JointState
-from std_msgs.msg import Float64MultiArray, String
+from std_msgs.msg import String
 from std_srvs.srv import Trigger
-from trajectory_msgs.msg import JointTrajectory
 
 from robot_bridge.nodes import common, sim_sensors
 from robot_bridge.nodes.expert_teleop import ExpertTeleop
+from robot_bridge.nodes.sim_driver import SimulatedDriver
 from robot_bridge.nodes.sim_sensors import SensorStream
-from robot_bridge.sensing import convert
-from robot_bridge.sim_arm.actuator import FORWARD, TRAJECTORY, Actuator, Controller, InputLog
 from robot_bridge.sim_arm.realtime_clock import Outbox, PeriodicTimer, TickDeadlines
 from robot_bridge.sim_arm.settings import Settings
-from robot_bridge.sim_arm.trajectory_controller import Trajectory
 from sim.core.scene import compile_scene
 from sim.vec_env import load_robot, load_task
 from sim.vector.realtime_world import RealtimeWorld, RenderThread
@@ -62,13 +57,6 @@ class SimArm(Node):
         robot = robot_of(self._set)
         self._robot = robot
         self._live = RealtimeWorld(compile_scene(task_of(self._set), robot), self._set.physics_hz)
-        self._joints = list(self._set.joints or robot.names)
-        if sorted(self._joints) != sorted(robot.names):
-            raise ValueError(
-                f"joints: got {', '.join(self._joints)}, expected {', '.join(robot.names)} in any "
-                "order"
-            )
-        self._order = np.array([robot.names.index(name) for name in self._joints])
         self.failed = False
         """Whether the physics ended by an error."""
         self._ending = False
@@ -80,22 +68,13 @@ class SimArm(Node):
         self._next_episode()
         links = self._set.images(len(robot.cameras))
         seeds = np.random.SeedSequence(self.get_parameter("seed").value).spawn(2 + len(links))
-        self._controller = Controller(
-            Actuator(
-                np.array(robot.home),
-                self._set.lag_s,
-                interpolate_from_desired_state=self._set.interpolate_from_desired_state,
-            ),
-            self._set.commands(),
-            np.random.default_rng(seeds[0]),
-        )
-        self._inputs = InputLog(robot.names)
+        self._driver = SimulatedDriver(self, robot, self._set, np.random.default_rng(seeds[0]))
         self._published_s = 0.0
         self._worst = (0, 0)
-        self._counts = {"refused": 0, "images": 0, "skipped_images": 0}
+        self._counts = {"images": 0, "skipped_images": 0}
         self._spans: dict[str, list[float]] = {"tick": [], "late": [], "render": []}
         if self._set.log_commands:
-            self._ends.callback(self._inputs.write, Path(self._set.log_commands))
+            self._ends.callback(self._driver.write_log)
         self._outbox = Outbox()
         self._ends.callback(self._outbox.close)
         sensors = ("joint_states", *(camera.name for camera in robot.cameras))
@@ -172,14 +151,7 @@ class SimArm(Node):
 
     def _create_subscriptions(self) -> None:
         """Create subscriptions and services."""
-        for kind, name, receive, interface in (
-            (JointTrajectory, "joint_trajectory_controller/joint_trajectory", self._trajectory,
-             "trajectory"),
-            (Float64MultiArray, "forward_command_controller/commands", self._forward, "forward"),
-        ):  # fmt: skip
-            if self._set.interface in ("both", interface):
-                take = partial(self._take, receive)
-                self.create_subscription(kind, name, take, common.COMMANDS)
+        self._driver.connect()
         for name, begin in (("reset", self._begin), ("next", self._continue)):
             self.create_service(
                 Trigger, f"~/{name}", lambda _, answer, begin=begin: self._answer(begin, answer)
@@ -208,8 +180,8 @@ class SimArm(Node):
         self._measure(begin_s)
         if (publish := self._expert.next_message(self._deadlines.ticks, begin_s)) is not None:
             self._outbox.put(time.monotonic(), publish)
-        target = self._controller.advance(begin_s, begin_s + self._tick_s)
-        self._live.paused &= self._controller.counts["commands"] == self._before
+        target = self._driver.advance(begin_s, begin_s + self._tick_s)
+        self._live.paused &= self._driver.tally()["commands"] == self._before
         was_running = self._live.running
         if self._live.tick(target):
             self._publish_episode(at_once=was_running != self._live.running)
@@ -223,9 +195,12 @@ class SimArm(Node):
         world = self._live.world
         if self._states_due.poll(now_s):
             data, qpos, qvel = world.data, world.joint_qpos, world.joint_qvel
-            measured = data.qpos[qpos[self._order]], data.qvel[qvel[self._order]]
-            message = lambda values: sim_sensors.joint_state(self._joints, stamp, *values)  # noqa: E731
-            publish = lambda values: self.publish(self._states, message(values))  # noqa: E731
+            measured = data.qpos[qpos], data.qvel[qvel]
+
+            def publish(values: tuple[np.ndarray, np.ndarray]) -> None:
+                for message in self._driver.joint_states(stamp, *values):
+                    self.publish(self._states, message)
+
             self._streams["joint_states"].send(moment_s, measured, publish)
         if self._renderer is not None and self._images_due.poll(now_s):
             taken = self._renderer.request((moment_s, stamp))
@@ -262,46 +237,7 @@ class SimArm(Node):
             return sim_sensors.stamp_of(CLOCK_BEGIN_S + now_s)
         return self.get_clock().now().to_msg()
 
-    def _take(self, receive: Callable[[float, Any], None], message: Any) -> None:
-        """Take a command that came now; a malformed one is counted and dropped."""
-        try:
-            receive(time.monotonic(), message)
-        except ValueError as error:
-            self._counts["refused"] += 1
-            self.get_logger().warning(str(error), throttle_duration_sec=1.0)
-
-    def _trajectory(self, moment_s: float, message: JointTrajectory) -> None:
-        """Take a trajectory, joints by name."""
-        times_s, points = convert.trajectory(
-            message.joint_names, [point.positions for point in message.points],
-            [common.seconds(point.time_from_start) for point in message.points],
-            self._robot.names, "joint_trajectory",
-        )  # fmt: skip
-        now_s, stamp_s = self._now_s(moment_s), common.seconds(message.header.stamp)
-        trajectory = Trajectory(
-            times_s=times_s, positions=points,
-            velocities=self._derivatives(message, "velocities"),
-            accelerations=self._derivatives(message, "accelerations"),
-            stamp_s=now_s + stamp_s - common.seconds(self.stamp(now_s)) if stamp_s else None,
-        )  # fmt: skip
-        self._inputs.append(moment_s, TRAJECTORY, times_s, points)
-        self._controller.receive(now_s, trajectory)
-
-    def _derivatives(self, message: JointTrajectory, name: str) -> np.ndarray | None:
-        """Return the velocities or accelerations of a trajectory, None if its points have none."""
-        rows = [getattr(point, name) for point in message.points]
-        if not any(rows):
-            return None
-        times_s = np.arange(len(rows)).tolist()
-        return convert.trajectory(message.joint_names, rows, times_s, self._robot.names, name)[1]
-
-    def _forward(self, moment_s: float, message: Float64MultiArray) -> None:
-        """Take positions in the order of parameter `joints`."""
-        points = convert.by_name(self._joints, message.data, self._robot.names, "commands")
-        self._inputs.append(moment_s, FORWARD, np.zeros(1), points[None])
-        self._controller.receive(self._now_s(moment_s), points)
-
-    def _now_s(self, moment_s: float) -> float:
+    def now_s(self, moment_s: float) -> float:
         """Return the simulated time of a monotonic one."""
         return self._deadlines.ticks_at(moment_s) * self._tick_s
 
@@ -309,7 +245,7 @@ class SimArm(Node):
         """Start the episode of the parameters, and return its state."""
         now_s = self._deadlines.ticks * self._tick_s
         self._live.begin(self.get_parameter("seed").value, self.get_parameter("episode").value)
-        self._controller.reset(np.array(self._robot.home), now_s)
+        self._driver.reset(now_s)
         self._states_due.restart(now_s)
         self._images_due.restart(now_s)
         if self._renderer is not None:
@@ -329,7 +265,7 @@ class SimArm(Node):
 
     def _start_episode(self, now_s: float) -> dict[str, Any]:
         self._expert.request(0)
-        self._live.paused, self._before = self._set.waits, self._controller.counts["commands"]
+        self._live.paused, self._before = self._set.waits, self._driver.tally()["commands"]
         self._began_s = common.seconds(self.stamp(now_s))
         self._publish_episode(at_once=True)
         return self._episode()
@@ -377,7 +313,7 @@ class SimArm(Node):
         for name, times_ms in spans.items():
             values[f"{name}_ms"] = float(np.mean(times_ms)) if times_ms else 0.0
             values[f"{name}_worst_ms"] = float(np.max(times_ms)) if times_ms else 0.0
-        values |= self._controller.counts | self._counts
+        values |= self._driver.tally() | self._counts
         for name, stream in self._streams.items():
             values |= {f"{name}_sent": stream.sent, f"{name}_lost": stream.lost}
         text = "not in time: fewer images, or a lower rate" if worse else "in time"

@@ -6,7 +6,7 @@ Bags are those of the node `recorder`, or of rosbag2 with the same topics.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,10 @@ import numpy as np
 from mcap.records import Message
 from mcap_ros2.decoder import DecoderFactory
 
+from robot_bridge.launching.driver import Driver
 from robot_bridge.recording.mcap_reader import Bag, open_bag
 from robot_bridge.sensing import convert
+from robot_bridge.sensing.joint_states import JointStates
 
 STATE = "sensor_msgs/msg/JointState"
 FORWARD = "std_msgs/msg/Float64MultiArray"
@@ -31,10 +33,11 @@ MOST_PX = 1 << 25
 
 @dataclass(frozen=True, kw_only=True)
 class Names:
-    """Full names of topics; of several for the same data, only one may have messages."""
+    """Full names of topics; of several for the same images, only one may have messages."""
 
     state: str
     command: tuple[str, ...]
+    """If the first has messages the others do not count."""
     instruction: tuple[str, ...]
     status: str
     cameras: Mapping[str, tuple[str, ...]]
@@ -86,13 +89,14 @@ class Scan:
         return {"state": self.state, "command": self.command, **cameras}
 
 
-def scan(path: Path, names: Names, joints: tuple[str, ...]) -> Scan:
+def scan(path: Path, names: Names, arm: Driver, max_age_s: float = 0.25) -> Scan:
     """Read everything but the images of a bag.
 
     Args:
         path: An MCAP file; one that was cut off is read as far as it is whole.
         names: Topics.
-        joints: Joints in the order of states and actions.
+        arm: Joints in the order of states and actions, and what the arm's driver calls them.
+        max_age_s: Largest age in s of a joint that was measured in another message.
 
     Raises:
         ValueError: the file is no MCAP file or damaged, or a topic has another type or a malformed
@@ -102,7 +106,8 @@ def scan(path: Path, names: Names, joints: tuple[str, ...]) -> Scan:
         bag=open_bag(path), state=Series(), command=Series(), instruction=Series(), status=Series(),
         cameras={name: Series() for name in names.cameras},
     )  # fmt: skip
-    readers = _readers(content, names, joints)
+    commands = {topic: Series() for topic in names.command}
+    readers = _readers(content, commands, names, arm, max_age_s)
     named = [names.state, *names.instruction, names.status, *names.command]
     named += [topic for topics in names.cameras.values() for topic in topics]
     if len(readers) < len(named):
@@ -123,7 +128,7 @@ def scan(path: Path, names: Names, joints: tuple[str, ...]) -> Scan:
         if series.topic not in ("", channel.topic):
             raise ValueError(
                 f"{path}: messages on both {series.topic} and {channel.topic}; name one of them "
-                "with --command-topic or --camera-topic"
+                "with --camera-topic"
             )
         try:
             arrives = channel.topic in names.command  # a trajectory's stamp is where it begins
@@ -137,19 +142,38 @@ def scan(path: Path, names: Names, joints: tuple[str, ...]) -> Scan:
         else:
             decoded = _decode(decoders, channel, schema, message, what)
             value = read(decoded, f"{what} at {stamp / 1e9:.3f} s")
+            if value is None and kinds == (STATE,):
+                continue  # the other joints are still to come
         series.add(channel.topic, stamp, value)
-    return content
+    first, *others = commands.values()
+    heard = [one for one in ([first] if first.stamps else others) if one.stamps]
+    if len(heard) > 1:
+        raise ValueError(
+            f"{path}: messages on both {heard[0].topic} and {heard[1].topic}; name one of them "
+            "with --command-topic"
+        )
+    return replace(content, command=heard[0] if heard else content.command)
 
 
 def _readers(
-    content: Scan, names: Names, joints: tuple[str, ...]
+    content: Scan, commands: Mapping[str, Series], names: Names, arm: Driver, max_age_s: float
 ) -> dict[str, tuple[tuple[str, ...], Series, Callable[[Any, str], Any]]]:
     """Return types, series and reader of every topic."""
+    joints, merged = arm.joints, JointStates(arm.names, np.inf)
 
-    def state(message: Any, what: str) -> np.ndarray:
-        return convert.by_name(message.name, message.position, joints, what)
+    def state(message: Any, what: str) -> np.ndarray | None:
+        if len(arm.controllers) == 1:
+            return convert.by_name(message.name, message.position, arm.names, what)
+        stamp = message.header.stamp
+        now_s = stamp.sec + 1e-9 * stamp.nanosec
+        merged.take(now_s, 0.0, message.name, message.position)
+        fresh = now_s - merged.times_s <= max_age_s
+        return merged.pose.copy() if fresh.all() else None
 
     def command(message: Any, what: str) -> np.ndarray:
+        names_of = (
+            arm.names if set(getattr(message, "joint_names", ())) & set(arm.names) else joints
+        )
         if hasattr(message, "data"):
             return convert.by_name(joints[: len(message.data)], message.data, joints, what)
         # The safety node's trajectories have velocities and begin a tick before they are sent: the
@@ -161,21 +185,23 @@ def _readers(
                 "names what was sent to the arm)"
             )
         _, values = convert.trajectory(
-            message.joint_names, [message.points[:3][-1].positions], [0.0], joints, what
+            message.joint_names, [message.points[:3][-1].positions], [0.0], names_of, what
         )
         return values[0]
 
-    def checked(read: Callable[[Any, str], np.ndarray]) -> Callable[[Any, str], np.ndarray]:
-        def read_checked(message: Any, what: str) -> np.ndarray:
+    def checked(read: Callable[[Any, str], np.ndarray | None]) -> Callable[[Any, str], Any]:
+        def read_checked(message: Any, what: str) -> np.ndarray | None:
             try:
                 values = read(message, what)
+                if values is None:
+                    return None
                 wrong = np.flatnonzero(~np.isfinite(values))
                 if len(wrong):
                     raise ValueError(f"{what}: joint {joints[wrong[0]]!r} is {values[wrong[0]]}")
                 return values
             except ValueError as error:
                 hint = "name the arm that was recorded with --robot, or leave the bag out"
-                raise ValueError(f"{error}; expected {', '.join(joints)}: {hint}") from error
+                raise ValueError(f"{error}; expected {', '.join(arm.names)}: {hint}") from error
 
         return read_checked
 
@@ -186,7 +212,7 @@ def _readers(
     frame_id = lambda message, _: message.frame_id  # noqa: E731
     unread = lambda message, _: None  # noqa: E731  images are decoded later
     readers |= dict.fromkeys(names.instruction, ((INSTRUCTION,), content.instruction, frame_id))
-    readers |= dict.fromkeys(names.command, (COMMANDS, content.command, checked(command)))
+    readers |= {topic: (COMMANDS, one, checked(command)) for topic, one in commands.items()}
     for camera, topics in names.cameras.items():
         readers |= dict.fromkeys(topics, (IMAGES, content.cameras[camera], unread))
     return readers
@@ -271,7 +297,13 @@ def _image(bag: Bag, message: Message, what: str) -> np.ndarray:
     image = _decode(DecoderFactory(), channel, schema, message, what)
     if schema.name == IMAGES[0]:
         return convert.raw_image(
-            image.data, image.height, image.width, image.step, image.encoding, what
+            image.data,
+            image.height,
+            image.width,
+            image.step,
+            image.encoding,
+            what,
+            is_bigendian=bool(image.is_bigendian),
         )
     return _decode_compressed(bytes(image.data), what)
 

@@ -7,14 +7,19 @@ message on `instruction` to the next.
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tyro
+import yaml
 
+from robot_bridge.launching import driver
+from robot_bridge.launching.driver import Driver
 from robot_bridge.recording.bag_scan import ImageReader, Names, Scan, Series, missing_topics, scan
+from robot_bridge.recording.mcap_reader import open_bag
+from robot_bridge.recording.recorder import BEGIN
 from vla.contracts import migrate, registry
 from vla.contracts.specs import RobotSpec
 from vla.data.episode import EpisodeData, episode_data, feature_table
@@ -37,6 +42,8 @@ class ConvertConfig:
     """Folder of the data set; it must not exist."""
     robot: str = "so101"
     """Robot, a file name under vla/robots."""
+    driver: str = ""
+    """Driver file, or its name under launch/drivers, of the arm; by default that in the bag."""
     fps: int | None = None
     """Frames per second; the robot's control rate by default."""
     cameras: tuple[str, ...] = ()
@@ -52,10 +59,11 @@ class ConvertConfig:
     state_topic: str = "joint_states"
     """Topic of the joint states."""
     command_topic: tuple[str, ...] = (
+        "safety_node/command",
         "joint_trajectory_controller/joint_trajectory",
         "forward_command_controller/commands",
     )
-    """Topics of commands, of which the bag has one."""
+    """Topics of commands: the first, or else the only one of the others, that is in the bag."""
     camera_topic: tuple[str, ...] = (
         "cameras/NAME/image_raw",
         "cameras/NAME/image_raw/compressed",
@@ -116,7 +124,13 @@ def convert_bags(config: ConvertConfig) -> tuple[DatasetInfo, list[str]]:
     paths = bag_files(config.bags)
     sizes = image_sizes(robot, config)
     names = topic_names(config, tuple(sizes))
-    scans = [scan(path, names, robot.names) for path in paths]
+    scans = []
+    for path in paths:
+        arm = _driver(path, robot, config)
+        # A message of one of several controllers is no action: what the safety node says is.
+        split = len(arm.controllers) > 1
+        of_arm = replace(names, command=names.command[:1]) if split else names
+        scans.append(scan(path, of_arm, arm, config.max_age_s))
     missing = [missing_topics(bag_scan, names) for bag_scan in scans]
     if all(missing):
         raise ValueError(missing[0])
@@ -150,6 +164,19 @@ def convert_bags(config: ConvertConfig) -> tuple[DatasetInfo, list[str]]:
         if not recording["episodes"]:
             raise ValueError("; ".join([*notes, "no episode is left: nothing is written"]))
     return writer.info, notes
+
+
+def _driver(path: Path, robot: RobotSpec, config: ConvertConfig) -> Driver:
+    """Return the driver of the arm that was recorded in a bag."""
+    bag = open_bag(path)
+    next(bag.messages(), None)  # what is written of an episode precedes its messages
+    text = bag.metadata.get(BEGIN, {}).get("driver", "")
+    if config.driver or not text:
+        return driver.read(config.driver, robot)
+    try:
+        return driver.parse(yaml.safe_load(text), robot, f"{path}: driver")
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path}: its driver is no YAML; give one with --driver") from error
 
 
 def bag_files(bags: Sequence[Path]) -> list[Path]:

@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -67,8 +67,13 @@ class Recording:
     Topics have full names, and times are ROS time.
     """
 
-    def __init__(self, folder: Path, topics: Iterable[Topic], least_free_bytes: int) -> None:
+    def __init__(
+        self, folder: Path, topics: Iterable[Topic], least_free_bytes: int,
+        notes: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         """Open a folder, create it if missing, and close a file that a kill left open.
+
+        `notes` are written into every file, beside its instruction.
 
         Raises:
             ValueError: another process records there, or a type is not installed.
@@ -81,6 +86,7 @@ class Recording:
         """Number of messages of each topic in the running or the last episode."""
         self._stamped = {name: has_stamp(one.type_name) for name, one in self.topics.items()}
         self._least_free_bytes = least_free_bytes
+        self._notes = dict(notes or {})
         self._last: dict[str, bytes] = {}
         self._source = ""
         self._writer: McapWriter | None = None
@@ -128,7 +134,7 @@ class Recording:
             latched, command = topic.kind == "latched", topic.kind == "command"
             qos = offered(latched=latched, depth=1 if latched or command else 10)
             writer.add_topic(topic.name, topic.type_name, qos)
-        writer.add_metadata(BEGIN, {"task": task, "begin_ns": str(now_ns)})
+        writer.add_metadata(BEGIN, {**self._notes, "task": task, "begin_ns": str(now_ns)})
         self._writer, self.counts = writer, dict.fromkeys(self.topics, 0)
         self._entry = Entry(
             file=f"{name}{CLOSED}", task=task, begin_s=now_ns / 1e9, end_s=now_ns / 1e9,

@@ -28,6 +28,7 @@ from robot_bridge.motion.braking import Motion
 from robot_bridge.motion.limits import Limits
 from robot_bridge.motion.plan import Plan
 from robot_bridge.motion.speed_scaling import SpeedScaling
+from robot_bridge.safety.chunk_fault import chunk_fault
 from robot_bridge.safety.clock_skew import ClockSkew
 from robot_bridge.safety.gate_config import GateConfig, Obstacles, Source, State
 from robot_bridge.safety.tracking import Tracking
@@ -76,6 +77,8 @@ class Gate:
         self.unit, self.stop_limits = self.limits.unit, self.limits.of_stop
         self.skew = ClockSkew()
         self.tracking = Tracking(self.config, self.limits, self.dt_s)
+        self.idle_s = 0.0
+        """Time at which the armed arm last had something to follow."""
         self.retreat: np.ndarray | None = None
         """Pose f64 [u] to which an arm that did not follow is held; None if it did."""
         self.measured_s: np.ndarray = np.full(len(self.limits.names), -np.inf)
@@ -172,8 +175,13 @@ class Gate:
 
     def policy_died(self, why: str) -> None:
         """Stop and latch if an armed gate's policy has died, unless a person leads."""
-        if self.state in ("holding", "tracking") and self.source != "teleop":
-            self._stop("policy_died", why, latches=True)
+        if self.source != "teleop":
+            self.stop("policy_died", why)
+
+    def stop(self, stage: str, why: str) -> None:
+        """Come to rest and latch if the arm is armed."""
+        if self.state in ("holding", "tracking"):
+            self._stop(stage, why, latches=True)
 
     def enable(self, now_s: float, on: bool) -> str:
         """Enable at the measured pose, or come to rest and disable; return why not, "" if done."""
@@ -188,16 +196,15 @@ class Gate:
         if unseen := self._old(now_s):
             return f"{unseen}; see whether the arm publishes it, and whether the clocks agree"
         assert self.measured is not None
-        outside = (self.measured < self.limits.low) | (self.measured > self.limits.high)
         beyond = np.maximum(self.limits.low - self.measured, self.measured - self.limits.high)
         # The first command would be a step of that size.
         if (beyond > self.config.rest_position_tolerance * self.unit).any():
-            return f"{self._worst(outside)} is outside its range; move it inside by hand"
+            return f"{self._worst(beyond > 0)} is outside its range; move it inside by hand"
         if self.state == "disabled":
             start = self._start()
             self._begin(start)
             self.plan, self.source = None, None
-            self.heard_s, self.state = -np.inf, "holding"
+            self.heard_s, self.state, self.idle_s = -np.inf, "holding", now_s
             self.series, self.commanded = self.series + 1, False
             if self.obstacles is not None:
                 self.obstacles.begin(start)
@@ -223,21 +230,17 @@ class Gate:
             pose = self.motion.p
         return np.clip(pose, self.limits.low, self.limits.high)
 
-    def estop(self, why: str) -> None:
+    def estop(self, why: str, stage: str = "e-stop") -> None:
         """Come to rest and latch, whatever the state."""
         if self.state in ("disabled", "latched_fault"):
-            self._note("e-stop", why)
+            self._note(stage, why)
             self.state = "latched_fault"
         else:
-            self._stop("e-stop", why, latches=True)
+            self._stop(stage, why, latches=True)
 
     def fail(self, why: str) -> None:
         """Come to rest and latch because a part of the node failed."""
-        if self.state in ("holding", "tracking", "stopping"):
-            self._stop("internal_error", why, latches=True)
-        else:
-            self._note("internal_error", why)
-            self.state = "latched_fault"
+        self.estop(why, "internal_error")
 
     def reset(self) -> str:
         """Clear the latch; return why not, "" if done."""
@@ -381,25 +384,22 @@ class Gate:
         elif config.deadman and now_s - self.pressed_s > config.deadman_timeout_s:
             if self.state == "tracking":
                 self._refuse("deadman", "the deadman switch is not held")
-        elif self.state == "tracking" and not self._is_recent(now_s):
-            self._stop_silent()
+        elif self.state == "tracking":
+            self.idle_s = now_s
+            if not self._is_recent(now_s):
+                self._stop_silent()
+        elif 0 < config.idle_timeout_s < now_s - self.idle_s:
+            self._stop("idle", f"nothing to follow for {config.idle_timeout_s} s", latches=False)
 
     def _find_fault(
         self, now_s: float, source: Source, times_s: np.ndarray, positions: np.ndarray, age_s: float
     ) -> tuple[str, str] | None:
         """Return stage and reason of a refusal, None if the chunk may be followed."""
         config = self.config
-        if not (np.isfinite(positions).all() and np.isfinite(times_s).all()):
-            return "finite", "a chunk has targets or times that are not finite"
-        if not -config.max_chunk_age_s <= age_s <= config.max_chunk_age_s:
-            most_s = config.max_chunk_age_s
-            return "fresh", f"a chunk of an observation {age_s:.2f} s old, at most {most_s}"
+        if fault := chunk_fault(self.limits, config.max_chunk_age_s, times_s, positions, age_s):
+            return fault
         if config.deadman and now_s - self.pressed_s > config.deadman_timeout_s:
             return "deadman", "the deadman switch is not held"
-        spread = self.limits.high - self.limits.low
-        far = (positions < self.limits.low - spread) | (positions > self.limits.high + spread)
-        if far.any():
-            return "position", f"a target of {self._worst(far)} is far outside its range"
         if unseen := self._old(now_s):
             return "joint_state_timeout", unseen
         assert self.measured is not None

@@ -17,7 +17,8 @@ Source = Literal["policy", "teleop"]
 STAGES = (
     "names", "finite", "fresh", "position", "velocity", "acceleration", "jerk", "start_deviation",
     "collision", "command_timeout", "policy_died", "joint_state_timeout", "tracking_error",
-    "clock", "deadman", "speed_scaling", "internal_error", "e-stop",
+    "clock", "deadman", "speed_scaling", "driver_state", "second_publisher", "idle",
+    "internal_error", "e-stop",
 )  # fmt: skip
 """All stages, in order."""
 
@@ -75,3 +76,5 @@ class GateConfig:
     """Whether a policy is followed only while `speed_scaling` is published; a person always is."""
     speed_scaling_timeout_s: float = ranged(1.0, 0.05, 10.0)
     """Silence in s of that topic after which a monitored arm stands still; another continues."""
+    idle_timeout_s: float = ranged(600.0, 0.0, 86400.0)
+    """Time in s without anything to follow after which an armed arm is disabled; 0: never."""

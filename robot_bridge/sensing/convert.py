@@ -8,8 +8,21 @@ from collections.abc import Sequence
 
 import numpy as np
 
-ENCODINGS = ("rgb8", "bgr8")
-"""Accepted encodings of images; both have three bytes per pixel."""
+ENCODINGS = {
+    "rgb8": (3, ""), "bgr8": (3, "BGR2RGB"), "8UC3": (3, "BGR2RGB"),
+    "rgba8": (4, "RGBA2RGB"), "bgra8": (4, "BGRA2RGB"),
+    "mono8": (1, "GRAY2RGB"), "8UC1": (1, "GRAY2RGB"), "mono16": (2, "GRAY2RGB"),
+    "uyvy": (2, "YUV2RGB_UYVY"), "yuv422": (2, "YUV2RGB_UYVY"),
+    "yuyv": (2, "YUV2RGB_YUY2"), "yuv422_yuy2": (2, "YUV2RGB_YUY2"),
+    "bayer_rggb8": (1, "BayerBG2RGB"), "bayer_bggr8": (1, "BayerRG2RGB"),
+    "bayer_gbrg8": (1, "BayerGR2RGB"), "bayer_grbg8": (1, "BayerGB2RGB"),
+}  # fmt: skip
+"""Accepted encodings of images: bytes per pixel, and OpenCV's name for the conversion to RGB.
+
+ROS names a Bayer pattern by its first two pixels in the first two rows, OpenCV by the second and
+third pixel of the second row."""
+DEPTH = ("16UC1", "32FC1")
+"""Encodings of depth images."""
 
 
 def by_name(
@@ -78,8 +91,9 @@ def stamp_ns(packed: bytes) -> int:
 
 
 def raw_image(
-    data: bytes | np.ndarray, height: int, width: int, step: int, encoding: str, what: str
-) -> np.ndarray:
+    data: bytes | np.ndarray, height: int, width: int, step: int, encoding: str, what: str,
+    *, is_bigendian: bool = False,
+) -> np.ndarray:  # fmt: skip
     """Return RGB u8 [h, w, 3] of a raw image.
 
     Args:
@@ -87,24 +101,45 @@ def raw_image(
         height: Number of rows.
         width: Pixels per row.
         step: Bytes per row, padding included.
-        encoding: One of `ENCODINGS`.
+        encoding: One of `ENCODINGS`. Of 16 bits the upper 8 are kept.
         what: Name of the camera, for errors.
+        is_bigendian: Whether the upper 8 of 16 bits come first.
 
     Raises:
-        ValueError: the encoding or the number of bytes is wrong.
+        ValueError: the encoding, the number of bytes or of pixels is wrong.
     """
+    import cv2
+
+    if encoding in DEPTH:
+        raise ValueError(
+            f"{what}: encoding {encoding!r} is depth, expected a colour image; give the camera's "
+            "colour topic"
+        )
     if encoding not in ENCODINGS:
         raise ValueError(
-            f"{what}: encoding {encoding!r:.20}, expected {' or '.join(ENCODINGS)}; set the "
+            f"{what}: encoding {encoding!r:.20}, expected one of {', '.join(ENCODINGS)}; set the "
             "camera's driver to one of them"
         )
+    size, to_rgb = ENCODINGS[encoding]
     rows = np.frombuffer(data, np.uint8)
-    if step < 3 * width or rows.size != height * step or height < 1 or width < 1:
+    if step < size * width or rows.size != height * step or height < 1 or width < 1:
         raise ValueError(
-            f"{what}: got {rows.size} bytes for {height} rows of {step}, {width} pixels each"
+            f"{what}: got {rows.size} bytes for {height} rows of {step}, {width} pixels each, "
+            f"expected rows x bytes per row and {size} bytes per pixel; check the camera's driver"
         )
-    pixels = rows.reshape(height, step)[:, : 3 * width].reshape(height, width, 3)
-    return pixels[..., ::-1] if encoding == "bgr8" else pixels
+    odd, small = "YUV" in to_rgb and width % 2, "Bayer" in to_rgb and min(height, width) < 3
+    if odd or small:
+        raise ValueError(
+            f"{what}: got {width} x {height} pixels of {encoding}, expected "
+            f"{'an even width' if odd else '3 x 3 or more'}; set the camera's driver to that"
+        )
+    pixels: np.ndarray = rows.reshape(height, step)[:, : size * width]
+    pixels = pixels.reshape(height, width, size)
+    if encoding == "mono16":
+        pixels = pixels[..., [0 if is_bigendian else 1]]
+    if not to_rgb:
+        return pixels
+    return cv2.cvtColor(np.ascontiguousarray(pixels), getattr(cv2, f"COLOR_{to_rgb}"))
 
 
 def decode(data: np.ndarray, what: str) -> np.ndarray:

@@ -121,6 +121,11 @@ class Sync:
             return f"{part} {now_s - oldest_s:.2f} s old, at most {config.max_observation_age_s}"
         if not np.isfinite(pose).all():
             return "joint states are not finite"
+        if newest_s - now_s > config.max_observation_age_s:
+            return (
+                f"a part is stamped {newest_s - now_s:.2f} s in the future, at most "
+                f"{config.max_observation_age_s}; synchronise the clocks of the computers"
+            )
         if newest_s - oldest_s > config.max_sync_interval_s:
             return f"parts {newest_s - oldest_s:.2f} s apart, at most {config.max_sync_interval_s}"
         images = [view.decode() for view in views]

@@ -32,6 +32,9 @@ class Settings:
     """Whether images are also published as JPEG."""
     joints: tuple[str, ...] = ()
     """Order of joints in forward commands and joint states; the robot's order if empty."""
+    driver: str = ""
+    """Driver file, or its name under launch/drivers: names of joints, controllers and states. If
+    empty, one controller has all joints under the robot's names."""
     joint_latency_s: float = ranged(0.0, 0.0, 10.0)
     """Delay of joint states."""
     joint_jitter_s: float = ranged(0.0, 0.0, 10.0)
@@ -68,6 +71,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         node_settings.check(self)
+        if self.driver and self.joints:
+            raise ValueError(f"driver: {self.driver} has the controllers; leave joints out")
         if self.joint_state_hz > self.physics_hz:
             raise ValueError(
                 f"joint_state_hz: got {self.joint_state_hz}, expected at most physics_hz, "

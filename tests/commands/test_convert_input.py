@@ -92,7 +92,8 @@ DAMAGED: dict[str, tuple[Any, ...]] = {
         "got 3 points without velocities in a command, expected one", "--command-topic",
     ),
     "picture of depth": (
-        swapped("front", lambda i: bags.image(AT, 9, "16UC1")), "encoding '16UC1'", "rgb8 or bgr8",
+        swapped("front", lambda i: bags.image(AT, 9, "16UC1")), "encoding '16UC1' is depth",
+        "the camera's colour topic",
     ),
     "picture cut": (swapped("front", lambda i: short(bags.image(AT, 9))), "bytes for 96 rows"),
 }  # fmt: skip

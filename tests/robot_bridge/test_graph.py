@@ -160,7 +160,7 @@ def test_a_policy_may_be_at_an_address(where):
 
 
 SETTINGS = {
-    "safety_node": {"nodes/safety.py": "Settings", "safety/gate_config.py": "GateConfig"},
+    "safety_node": {"safety/settings.py": "Settings", "safety/gate_config.py": "GateConfig"},
     "policy_node": {"nodes/policy.py": "Settings"},
     "sim_arm": {"sim_arm/settings.py": "Settings"},
     "recorder": {"nodes/recorder.py": "Settings"},

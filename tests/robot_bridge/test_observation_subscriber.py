@@ -59,6 +59,19 @@ def test_a_packed_picture_is_placed_by_its_stamp_and_unpacked_when_looked_at():
     assert wrong == []
 
 
+def test_the_order_of_bytes_is_that_of_the_message():
+    node, wrong = Listener(), []
+    observations = subscriber(node, wrong.append)
+    message = Image(height=2, width=3, step=6, encoding="mono16", data=bytes([7, 0] * 6))
+    message.is_bigendian = 1
+    message.header.stamp = node.clock.now().to_msg()
+    observations._on_image("front", serialize_message(message))
+    observations.sync.add_joints(time.monotonic(), np.zeros(1))
+    seen = observations.look(time.monotonic())
+    assert isinstance(seen, SyncedObservation)
+    assert (seen.images[0] == 7).all()
+
+
 def test_damaged_pictures_are_named():
     node, wrong = Listener(), []
     observations = subscriber(node, wrong.append)

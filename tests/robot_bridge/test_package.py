@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -125,19 +126,56 @@ def test_without_its_files_the_package_says_so(monkeypatch, tmp_path):
         package_files.folder()
 
 
+BY_ROSDEP = {
+    "filelock": "python3-filelock", "numpy": "python3-numpy", "pillow": "python3-pil",
+    "opencv-python-headless": "python3-opencv", "pyyaml": "python3-yaml", "rich": "python3-rich",
+}  # fmt: skip
+"""Python packages that rosdep installs, by their names in pyproject.toml."""
+IMPORTED_AS = {
+    "cv2": "opencv-python-headless", "yaml": "pyyaml", "mcap_ros2": "mcap-ros2-support",
+    "zstandard": "mcap",
+}  # fmt: skip
+"""Packages that bring a module, where they have another name."""
+
+
+def manifest():
+    """Return package.xml, what it depends on, and what it says has to be installed by pip."""
+    text = (ROOT / "package.xml").read_text()
+    root = ElementTree.fromstring(text)
+    by_pip = {one for line in re.findall("pip install(.*)", text) for one in line.split("'")[1::2]}
+    return root, {one.text for one in root.findall("exec_depend")}, by_pip
+
+
+def package_name(requirement):
+    return re.split(r"[<>\[]", requirement)[0]
+
+
 def test_the_manifest_names_all_that_nodes_and_launch_files_import():
-    manifest = ElementTree.parse(ROOT / "package.xml").getroot()
-    named = {one.text for one in manifest.findall("exec_depend")}
-    files = [*(ROOT / "robot_bridge").rglob("*.py"), *(ROOT / "launch").glob("*.py")]
-    imported = {
-        (node.module or "").split(".")[0]
-        for file in files for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.ImportFrom)
-    }  # fmt: skip
-    ros = {name for name in imported if name.endswith("_msgs") or name in ("std_srvs", "launch")}
-    assert ros | {"rclpy", "launch_ros", "std_msgs", "rosgraph_msgs", "lifecycle_msgs"} <= named
-    assert manifest.findtext("export/build_type") == "ament_python"
-    assert {manifest.findtext("name"), (ROOT / "launch/resource" / PACKAGE).name} == {PACKAGE}
+    root, named, by_pip = manifest()
+    imported = set()
+    for file in [*(ROOT / "robot_bridge").rglob("*.py"), *(ROOT / "launch").rglob("*.py")]:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                imported.add(node.module.split(".")[0])
+            elif isinstance(node, ast.Import):
+                imported |= {one.name.split(".")[0] for one in node.names}
+    ours = {name for name in PROJECT["tool"]["setuptools"]["packages"] if "." not in name}
+    packages = {IMPORTED_AS.get(name, name) for name in imported - sys.stdlib_module_names - ours}
+    assert {"rclpy", "launch_ros", "builtin_interfaces", "opencv-python-headless"} <= packages
+    missing = packages - named - {one for one in BY_ROSDEP if BY_ROSDEP[one] in named}
+    assert missing - {package_name(one) for one in by_pip} == set()
+    assert root.findtext("export/build_type") == "ament_python"
+    assert {root.findtext("name"), (ROOT / "launch/resource" / PACKAGE).name} == {PACKAGE}
+
+
+def test_the_manifest_names_every_python_package_of_the_robot_side():
+    _, named, by_pip = manifest()
+    extras = PROJECT["project"]["optional-dependencies"]
+    wanted = {*PROJECT["project"]["dependencies"], *extras["deploy"], *extras["ros"]}
+    assert by_pip <= wanted
+    rest = {package_name(one) for one in wanted - by_pip} - {"mneme-vla"}
+    rest = {one for one in rest if not one.startswith("ros-")}
+    assert {BY_ROSDEP.get(one) for one in rest} == {one for one in named if "python3-" in one}
 
 
 def test_every_node_of_a_description_has_a_program_and_a_console_script():
