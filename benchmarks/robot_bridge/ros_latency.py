@@ -55,6 +55,8 @@ class BridgeArgs:
     """Time without a chunk after which the safety node stops the arm."""
     joint_state_timeout_s: float = 0.2
     """Time without joint states after which it stops the arm."""
+    driver: str = ""
+    """Driver file that the simulated arm plays, such as benchmarks/robot_bridge/wirings/ur.yaml."""
     latency_s: float = 60.0
     """Seconds for which the bridge is timed with two cameras of 640 x 480 pixels; 0 for none."""
     out: Path = Path("runs/bench-bridge")
@@ -87,7 +89,7 @@ def main(argv: list[str]) -> int:
         with tempfile.TemporaryDirectory() as logs:
             result["overhead"] = timed(folder, artefact.manifest.task, args, Path(logs))
     (args.out / "bridge.json").write_text(json.dumps({**result, "episodes": rows}, indent=1))
-    Console(highlight=False).print(sheet(result, str(folder)))
+    Console(highlight=False).print(sheet(result, str(folder), Path(args.driver).stem))
     wrong = faults(result)
     for line in wrong:
         print(f"beyond the budget: {line}", file=sys.stderr)
@@ -114,7 +116,10 @@ def over_ros(
     """Return the simulator's report of each episode that the nodes ran."""
     from benchmarks.robot_bridge.sim_episode_client import SimEpisodeClient
 
-    use = SimArm(robot=_robot(folder), policy=str(folder), task=task["type"], use_sim_time=False)
+    use = SimArm(
+        robot=_robot(folder), policy=str(folder), task=task["type"], use_sim_time=False,
+        driver=args.driver,
+    )  # fmt: skip
     parameters: dict[str, dict[str, graph.Value]] = {
         "sim_arm": {"task_config": json.dumps({k: v for k, v in task.items() if k != "type"})},
         "policy_node": {"log": str(logs), "seed": args.seed, "delay": DELAY},
@@ -249,7 +254,7 @@ def timed(folder: Path, task: dict[str, Any], args: BridgeArgs, logs: Path) -> d
     }
 
 
-def sheet(result: dict[str, Any], name: str) -> Table:
+def sheet(result: dict[str, Any], name: str, driver: str) -> Table:
     """Return the results as a table."""
     difference, audited = result["difference"], result["audit"]
     rows = [
@@ -277,7 +282,7 @@ def sheet(result: dict[str, Any], name: str) -> Table:
             ("  chunk to gate", _pair(over["chunk_ms"])),
             ("waiting for the gate's next tick", _pair(over["tick_ms"])),
         ]
-    title = f"{name} over ROS 2, against one process"
+    title = f"{name} over ROS 2{' behind ' * bool(driver)}{driver}, against one process"
     return harness.table(title, ("quantity", "value"), rows)
 
 

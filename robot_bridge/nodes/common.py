@@ -58,12 +58,40 @@ LEVELS = {
 }  # fmt: skip
 
 
-def liveliness_qos(lease_s: float) -> QoSProfile:
+def liveliness_qos(
+    lease_s: float, kind: LivelinessPolicy = LivelinessPolicy.AUTOMATIC
+) -> QoSProfile:
     """Return QoS with which each side notices the end of the other's process within a lease."""
     return QoSProfile(
         history=HistoryPolicy.KEEP_LAST, depth=1, reliability=ReliabilityPolicy.RELIABLE,
-        liveliness=LivelinessPolicy.AUTOMATIC, liveliness_lease_duration=Duration(seconds=lease_s),
+        liveliness=kind, liveliness_lease_duration=Duration(seconds=lease_s),
     )  # fmt: skip
+
+
+class AlivePublisher:
+    """A publisher that says itself, from a thread, that its process lives.
+
+    A process whose Python is stuck counts as dead. Automatic liveliness would not notice, and can
+    deadlock in Fast DDS when another node ends (eProsima/Fast-DDS#6502).
+    """
+
+    def __init__(self, node: Any, kind: Any, topic: str, lease_s: float) -> None:
+        qos = liveliness_qos(lease_s, LivelinessPolicy.MANUAL_BY_TOPIC)
+        self.node, self.publisher = node, node.create_publisher(kind, topic, qos)
+        self.publish = self.publisher.publish
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self._assert, args=(lease_s / 5,), daemon=True)
+        self.thread.start()
+
+    def _assert(self, period_s: float) -> None:
+        while not self.over.wait(period_s):
+            self.publisher.assert_liveliness()
+
+    def close(self) -> None:
+        """Say no more, and destroy the publisher."""
+        self.over.set()
+        self.thread.join()
+        self.node.destroy_publisher(self.publisher)
 
 
 def parameters(node: Any, kind: type[Any]) -> Any:

@@ -111,7 +111,7 @@ class PolicyNode(LifecycleNode):
         self.instruction, self.episode = self.settings.instruction, -1
         self.waiting, self.enabled = False, not self.settings.require_safety_enabled
         self.runner: PolicyRunner | None = None
-        self.chunks: Any = None
+        self.chunks: common.AlivePublisher | None = None
         self.target = ""
         self.latencies_s: deque[float] = deque(maxlen=LATENCIES)
         self.counts: Counter[str] = Counter()
@@ -134,9 +134,7 @@ class PolicyNode(LifecycleNode):
             self.get_logger().error(self.why)
             return TransitionCallbackReturn.FAILURE
         # Lives until clean-up: its end latches the arm, which should come to rest before.
-        self.chunks = self.create_publisher(
-            JointTrajectory, "action_chunk", common.liveliness_qos(LEASE_S / 2)
-        )
+        self.chunks = common.AlivePublisher(self, JointTrajectory, "action_chunk", LEASE_S)
         return TransitionCallbackReturn.SUCCESS
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -178,7 +176,7 @@ class PolicyNode(LifecycleNode):
             self.runner, self.target = None, ""
             chunks, self.chunks = self.chunks, None
         if chunks is not None:
-            self.destroy_publisher(chunks)
+            chunks.close()
         if hasattr(policy, "close"):
             policy.close()
         return TransitionCallbackReturn.SUCCESS
@@ -301,6 +299,7 @@ class PolicyNode(LifecycleNode):
         begin_s, targets = runner.ahead(now_s, AHEAD)
         stamp = self.get_clock().now() - Duration(seconds=now_s - begin_s)
         names = runner.policy.robot.names
+        assert self.chunks is not None
         self.chunks.publish(common.chunk(names, stamp, targets, runner.hz))
         self.sent_step = runner.scheduler.step(now_s)
         return stamp.nanoseconds
@@ -353,6 +352,8 @@ class PolicyNode(LifecycleNode):
         """End the episode and the thread, then the node."""
         self._end_episode()
         self.pool.shutdown(wait=False, cancel_futures=True)
+        if self.chunks is not None:
+            self.chunks.close()
         super().destroy_node()
 
 

@@ -67,9 +67,7 @@ class RemoteArm(Operator):
             self.node, self.sync, self.cameras, self.names, size_px,
             compressed=self.compressed, on_error=partial(setattr, self, "trouble"),
         )  # fmt: skip
-        qos = (
-            common.liveliness_qos(LEASE_S / 2) if self.topic == "action_chunk" else common.COMMANDS
-        )
+        qos = common.liveliness_qos(LEASE_S) if self.topic == "action_chunk" else common.COMMANDS
         self.targets = self.node.create_publisher(JointTrajectory, self.topic, qos)
         # Not a timer of the node, which would wait behind the images.
         self.repeater = threading.Thread(target=self._repeat, daemon=True)
