@@ -111,6 +111,7 @@ def test_a_policy_is_configured_and_once_it_is_activated(launched, tmp_path):
     assert change["lifecycle_node_matcher"].given["target_action"] is policy
     waits = handler.given["event_handler"].given
     assert waits["target_lifecycle_node"] is policy
+    assert waits["handle_once"]  # a person who configures it again does not activate it
     # Not after every "inactive": one that is deactivated on purpose stays so.
     assert (waits["start_state"], waits["goal_state"]) == ("configuring", "inactive")
     (activate,) = waits["entities"]

@@ -17,7 +17,7 @@ from trajectory_msgs.msg import JointTrajectory
 
 from benchmarks.robot_bridge import chunk_faults, fault_injector
 from robot_bridge.launching import package_files
-from robot_bridge.nodes.common import COMMANDS, DRIVERS, LATCHED, liveliness_qos
+from robot_bridge.nodes.common import COMMANDS, DRIVERS, LATCHED, AlivePublisher, liveliness_qos
 from robot_bridge.safety.gate_config import LEASE_S
 from tests.robot_bridge.ros_graph import Ears, node_process, stop
 from vla.contracts import registry
@@ -154,6 +154,20 @@ def test_another_publisher_at_the_controller_is_a_reason_not_to_enable(ears, dri
         refused(ears, f"another node publishes on /{CONTROLLER} as well; end it")
         ears.node.destroy_publisher(other)
         armed(ears)
+
+
+def test_two_policies_are_a_reason_not_to_enable_and_to_stop(ears, driver):
+    with node_process("robot_bridge.nodes.safety", PARAMS):
+        first = AlivePublisher(ears.node, JointTrajectory, "action_chunk", LEASE_S)
+        armed(ears)
+        second = AlivePublisher(ears.node, JointTrajectory, "action_chunk", LEASE_S)
+        wait_for(ears, "latched_fault")
+        assert ears.call(Trigger, "safety_node/reset_estop", Trigger.Request()).success
+        refused(ears, "another node publishes on /action_chunk as well; end it")
+        second.close()
+        armed(ears)
+        first.close()
+        wait_for(ears, "latched_fault")
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])

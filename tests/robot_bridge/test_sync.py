@@ -39,6 +39,7 @@ def test_the_joint_state_nearest_to_the_pictures_belongs_to_them():
         (5.0, 4.7, [5.0], 5.0, "image of camera wrist 0.30 s old"),
         (5.0, 5.0, [4.7], 5.0, "joint states 0.30 s old"),
         (5.0, 4.9, [5.0], 5.0, "parts 0.10 s apart, at most 0.05"),
+        (5.4, 5.4, [5.4], 5.0, "a part is stamped 0.40 s in the future, at most 0.2; synchronise"),
     ],
 )
 def test_what_is_old_or_does_not_belong_together_is_not_decided_on(
