@@ -87,6 +87,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "robot_bridge.launching.up:main",
         "start the ROS 2 nodes of an arm, simulated or real",
     ),
+    "doctor arm": (
+        "robot_bridge.doctor_arm:main",
+        "check an arm and its driver, and its first motions",
+    ),
     "safety": ("robot_bridge.safety_cli:main", "enable or stop an arm, and show its safety node"),
     "bench tiny-model": (
         "benchmarks.tiny_model_command:main",
