@@ -296,7 +296,7 @@ class Player:
         """Note how long a stop took; in ticks that were missed just now it may have ended."""
         if self.gate.state == "stopping":
             self.stopping = self.number if self.stopping is None else self.stopping
-            if self.gate.retreat is not None:
+            if self.gate.way_back.pending:
                 self.stopping = FAR_AHEAD
         elif self.stopping is not None:
             self.stops.append(self.number - missed - self.stopping)
@@ -319,7 +319,7 @@ class Player:
     @property
     def _back(self) -> np.ndarray:
         """Way f64 [u] back to where an arm was that did not follow, 0 if there is none."""
-        back, motion = self.gate.retreat, self.gate.motion
+        back, motion = self.gate.way_back.target, self.gate.motion
         none = np.zeros(len(self.pose))
         return none if back is None or motion is None else np.abs(back - motion.p)
 

@@ -32,10 +32,8 @@ from robot_bridge.safety.chunk_fault import chunk_fault
 from robot_bridge.safety.clock_skew import ClockSkew
 from robot_bridge.safety.gate_config import GateConfig, Obstacles, Source, State
 from robot_bridge.safety.tracking import Tracking
+from robot_bridge.safety.way_back import WayBack
 from robot_bridge.sensing import joint_states
-
-ARRIVED = 2e-3
-"""Distance in rad from where an arm is held at which it is there."""
 
 
 @dataclass
@@ -79,8 +77,7 @@ class Gate:
         self.tracking = Tracking(self.config, self.limits, self.dt_s)
         self.idle_s = 0.0
         """Time at which the armed arm last had something to follow."""
-        self.retreat: np.ndarray | None = None
-        """Pose f64 [u] to which an arm that did not follow is held; None if it did."""
+        self.way_back = WayBack(self.config, self.limits, self.dt_s)
         self.measured_s: np.ndarray = np.full(len(self.limits.names), -np.inf)
         """Time at which each joint was measured, f64 [u]."""
         self.tail_limits = self.limits
@@ -201,7 +198,8 @@ class Gate:
         if (beyond > self.config.rest_position_tolerance * self.unit).any():
             return f"{self._worst(beyond > 0)} is outside its range; move it inside by hand"
         if self.state == "disabled":
-            start = self._start()
+            pose = None if self.motion is None else self.motion.p
+            start = self.way_back.start(pose, self.measured)
             self._begin(start)
             self.plan, self.source = None, None
             self.heard_s, self.state, self.idle_s = -np.inf, "holding", now_s
@@ -214,21 +212,9 @@ class Gate:
         """Rest at a pose f64 [u], and have done so for long."""
         self.motion, self.tail_limits = braking.at_rest(pose), self.limits
         self.tail = self.motion.p[None]
-        self.retreat = None
+        self.way_back.begin(pose)
         self.tracking.begin()
         self.path.extend([self.motion.p] * (self.config.lead_ticks + 3))
-
-    def _start(self) -> np.ndarray:
-        """Return the pose f64 [u] of the first command.
-
-        That is the measured pose, or the last command where the arm merely sags below it: then
-        nothing moves.
-        """
-        assert self.measured is not None
-        pose, tolerance = self.measured, self.config.rest_position_tolerance * self.unit
-        if self.motion is not None and (np.abs(self.motion.p - pose) <= tolerance).all():
-            pose = self.motion.p
-        return np.clip(pose, self.limits.low, self.limits.high)
 
     def estop(self, why: str, stage: str = "e-stop") -> None:
         """Come to rest and latch, whatever the state."""
@@ -264,17 +250,22 @@ class Gate:
         self.decided = []
         if self.motion is None or self.state in ("disabled", "latched_fault"):
             return None
+        if self.measured is not None:
+            self.way_back.see(self.measured, self.measured_s)
         for _ in range(min(missed, len(self.tail) + len(self.path))):
             self._advance(self._braked(self.motion, self.tail_limits), None, self.tail_limits)
         if self.state != "stopping":
             self._check(now_s)
-        limits = self.stop_limits if self.latches and self.state == "stopping" else self.limits
+        elif self._is_at_rest() and self.measured is not None:
+            self.way_back.look(self.motion.p, self.measured)
+        back = self.way_back.target
+        hard = self.latches and self.state == "stopping" and back is None
+        limits = self.stop_limits if hard else self.limits
         wanted = braking.braking(self.motion, limits, self.dt_s)
-        if self.state == "stopping" and self.retreat is not None:
-            still = np.zeros(len(self.retreat))
-            wanted, _ = braking.follow(self.motion, self.retreat, still, limits, self.dt_s)
-            if (np.abs(self.motion.p - self.retreat) < ARRIVED * self.unit).all():
-                self.retreat = None  # and brake
+        if back is not None:
+            still = np.zeros(len(back))
+            wanted, _ = braking.follow(self.motion, back, still, limits, self.dt_s)
+            self.way_back.arrive(self.motion.p)
         tracks = self.commanded and self.state == "tracking" and self.plan is not None
         # Tried again only at rest: tracking and braking in turn would shake the arm.
         self.blocked = self.blocked and not self._is_at_rest()
@@ -284,16 +275,19 @@ class Gate:
         moved, way = braking.move(self.motion, wanted, limits, self.dt_s)
         rest: np.ndarray | None = way
         # The last way is checked; every other is to be, as harder braking leads elsewhere.
-        other = tracks or self.retreat is not None or limits is not self.tail_limits
+        other = tracks or back is not None or limits is not self.tail_limits
         if other and self.obstacles is not None:
             hit = self.obstacles.hit(np.concatenate([self.motion.p[None], way]))
             if hit:
                 self._note("collision", hit)
-                self.blocked, self.retreat, limits = True, None, self.tail_limits
+                self.blocked, limits = True, self.tail_limits
+                self.way_back.cancel()
                 moved, rest = self._braked(self.motion, limits), None
         self._advance(moved, rest, limits)
         self.commanded = True
-        if self.state == "stopping" and self.retreat is None and self._is_at_rest():
+        if self.state == "stopping" and not self.way_back.pending and self._is_at_rest():
+            if self.measured is not None:
+                self.way_back.rest(self.motion.p, self.measured)
             self.state = "latched_fault" if self.latches else "disabled"
         return moved.p
 
@@ -326,6 +320,7 @@ class Gate:
             self._previous = self.motion, self.tail_limits
         self.motion, self.tail_limits = motion, limits
         self.path.append(motion.p)
+        self.way_back.recent.append(motion.p)
         self.decided.append(motion.p)
         self.tail = braking.way_to_rest(motion, limits, self.dt_s) if way is None else way
 
@@ -380,7 +375,7 @@ class Gate:
         before, present = self.path[1], self.path[2]  # of the last tick
         if late := self.tracking.late(now_s, before, present, self.measured):
             self._stop("tracking_error", late, latches=True)
-            self.retreat = np.clip(self.measured, self.limits.low, self.limits.high)
+            self.way_back.request()
         elif config.deadman and now_s - self.pressed_s > config.deadman_timeout_s:
             if self.state == "tracking":
                 self._refuse("deadman", "the deadman switch is not held")
@@ -433,7 +428,8 @@ class Gate:
         if stage:
             self._note(stage, why)
         self.latches = latches or (self.state == "stopping" and self.latches)
-        self.plan, self.source, self.state, self.retreat = None, None, "stopping", None
+        self.plan, self.source, self.state = None, None, "stopping"
+        self.way_back.cancel()
 
     def _refuse(self, stage: str, why: str) -> None:
         """Come to rest and wait for another chunk."""

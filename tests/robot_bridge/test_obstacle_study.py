@@ -15,7 +15,8 @@ def rig(request) -> Rig:
 @pytest.mark.parametrize(
     "case",
     [Case(0, 1.0, "stop", 0), Case(1, 0.5, "stop", 1), Case(3, 1.0, "stop", 2),
-     Case(0, 0.5, "box", 0), Case(0, 1.0, "box", 2)],
+     Case(0, 0.5, "box", 0), Case(0, 1.0, "box", 2), Case(3, 1.0, "box", 3),
+     Case(1, 1.0, "box", 2), Case(2, 1.0, "box", 3)],
 )  # fmt: skip
 def test_an_arm_that_is_held_latches_rests_where_it_is_and_starts_without_a_step(rig, case):
     outcome = rig.play(case)

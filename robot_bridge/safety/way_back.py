@@ -1,0 +1,114 @@
+"""Where an arm that did not follow goes after it has braked. This module does not import ROS."""
+
+from collections import deque
+
+import numpy as np
+
+from robot_bridge.motion.limits import Limits
+from robot_bridge.safety.gate_config import GateConfig
+
+RECENT_S = 3.0
+"""Time in s whose commands bound the way back: the arm was there, whatever a sensor says now."""
+ARRIVED = 2e-3
+"""Distance in rad from the end of the way at which it is reached."""
+APART = 0.01
+"""Distance in rad of a measured pose that is worth a way."""
+BEYOND = 1.0
+"""Distance in rad from all commands of late at which an obstacle may have pushed a joint."""
+JUMP = 0.1
+"""Change of a measured position in rad that no joint makes, beside twice its speed."""
+WAYS = 2
+"""Ways per stop: a joint that was still moving when the first began may be held elsewhere."""
+
+
+class WayBack:
+    """Brings the command to where the arm is held, so that it does not press on, nor jump later.
+
+    Each joint goes to its measured position if commands of late have been near it. A joint whose
+    measured position jumped has a wrong sensor and stays, unless commands have just been there. A
+    gripper, which may hold something, stays as well.
+    """
+
+    def __init__(self, config: GateConfig, limits: Limits, dt_s: float) -> None:
+        """Know the tolerances; `dt_s` is a tick."""
+        self.limits, self.unit = limits, limits.unit
+        self.tolerance = config.rest_position_tolerance * self.unit
+        self.near = config.max_tracking_error * self.unit
+        self.seen: np.ndarray | None = None
+        self.seen_s: np.ndarray = np.zeros(len(limits.names))
+        self.jumped: np.ndarray = np.zeros(len(limits.names), np.int64)
+        """Ticks for which each joint's sensor is still doubted."""
+        self.stays = np.array([name == limits.gripper for name in limits.names])
+        self.ticks = round(RECENT_S / dt_s)
+        self.recent: deque[np.ndarray] = deque(maxlen=self.ticks)
+        self.target: np.ndarray | None = None
+        """End f64 [u] of the present way; None without one."""
+        self.left = 0
+        self.apart = np.zeros(len(limits.names))
+        """Distance f64 [u] of the measured pose from the command when the arm came to rest."""
+
+    def begin(self, pose: np.ndarray) -> None:
+        """Begin at rest at a pose f64 [u]."""
+        self.recent.clear()
+        self.recent.append(pose)
+        self.cancel()
+
+    def request(self) -> None:
+        """Ask for ways back once the arm has braked."""
+        self.left = WAYS
+
+    def cancel(self) -> None:
+        """Go no further."""
+        self.target, self.left = None, 0
+
+    @property
+    def pending(self) -> bool:
+        """Whether a way is to be gone, or to be looked for."""
+        return self.target is not None or self.left > 0
+
+    def see(self, measured: np.ndarray, at_s: np.ndarray) -> None:
+        """Take the measured pose f64 [u] of a tick, and when each joint was measured."""
+        if self.seen is not None:
+            most = JUMP * self.unit + 2 * self.limits.velocity * np.clip(at_s - self.seen_s, 0, 1)
+            jumps = np.abs(measured - self.seen) > most
+            self.jumped = np.where(jumps, self.ticks, np.maximum(self.jumped - 1, 0))
+        self.seen, self.seen_s = measured, at_s
+
+    def look(self, pose: np.ndarray, measured: np.ndarray) -> None:
+        """Find the next way of an arm at rest, from its command and its measured pose f64 [u]."""
+        if self.target is not None or not self.left:
+            return
+        self.left -= 1
+        passed = np.array(self.recent)
+        end = np.clip(measured, self.limits.low, self.limits.high)
+        beyond = np.abs(end - np.clip(end, passed.min(axis=0), passed.max(axis=0)))
+        true = beyond <= np.where(self.jumped > 0, self.near, BEYOND * self.unit)
+        true &= np.abs(measured - end) <= self.near
+        goes = true & ~self.stays & (np.abs(end - pose) > APART * self.unit)
+        if goes.any():
+            self.target = np.where(goes, end, pose)
+        else:
+            self.left = 0
+
+    def arrive(self, pose: np.ndarray) -> None:
+        """End the way if the command f64 [u] is at its end."""
+        if self.target is not None and (np.abs(pose - self.target) < ARRIVED * self.unit).all():
+            self.target = None
+
+    def rest(self, pose: np.ndarray, measured: np.ndarray) -> None:
+        """Remember how far the measured pose f64 [u] of an arm at rest is from its command."""
+        self.apart = np.abs(pose - measured)
+
+    def start(self, pose: np.ndarray | None, measured: np.ndarray) -> np.ndarray:
+        """Return the pose f64 [u] at which the arm is enabled.
+
+        That is the last command of each joint that is no farther from it than it came to rest, be
+        it by its weight or by what holds it: the controller is still there, and nothing moves. A
+        joint that was moved since then begins where it is measured.
+        """
+        if pose is None:
+            start = measured
+        else:
+            stayed = np.abs(pose - measured) <= self.apart + self.tolerance
+            start = np.where(stayed, pose, measured)
+        return np.clip(start, self.limits.low, self.limits.high)
