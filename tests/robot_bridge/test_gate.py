@@ -182,34 +182,6 @@ def test_an_arm_that_waits_for_its_first_chunk_may_wait(arm):
     assert arm.gate.state == "holding"
 
 
-def test_an_arm_with_nothing_to_follow_is_disabled_in_the_end():
-    arm = Arm(replace(CONFIG, idle_timeout_s=1.0))
-    arm.arm()
-    arm.tick(95)
-    arm.offer(ramp([0.4, 0.5]))
-    arm.tick(10)
-    assert arm.gate.state == "tracking"
-    arm.offer([[np.nan, 0.0]])  # holds it
-    arm.tick(90)
-    assert arm.gate.state == "holding"
-    arm.tick(20)
-    assert (arm.gate.state, arm.gate.stage) == ("disabled", "idle")
-    assert arm.gate.why == "nothing to follow for 1.0 s"
-
-
-def test_a_fault_of_the_driver_stops_an_armed_arm_alone(arm):
-    arm.offer(ramp([0.4, 0.5]))
-    arm.tick(20)
-    arm.gate.stop("driver_state", "io/robot_mode: data is 3, expected 7")
-    arm.tick(100)
-    assert (arm.gate.state, arm.gate.stage) == ("latched_fault", "driver_state")
-    arm.assert_kept()
-    arm.assert_still()
-    arm.gate.reset()
-    arm.gate.stop("driver_state", "again")  # `enable` refuses; there is nothing to stop
-    assert arm.gate.state == "disabled"
-
-
 def test_an_arm_whose_joints_are_not_seen_stops_and_latches(arm):
     assert arm.offer(ramp([0.9, 1.8]))
     arm.tick(5)

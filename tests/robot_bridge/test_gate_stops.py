@@ -124,3 +124,31 @@ def test_a_linear_joint_is_watched_in_a_tenth_of_the_distance():
         arm.offer([HOME + [0.06, 0.049], HOME + [0.06, 0.06]])
         arm.tick()
     assert arm.gate.why.startswith("knee is ")
+
+
+def test_an_arm_with_nothing_to_follow_is_disabled_in_the_end():
+    arm = Arm(replace(CONFIG, idle_timeout_s=1.0))
+    arm.arm()
+    arm.tick(95)
+    arm.offer(ramp([0.4, 0.5]))
+    arm.tick(10)
+    assert arm.gate.state == "tracking"
+    arm.offer([[np.nan, 0.0]])  # holds it
+    arm.tick(90)
+    assert arm.gate.state == "holding"
+    arm.tick(20)
+    assert (arm.gate.state, arm.gate.stage) == ("disabled", "idle")
+    assert arm.gate.why == "nothing to follow for 1.0 s"
+
+
+def test_a_fault_of_the_driver_stops_an_armed_arm_alone(arm):
+    arm.offer(ramp([0.4, 0.5]))
+    arm.tick(20)
+    arm.gate.stop("driver_state", "io/robot_mode: data is 3, expected 7")
+    arm.tick(100)
+    assert (arm.gate.state, arm.gate.stage) == ("latched_fault", "driver_state")
+    arm.assert_kept()
+    arm.assert_still()
+    arm.gate.reset()
+    arm.gate.stop("driver_state", "again")  # `enable` refuses; there is nothing to stop
+    assert arm.gate.state == "disabled"

@@ -94,7 +94,9 @@ def test_who_holds_something_keeps_it_through_an_estop():
     for k in range(1, 200):
         gate.measure(k * DT_S, held)
         if k % 10 == 1:
-            gate.offer(k * DT_S, "policy", k * DT_S + np.arange(8) / 10, np.array([closed] * 8), 0.0)
+            gate.offer(
+                k * DT_S, "policy", k * DT_S + np.arange(8) / 10, np.array([closed] * 8), 0.0
+            )
         if k == 150:
             gate.estop("by a test")
         gate.tick(k * DT_S)
