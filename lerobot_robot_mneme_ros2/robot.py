@@ -9,7 +9,7 @@ from lerobot.robots import Robot, RobotConfig
 
 from lerobot_robot_mneme_ros2 import joints
 from robot_bridge.sensing.sync import SyncConfig
-from vla.contracts import registry
+from vla.contracts import robot_file
 from vla.contracts.specs import RobotSpec
 
 TOPICS = ("teleop", "action_chunk")
@@ -23,7 +23,7 @@ class MnemeRos2Config(RobotConfig):
     """Settings `--robot.NAME` of LeRobot's commands."""
 
     robot: str = "so101"
-    """Robot, a file name under vla/robots."""
+    """Robot, a file name under vla/robots, or a YAML file."""
     namespace: str = ""
     """Namespace of the arm's nodes."""
     views: list[str] = field(default_factory=list)
@@ -164,7 +164,7 @@ def described(config: MnemeRos2Config) -> RobotSpec:
         )
     if config.fps < 1:
         raise ValueError(f"fps: got {config.fps}, expected at least 1")
-    spec: RobotSpec = registry.load("vla.robots", config.robot).SPEC
+    spec: RobotSpec = robot_file.load(config.robot)
     cameras = spec.cameras
     if config.width_px:
         cameras = tuple(

@@ -6,7 +6,7 @@ from typing import Any
 from lerobot.teleoperators import Teleoperator, TeleoperatorConfig
 
 from lerobot_robot_mneme_ros2 import joints
-from vla.contracts import registry
+from vla.contracts import robot_file
 
 FIRST_S = 10.0
 """Longest time in s until the first joint states, discovery included."""
@@ -37,7 +37,7 @@ class MnemeRos2Joints(joints.Connected, Teleoperator):
 
     def __init__(self, config: MnemeRos2JointsConfig) -> None:
         """Read the description of the robot that follows; ValueError if there is no such robot."""
-        self.names: tuple[str, ...] = registry.load("vla.robots", config.robot).SPEC.names
+        self.names: tuple[str, ...] = robot_file.load(config.robot).names
         super().__init__(config)
         self.config = config
 

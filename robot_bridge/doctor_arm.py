@@ -16,7 +16,7 @@ from robot_bridge.launching import driver
 from robot_bridge.motion import limits
 from robot_bridge.sensing import arm_checks
 from robot_bridge.sensing.arm_checks import Finding
-from vla.contracts import registry
+from vla.contracts import robot_file
 from vla.contracts.specs import RobotSpec
 from vla.utils import arguments
 
@@ -34,7 +34,7 @@ class DoctorArmArgs:
     """Check an arm and its driver; with --motion also move each joint a little."""
 
     robot: str = "so101"
-    """Robot, a file name under vla/robots."""
+    """Robot, a file name under vla/robots, or a YAML file."""
     driver: str = ""
     """Driver file, or its name under launch/drivers."""
     namespace: str = ""
@@ -67,7 +67,7 @@ def main(argv: list[str]) -> int:
         ValueError: an argument is wrong, or the safety node refuses.
     """
     args = arguments.read(DoctorArmArgs, argv, "vla doctor arm")
-    robot: RobotSpec = registry.load("vla.robots", args.robot).SPEC
+    robot: RobotSpec = robot_file.load(args.robot)
     arm = driver.read(args.driver, robot)
     from robot_bridge.nodes.arm_doctor import ArmDoctor
 

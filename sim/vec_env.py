@@ -6,7 +6,7 @@ Any backend runs the tasks of `sim/tasks`; a suite (`sim/suites`) brings its sim
 from typing import Any
 
 from vla.contracts import config as configs
-from vla.contracts import registry
+from vla.contracts import registry, robot_file
 from vla.contracts.config import PluginConfig, type_name
 from vla.contracts.protocols import HasPrivilegedState
 from vla.contracts.specs import RobotSpec
@@ -119,7 +119,7 @@ def load_robot(robot: str | RobotSpec | None) -> RobotSpec:
     """
     if isinstance(robot, RobotSpec):
         return robot
-    return registry.load("vla.robots", robot or DEFAULT_ROBOT).SPEC
+    return robot_file.load(robot or DEFAULT_ROBOT)
 
 
 def load_arm(task: PluginConfig, robot: str | RobotSpec | None = None) -> RobotSpec:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from robot_bridge.launching import driver, package_files
 from robot_bridge.motion import limits as joint_limits
-from vla.contracts import registry
+from vla.contracts import registry, robot_file
 from vla.contracts.specs import RobotSpec
 
 Value = bool | int | float | str | tuple[str, ...]
@@ -65,7 +65,7 @@ class Arm:
     """A policy moves an arm whose driver and controllers are running."""
 
     robot: str = "so101"
-    """Robot, a file under vla/robots."""
+    """Robot, a file name under vla/robots, or a YAML file."""
     policy: str = ""
     """Folder of an exported policy, or address of a server: unix:PATH or HOST:PORT."""
     targets: tuple[str, ...] = ()
@@ -164,8 +164,8 @@ def record(cfg: Record) -> tuple[NodeSpec, ...]:
     _need(cfg.out, "out", "a folder for the recordings")
     recorder = _node(
         cfg, "recorder", "recorder", remap=True, folder=str(Path(cfg.out).absolute()),
-        cameras=_cameras(cfg), images="compressed" if cfg.compressed else "raw", robot=cfg.robot,
-        driver=_driver(cfg), topics=cfg.topics,
+        cameras=_cameras(cfg), images="compressed" if cfg.compressed else "raw",
+        robot=_robot_name(cfg), driver=_driver(cfg), topics=cfg.topics,
     )  # fmt: skip
     return (_safety(cfg), recorder, *_policy(cfg), *_monitor(cfg))
 
@@ -178,7 +178,7 @@ def sim_arm(cfg: SimArm) -> tuple[NodeSpec, ...]:
     """
     registry.check("sim.tasks", cfg.task)
     simulated = _node(
-        cfg, "sim_arm", "sim_arm", vital=True, remap=True, robot=cfg.robot, task=cfg.task,
+        cfg, "sim_arm", "sim_arm", vital=True, remap=True, robot=_robot_name(cfg), task=cfg.task,
         driver=_driver(cfg),
         seed=cfg.seed, episode=cfg.episode, interface=cfg.controller_type, joints=cfg.joints,
         compressed=cfg.compressed, publish_clock=cfg.use_sim_time,
@@ -242,8 +242,8 @@ def _safety(cfg: Arm) -> NodeSpec:
     # A setting that was not given must not overrule a parameter file.
     collision = {"collision": True} if cfg.collision else {}
     return _node(
-        cfg, "safety_node", "safety", vital=True, remap=True, robot=cfg.robot, joints=cfg.joints,
-        controller_type=cfg.controller_type, limits=str(file.absolute()), driver=_driver(cfg),
+        cfg, "safety_node", "safety", vital=True, remap=True, robot=_robot_name(cfg),
+        joints=cfg.joints, controller_type=cfg.controller_type, limits=str(file.absolute()), driver=_driver(cfg),
         max_velocity_scaling_factor=share, deadman=cfg.deadman,
         monitored=bool(cfg.reward_model), **collision,
     )  # fmt: skip
@@ -257,7 +257,7 @@ def _policy(cfg: Arm) -> tuple[NodeSpec, ...]:
         where = _folder(where, "exported policy", "a folder of `vla export`, unix:PATH, HOST:PORT")
     return (
         _node(
-            cfg, "policy_node", "policy", lifecycle=True, robot=cfg.robot, policy=where,
+            cfg, "policy_node", "policy", lifecycle=True, robot=_robot_name(cfg), policy=where,
             targets=cfg.targets, instruction=cfg.instruction, cameras=_cameras(cfg),
             compressed=cfg.compressed, driver=_driver(cfg),
             token_file=_file(cfg.token_file), authority=_file(cfg.authority),
@@ -271,7 +271,7 @@ def _monitor(cfg: Arm) -> tuple[NodeSpec, ...]:
     reward_model = _folder(cfg.reward_model, "exported reward model", "a folder of `vla export`")
     return (
         _node(
-            cfg, "monitor", "monitor", robot=cfg.robot, reward_model=reward_model,
+            cfg, "monitor", "monitor", robot=_robot_name(cfg), reward_model=reward_model,
             cameras=_cameras(cfg), compressed=cfg.compressed, instruction=cfg.instruction,
             driver=_driver(cfg),
         ),
@@ -317,8 +317,13 @@ def _driver(cfg: Arm) -> str:
 
 
 def _robot(cfg: Arm) -> RobotSpec:
-    spec: RobotSpec = registry.load("vla.robots", cfg.robot).SPEC
+    spec: RobotSpec = robot_file.load(cfg.robot)
     return spec
+
+
+def _robot_name(cfg: Arm) -> str:
+    """Return the robot's name, or the path of its file."""
+    return str(Path(cfg.robot).absolute()) if cfg.robot.endswith(robot_file.SUFFIXES) else cfg.robot
 
 
 def _cameras(cfg: Arm) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ import yaml
 
 from robot_bridge.motion import workspace
 from robot_bridge.motion.workspace import Workspace
+from vla.contracts import robot_file
 from vla.contracts.specs import RobotSpec
 
 MUST = ("acceleration", "jerk")
@@ -94,7 +95,7 @@ def read(path: Path, robot: RobotSpec) -> Limits:
 
     The file has, under `joints`, one entry per joint with `acceleration` and `jerk`, and optionally
     narrower `low`, `high`, `velocity`; and optionally `workspace`
-    (`robot_bridge.motion.workspace`).
+    (`robot_bridge.motion.workspace`). A joint_limits.yaml of MoveIt is taken as well.
 
     Raises:
         ValueError: the file is missing or no YAML, a joint or a limit is missing, unknown or not a
@@ -109,6 +110,8 @@ def read(path: Path, robot: RobotSpec) -> Limits:
         ) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: no YAML ({' '.join(str(error).split())})") from error
+    if isinstance(content, dict) and "joint_limits" in content:
+        content = {"joints": _of_moveit(content, robot)}
     joints = content.get("joints") if isinstance(content, dict) else None
     if not isinstance(joints, dict):
         raise ValueError(f"{path}: expected `joints:` with one entry per joint")
@@ -152,6 +155,12 @@ def read(path: Path, robot: RobotSpec) -> Limits:
                 "harder than a motion, not gentler"
             )
     return limits
+
+
+def _of_moveit(content: dict[str, Any], robot: RobotSpec) -> dict[str, Any]:
+    """Return the entries of a joint_limits.yaml of MoveIt; it may have joints of other arms."""
+    found = robot_file.moveit(content)
+    return {name: row for name, row in found.items() if name in robot.names}
 
 
 def _joint(path: Path, name: str, entry: Any) -> dict[str, float]:

@@ -26,7 +26,7 @@ from robot_bridge.nodes import common
 from robot_bridge.nodes.observation_subscriber import ObservationSubscriber
 from robot_bridge.sensing.progress_monitor import ProgressMonitor, ProgressMonitorConfig
 from robot_bridge.sensing.sync import SyncConfig, SyncedObservation
-from vla.contracts import registry
+from vla.contracts import robot_file
 from vla.contracts.types import Frames, Progress
 
 STATUS_S = 0.1
@@ -42,7 +42,7 @@ class Settings(ProgressMonitorConfig, SyncConfig):
     """Parameters of `monitor`."""
 
     robot: str = "so101"
-    """Robot, a file name under vla/robots."""
+    """Robot, a file name under vla/robots, or a YAML file."""
     reward_model: str = ""
     """Folder of `vla export` of a reward model."""
     cameras: tuple[str, ...] = ()
@@ -77,7 +77,7 @@ class Monitor(Node):
     def __init__(self) -> None:
         super().__init__("monitor")
         s: Settings = common.parameters(self, Settings)
-        self.settings, self.robot = s, registry.load("vla.robots", s.robot).SPEC
+        self.settings, self.robot = s, robot_file.load(s.robot)
         self.reward_model = open_reward_model(Path(s.reward_model), s.threads)
         cameras = s.cameras or self.reward_model.cameras
         missing = [name for name in self.reward_model.cameras if name not in cameras]

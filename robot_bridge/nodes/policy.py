@@ -34,6 +34,7 @@ from robot_bridge.policy.policy_runner import DecisionRequest, PolicyRunner
 from robot_bridge.safety.gate_config import LEASE_S
 from robot_bridge.sensing import convert
 from robot_bridge.sensing.sync import SyncConfig, SyncedObservation
+from vla.contracts import robot_file
 from vla.contracts.protocols import ArmPolicy
 from vla.runtime import policy_loader
 from vla.runtime.rtc_scheduler import MODES, RealtimeConfig, inference_delay
@@ -203,7 +204,7 @@ class PolicyNode(LifecycleNode):
             for line in loaded.refusals():
                 self.get_logger().warning(line)
             policy, self.target = loaded.policy, loaded.target
-        if s.robot and s.robot != policy.robot.name:
+        if s.robot and robot_file.load(s.robot).name != policy.robot.name:
             raise ValueError(f"robot: got {s.robot}, the policy drives {policy.robot.name}")
         driver.read(s.driver, policy.robot)  # wrong ones are refused here
         mode: Any = s.mode

@@ -25,7 +25,7 @@ from robot_bridge.launching.node_settings import check, chosen, ranged
 from robot_bridge.nodes import common
 from robot_bridge.nodes.controllers import message_type
 from robot_bridge.recording.recorder import Entry, Kind, Recording, Topic
-from vla.contracts import registry
+from vla.contracts import robot_file
 
 SETTLE_S = 0.25
 """Period in s of flushes and of checks of the room on the disk."""
@@ -52,7 +52,7 @@ class Settings:
     auto: bool = True
     """Whether every message on `instruction` begins an episode and ends the one before."""
     robot: str = "so101"
-    """Robot, a file name under vla/robots."""
+    """Robot, a file name under vla/robots, or a YAML file."""
     driver: str = ""
     """Driver file, or its name under launch/drivers, with the controllers."""
     topics: tuple[str, ...] = ()
@@ -114,7 +114,7 @@ class Recorder(Node):
         s, notes = self._settings, {}
         commands = COMMANDS
         if s.driver:
-            arm = driver.read(s.driver, registry.load("vla.robots", s.robot).SPEC)
+            arm = driver.read(s.driver, robot_file.load(s.robot))
             commands = tuple((c.topic, driver.TYPES[c.type]) for c in arm.controllers if c.is_topic)
             notes = {"driver": driver.file_of(s.driver).read_text()}
         wanted = topics(s, commands)

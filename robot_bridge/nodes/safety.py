@@ -43,7 +43,7 @@ from robot_bridge.safety.gate_config import LEASE_S, Obstacles, Source
 from robot_bridge.safety.settings import Settings
 from robot_bridge.sensing import convert
 from robot_bridge.sensing.joint_states import JointStates
-from vla.contracts import registry
+from vla.contracts import robot_file
 from vla.contracts.specs import RobotSpec
 
 STATUS_S = 0.1
@@ -67,7 +67,7 @@ class SafetyNode(Node):
         super().__init__("safety_node")
         self.settings: Settings = common.parameters(self, Settings)
         s = self.settings
-        robot = registry.load("vla.robots", s.robot).SPEC
+        robot = robot_file.load(s.robot)
         allowed = limits.read(Path(s.limits), robot).scaled(s.max_velocity_scaling_factor)
         self.driver = (
             driver.read(s.driver, robot) if s.driver

@@ -20,7 +20,7 @@ from robot_bridge.launching.driver import Driver
 from robot_bridge.recording.bag_scan import ImageReader, Names, Scan, Series, missing_topics, scan
 from robot_bridge.recording.mcap_reader import open_bag
 from robot_bridge.recording.recorder import BEGIN
-from vla.contracts import migrate, registry
+from vla.contracts import migrate, robot_file
 from vla.contracts.specs import RobotSpec
 from vla.data.episode import EpisodeData, episode_data, feature_table
 from vla.data.info import DatasetInfo
@@ -41,7 +41,7 @@ class ConvertConfig:
     out: Path
     """Folder of the data set; it must not exist."""
     robot: str = "so101"
-    """Robot, a file name under vla/robots."""
+    """Robot, a file name under vla/robots, or a YAML file."""
     driver: str = ""
     """Driver file, or its name under launch/drivers, of the arm; by default that in the bag."""
     fps: int | None = None
@@ -115,7 +115,7 @@ def convert_bags(config: ConvertConfig) -> tuple[DatasetInfo, list[str]]:
         ValueError: an option or a bag is wrong; nothing is written.
         OSError: the disk is full; nothing is left.
     """
-    robot: RobotSpec = registry.load("vla.robots", config.robot).SPEC
+    robot: RobotSpec = robot_file.load(config.robot)
     fps = config.fps if config.fps is not None else int(robot.control_hz)
     if config.fps is None and fps != robot.control_hz:
         raise ValueError(f"{robot.name} acts at {robot.control_hz} Hz, a set wants whole: --fps")

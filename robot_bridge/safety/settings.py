@@ -14,7 +14,7 @@ class Settings(GateConfig, RealtimeOptions):
     """Parameters of `safety_node`."""
 
     robot: str = "so101"
-    """Robot, a file name under vla/robots."""
+    """Robot, a file name under vla/robots, or a YAML file."""
     limits: str = ""
     """File with acceleration and jerk of every joint; required."""
     max_velocity_scaling_factor: float = ranged(1.0, 0.01, 1.0)

@@ -13,7 +13,7 @@ class Settings:
     """Parameters of `sim_arm`, read once at the start."""
 
     robot: str = "so101"
-    """Robot, a file name under vla/robots."""
+    """Robot, a file name under vla/robots, or a YAML file."""
     task: str = "pick_place"
     """Task, a file name under sim/tasks."""
     task_config: str = ""
