@@ -243,7 +243,8 @@ def _safety(cfg: Arm) -> NodeSpec:
     collision = {"collision": True} if cfg.collision else {}
     return _node(
         cfg, "safety_node", "safety", vital=True, remap=True, robot=_robot_name(cfg),
-        joints=cfg.joints, controller_type=cfg.controller_type, limits=str(file.absolute()), driver=_driver(cfg),
+        joints=cfg.joints, controller_type=cfg.controller_type,
+        limits=str(file.absolute()), driver=_driver(cfg),
         max_velocity_scaling_factor=share, deadman=cfg.deadman,
         monitored=bool(cfg.reward_model), **collision,
     )  # fmt: skip

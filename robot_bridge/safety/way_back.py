@@ -13,7 +13,7 @@ ARRIVED = 2e-3
 """Distance in rad from the end of the way at which it is reached."""
 APART = 0.01
 """Distance in rad of a measured pose that is worth a way."""
-BEYOND = 1.0
+BEYOND = 1.5
 """Distance in rad from all commands of late at which an obstacle may have pushed a joint."""
 JUMP = 0.1
 """Change of a measured position in rad that no joint makes, beside twice its speed."""
