@@ -59,6 +59,9 @@ class BridgeArgs:
     """Driver file that the simulated arm plays, such as benchmarks/robot_bridge/wirings/ur.yaml."""
     latency_s: float = 60.0
     """Seconds for which the bridge is timed with two cameras of 640 x 480 pixels; 0 for none."""
+    realtime_priority: int = 0
+    """Priority of a second timing, in which the safety node has SCHED_FIFO and locked memory; 0
+    for none. It needs the right to both."""
     out: Path = Path("runs/bench-bridge")
     """Folder of bridge.json and the logs."""
 
@@ -86,8 +89,12 @@ def main(argv: list[str]) -> int:
         rows = over_ros(folder, artefact.manifest.task, args, Path(logs))
         result = compared(folder, rows, inside, Path(logs))
     if args.latency_s:
-        with tempfile.TemporaryDirectory() as logs:
-            result["overhead"] = timed(folder, artefact.manifest.task, args, Path(logs))
+        priorities = {"overhead": 0, "overhead_realtime": args.realtime_priority}
+        for name, priority in priorities.items():
+            if priority or name == "overhead":
+                with tempfile.TemporaryDirectory() as logs:
+                    task = artefact.manifest.task
+                    result[name] = timed(folder, task, args, Path(logs), priority)
     (args.out / "bridge.json").write_text(json.dumps({**result, "episodes": rows}, indent=1))
     Console(highlight=False).print(sheet(result, str(folder), Path(args.driver).stem))
     wrong = faults(result)
@@ -196,7 +203,9 @@ def replay(policy: ArmPolicy, log: Any) -> int:
     return same
 
 
-def timed(folder: Path, task: dict[str, Any], args: BridgeArgs, logs: Path) -> dict[str, Any]:
+def timed(
+    folder: Path, task: dict[str, Any], args: BridgeArgs, logs: Path, priority: int
+) -> dict[str, Any]:
     """Return what the bridge adds to a decision, with two cameras of 640 x 480 at 30 Hz.
 
     From the image's stamp to the start of the decision, and from its end to the gate. The age of
@@ -214,6 +223,8 @@ def timed(folder: Path, task: dict[str, Any], args: BridgeArgs, logs: Path) -> d
             "max_tracking_error": 10.0,
             "command_timeout_s": args.command_timeout_s,
             "joint_state_timeout_s": args.joint_state_timeout_s,
+            "realtime_priority": priority,
+            "lock_memory": priority > 0,
         },
     }
     nodes = graph.sim_arm(use)
@@ -231,6 +242,7 @@ def timed(folder: Path, task: dict[str, Any], args: BridgeArgs, logs: Path) -> d
     with np.load(logs / "safety.npz", allow_pickle=False) as log:
         arrived = dict(zip(log["chunk_stamp"].tolist(), log["chunk_s"].tolist(), strict=True))
         command_s = log["command_s"]
+    jitter_s = np.abs(np.diff(command_s) - 1 / audit.RATE_HZ)
     for path in sorted(logs.glob("episode-*.npz")):
         with np.load(path, allow_pickle=False) as log:
             for k, stamp in enumerate(log["stamp"].tolist()):
@@ -246,6 +258,7 @@ def timed(folder: Path, task: dict[str, Any], args: BridgeArgs, logs: Path) -> d
     seconds = np.array(parts)
     return {
         "decisions": len(seconds),
+        "jitter_ms": _quantiles(jitter_s.tolist()),
         "overhead_ms": _quantiles(seconds[:, :3].sum(1).tolist()),
         "image_ms": _quantiles(seconds[:, 0].tolist()),
         "observation_ms": _quantiles(seconds[:, 1].tolist()),
@@ -281,6 +294,13 @@ def sheet(result: dict[str, Any], name: str, driver: str) -> Table:
             ("  observation made from it", _pair(over["observation_ms"])),
             ("  chunk to gate", _pair(over["chunk_ms"])),
             ("waiting for the gate's next tick", _pair(over["tick_ms"])),
+            ("command jitter meanwhile", _pair(over["jitter_ms"])),
+        ]
+    if "overhead_realtime" in result:
+        over = result["overhead_realtime"]
+        rows += [
+            ("with SCHED_FIFO and locked memory: overhead", _pair(over["overhead_ms"])),
+            ("  command jitter", _pair(over["jitter_ms"])),
         ]
     title = f"{name} over ROS 2{' behind ' * bool(driver)}{driver}, against one process"
     return harness.table(title, ("quantity", "value"), rows)
