@@ -67,6 +67,8 @@ class StudyArgs:
     """Number of schedules."""
     seed: int = 0
     """Seed of the first schedule; each has the next."""
+    kinds: tuple[str, ...] = ()
+    """Kinds of faults, such as "safety node killed"; all in turn if empty."""
     policy: Path | None = None
     """Exported policy for camera faults; without it there are none."""
     cameras: int = 100
@@ -76,13 +78,16 @@ class StudyArgs:
 
     def __post_init__(self) -> None:
         validate_min(self, schedules=1, seed=0, cameras=1)
+        unknown = [kind for kind in self.kinds if kind not in KINDS]
+        if unknown:
+            raise ValueError(f"kinds: got {unknown[0]!r}, expected some of {', '.join(KINDS)}")
 
 
 def main() -> int:
     """Run the study; 1 if a limit was broken, a stop was late, or something moved."""
     args = arguments.read(StudyArgs, sys.argv[1:], "python -m benchmarks.robot_bridge.fault_study")
     args.out.mkdir(parents=True, exist_ok=True)
-    tally = study(args.schedules, args.seed, args.out)
+    tally = study(args.schedules, args.seed, args.out, kinds=args.kinds)
     if args.policy:
         camera_faults.play(args.policy, args.cameras, args.seed, args.out, tally, SLACK_S)
     results = {
@@ -97,7 +102,9 @@ def main() -> int:
     return int(bool(tally.late or sum(tally.violations.values())))
 
 
-def study(schedules: int, seed: int, out: Path, slack_s: float = SLACK_S) -> Tally:
+def study(
+    schedules: int, seed: int, out: Path, slack_s: float = SLACK_S, kinds: tuple[str, ...] = ()
+) -> Tally:
     """Run schedules, one after the other, with the same nodes; killed nodes are restarted.
 
     Args:
@@ -105,6 +112,7 @@ def study(schedules: int, seed: int, out: Path, slack_s: float = SLACK_S) -> Tal
         seed: Seed of the first.
         out: Folder for the nodes' logs.
         slack_s: Time that a stop may take beyond the stated one, for transport.
+        kinds: Kinds of faults in turn; all if empty.
     """
     from benchmarks.robot_bridge.fault_injector import FaultInjector
 
@@ -122,7 +130,8 @@ def study(schedules: int, seed: int, out: Path, slack_s: float = SLACK_S) -> Tal
         guard = Guard(replace(safety, parameters={**safety.parameters, **waits}), lines)
         try:
             for number in track(range(seed, seed + schedules), "injecting faults", transient=True):
-                play(injector, guard, robot, limits, number, tally, slack_s)
+                kind = (kinds or KINDS)[number % len(kinds or KINDS)]
+                play(injector, guard, robot, limits, number, kind, tally, slack_s)
         finally:
             guard.end()
     return tally
@@ -166,12 +175,10 @@ class Guard:
 
 def play(
     injector: Any, guard: Guard, robot: RobotSpec, limits: joint_limits.Limits, number: int,
-    tally: Tally, slack_s: float,
+    kind: str, tally: Tally, slack_s: float,
 ) -> None:  # fmt: skip
     """Run one schedule and add its results."""
     rng = np.random.default_rng(number)
-    kinds = [*chunk_faults.STOPPING, *chunk_faults.MOVING, *EVENTS]
-    kind = kinds[number % len(kinds)]
     for _ in range(ATTEMPTS):
         victim = _begin(injector, guard, kind, number)
         path = chunk_faults.Path(robot, rng, injector.pose)
@@ -350,6 +357,10 @@ def _end(victim: subprocess.Popen[bytes] | None) -> None:
 
 def _without_cameras(node: graph.NodeSpec) -> graph.NodeSpec:
     return replace(node, parameters={**node.parameters, "camera_hz": 0})
+
+
+KINDS = (*chunk_faults.STOPPING, *chunk_faults.MOVING, *EVENTS)
+"""All kinds of faults."""
 
 
 if __name__ == "__main__":

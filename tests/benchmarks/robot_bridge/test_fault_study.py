@@ -11,13 +11,23 @@ from vla.contracts import registry
 ROBOT = registry.load("vla.robots", "so101").SPEC
 
 
+MOVING = list(chunk_faults.MOVING)[-2:]
+EVENTS = [
+    "e-stop", "policy killed", "safety node killed", "safety node interrupted",
+    "joint states silent", "clock jumps ahead",
+]  # fmt: skip
+OTHERS = [kind for kind in fault_study.EVENTS if kind not in EVENTS]
+
+
 @pytest.mark.ros
-def test_a_few_schedules_of_chunks_killed_and_hanging_policies_and_clocks(tmp_path):
-    first = len(chunk_faults.STOPPING) + len(chunk_faults.MOVING) - 4
-    tally = fault_study.study(16, first, tmp_path, slack_s=0.5)
-    moving, events = list(chunk_faults.MOVING)[-4:], list(fault_study.EVENTS)
-    assert list(tally.schedules) == [*moving, *events]
-    assert tally.commands > 500
+@pytest.mark.parametrize(
+    "events", [EVENTS, pytest.param(OTHERS, marks=pytest.mark.slow)], ids=["few", "others"]
+)
+def test_a_schedule_of_each_fault(events, tmp_path):
+    kinds = (*MOVING, *events)
+    tally = fault_study.study(len(kinds), 0, tmp_path, slack_s=0.5, kinds=kinds)
+    assert list(tally.schedules) == list(kinds)
+    assert tally.commands > 30 * len(kinds)
     assert tally.beyond == []
     assert tally.worst["jerk"] > 0.5  # it was asked for more than it may
     assert tally.late == []
