@@ -99,6 +99,8 @@ class Arm:
     collision: bool = False
     """Whether the arm stops before it collides with itself or leaves the workspace of the limits
     file; needs MuJoCo."""
+    max_tool_speed: float = 0.0
+    """Largest speed of the tool in m/s, such as 0.25 with people near; 0: none; needs MuJoCo."""
     compressed: bool = False
     """Whether images come as cameras/NAME/image_raw/compressed."""
     reward_model: str = ""
@@ -240,13 +242,15 @@ def _safety(cfg: Arm) -> NodeSpec:
     file = Path(cfg.limits) if cfg.limits else default
     joint_limits.read(file, robot)
     # A setting that was not given must not overrule a parameter file.
-    collision = {"collision": True} if cfg.collision else {}
+    given: dict[str, Any] = {"collision": True} if cfg.collision else {}
+    if cfg.max_tool_speed:
+        given["max_tool_speed"] = cfg.max_tool_speed
     return _node(
         cfg, "safety_node", "safety", vital=True, remap=True, robot=_robot_name(cfg),
         joints=cfg.joints, controller_type=cfg.controller_type,
         limits=str(file.absolute()), driver=_driver(cfg),
         max_velocity_scaling_factor=share, deadman=cfg.deadman,
-        monitored=bool(cfg.reward_model), **collision,
+        monitored=bool(cfg.reward_model), **given,
     )  # fmt: skip
 
 

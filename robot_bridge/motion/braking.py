@@ -127,9 +127,7 @@ def follow(
     The target has position and velocity (`speed`) f64 [u].
     """
     step = limits.jerk * dt_s
-    apart = target - motion.p
-    largest = np.minimum(stoppable_speed(np.abs(apart), limits), PULL * np.abs(apart))
-    wanted_v = speed + np.sign(apart) * largest
+    wanted_v = _unlimited_velocity(motion, target, speed, limits)
     v = np.clip(wanted_v, -limits.velocity, limits.velocity)
     wanted_a = STIFF * (v - motion.v)
     a = np.clip(wanted_a, -limits.acceleration, limits.acceleration)
@@ -137,6 +135,23 @@ def follow(
     limited = np.minimum(np.maximum(wanted, motion.a - step), motion.a + step)
     pairs = {"velocity": (v, wanted_v), "acceleration": (a, wanted_a), "jerk": (limited, wanted)}
     return limited, [name for name, (got, want) in pairs.items() if (got != want).any()]
+
+
+def wanted_velocity(
+    motion: Motion, target: np.ndarray, speed: np.ndarray, limits: Limits
+) -> np.ndarray:
+    """Return the velocity f64 [u] at which `follow` aims."""
+    v = _unlimited_velocity(motion, target, speed, limits)
+    return np.clip(v, -limits.velocity, limits.velocity)
+
+
+def _unlimited_velocity(
+    motion: Motion, target: np.ndarray, speed: np.ndarray, limits: Limits
+) -> np.ndarray:
+    apart = target - motion.p
+    largest = np.minimum(stoppable_speed(np.abs(apart), limits), PULL * np.abs(apart))
+    v: np.ndarray = speed + np.sign(apart) * largest
+    return v
 
 
 def stoppable_speed(distance: np.ndarray, limits: Limits) -> np.ndarray:

@@ -39,8 +39,9 @@ from robot_bridge.nodes.driver_states import DriverStates
 from robot_bridge.policy.decision_log import SafetyLog
 from robot_bridge.safety import obstacles
 from robot_bridge.safety.gate import Gate
-from robot_bridge.safety.gate_config import LEASE_S, Obstacles, Source
+from robot_bridge.safety.gate_config import LEASE_S, Source
 from robot_bridge.safety.settings import Settings
+from robot_bridge.safety.stages import Obstacles
 from robot_bridge.sensing import convert
 from robot_bridge.sensing.joint_states import JointStates
 from vla.contracts import robot_file
@@ -75,7 +76,8 @@ class SafetyNode(Node):
         )  # fmt: skip
         # Without a trajectory, commands count at once.
         gate = s if self.driver.has_trajectory else replace(s, lead_ticks=0)
-        self.gate = Gate(gate, allowed, self._obstacles(robot, allowed))
+        tool_speed = obstacles.tool_speed(robot, s.max_tool_speed, 1 / s.rate_hz)
+        self.gate = Gate(gate, allowed, self._obstacles(robot, allowed), tool_speed)
         self.lock = threading.Lock()
         self.joint_states = JointStates(self.driver.names, s.joint_state_timeout_s)
         self.policies = 0

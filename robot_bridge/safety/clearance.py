@@ -13,16 +13,13 @@ A shape counts if its contype or conaffinity is not 0. Their values do not matte
 simulation may leave out that an arm touches itself.
 """
 
-from pathlib import Path
-
 import mujoco
 import numpy as np
 
 from robot_bridge.motion.workspace import Workspace
+from robot_bridge.safety.arm_model import ArmModel
 from vla.contracts.specs import RobotSpec
 
-ASSETS = Path(__file__).parents[2] / "sim" / "assets"
-"""Folder of models that a RobotSpec names without a path."""
 FAR_M = 1.0
 """Largest distance that is measured."""
 SHIFTS_M = 1e-6 * np.array([[1, 2, -3], [-1, 3, 2], [3, -1, -2], [-2, -3, 1]])
@@ -31,7 +28,7 @@ EDGES = ("-x", "-y", "-z", "+x", "+y", "+z")
 """Sides of a workspace."""
 
 
-class Clearance:
+class Clearance(ArmModel):
     """Distances of one arm; not thread-safe."""
 
     rates: np.ndarray
@@ -48,10 +45,7 @@ class Clearance:
             ValueError: the model is missing or cannot be read, lacks a channel, has a joint whose
                 position no channel determines, or has no collision shapes.
         """
-        self._where = f"robot {robot.name!r} ({robot.mjcf})"
-        self._model = _load(robot, self._where)
-        self._data = mujoco.MjData(self._model)
-        self._joints(robot)
+        super().__init__(robot)
         self._affects = _affects(self._model)
         m = self._model
         shapes = np.flatnonzero((m.geom_contype | m.geom_conaffinity) != 0)
@@ -91,52 +85,6 @@ class Clearance:
             return f"{name} would touch the table"
         return f"{name} would leave the workspace at {EDGES[side]}"
 
-    # --- the model --------------------------------------------------------------------------------
-
-    def _joints(self, robot: RobotSpec) -> None:
-        """Find the joints of the channels, and the joints that follow one of them."""
-        m = self._model
-        channels = []
-        for name in robot.names:
-            joint = mujoco.mj_name2id(m, mujoco.mjtObj.mjOBJ_JOINT, name)
-            if joint < 0:
-                raise ValueError(f"{self._where}: no joint named {name!r}, a channel of the arm")
-            channels.append(joint)
-        self._share = np.zeros((m.njnt, len(channels)))  # motion of a joint per unit of a channel
-        self._share[channels, np.arange(len(channels))] = 1.0
-        self._address = m.jnt_qposadr[channels]
-        followers = {}
-        for e in np.flatnonzero(m.eq_type == int(mujoco.mjtEq.mjEQ_JOINT)):
-            joint, leader = int(m.eq_obj1id[e]), int(m.eq_obj2id[e])
-            if m.eq_active0[e] and joint not in channels and leader in channels:
-                followers[joint] = (channels.index(leader), m.eq_data[e, :5].copy())
-        for joint in range(m.njnt):
-            if joint not in channels and joint not in followers:
-                raise ValueError(
-                    f"{self._where}: joint {m.joint(joint).name!r} is no channel and no equality "
-                    "couples it to one, so nothing says where it is; couple it, or fix it"
-                )
-        self._follow = [
-            (int(m.jnt_qposadr[joint]), k, np.polynomial.Polynomial(polynomial))
-            for joint, (k, polynomial) in followers.items()
-        ]
-        for joint, (k, polynomial) in followers.items():
-            at = self._address[k]
-            furthest = np.abs(np.array([robot.low[k], robot.high[k]]) - m.qpos0[at]).max()
-            powers = np.arange(1, 5)
-            self._share[joint, k] = np.sum(
-                powers * np.abs(polynomial[1:]) * furthest ** (powers - 1)
-            )
-
-    def _set(self, pose: np.ndarray) -> None:
-        """Set the model's pose f64 [u]."""
-        q, rest = self._data.qpos, self._model.qpos0
-        q[self._address] = pose
-        for at, k, polynomial in self._follow:
-            leader = self._address[k]
-            q[at] = rest[at] + polynomial(pose[k] - rest[leader])
-        mujoco.mj_kinematics(self._model, self._data)
-
     # --- checked pairs ------------------------------------------------------------------------
 
     def _checked_pairs(
@@ -161,9 +109,7 @@ class Clearance:
     def _bound(self, shapes: np.ndarray, robot: RobotSpec, workspace: Workspace) -> None:
         """Choose the shapes that are checked against the table and the sides of the workspace."""
         m = self._model
-        tool = mujoco.mj_name2id(m, mujoco.mjtObj.mjOBJ_SITE, "tool")
-        if tool < 0:
-            raise ValueError(f"{self._where}: no site named 'tool'; add one between the fingertips")
+        tool = self._tool()
         arm = np.array([name != robot.gripper.channel for name in robot.names])
         by = (self._affects.astype(np.float64) @ self._share > 0) & arm
         hand = [g for g in shapes if (by[m.geom_bodyid[g]] == by[m.site_bodyid[tool]]).all()]
@@ -247,24 +193,6 @@ class Clearance:
             rates[len(self._pairs) + i] = np.where(slides, 1.0, lever) * turns[:, shape]
         by_channel: np.ndarray = rates @ self._share
         return by_channel
-
-
-def _load(robot: RobotSpec, where: str) -> mujoco.MjModel:
-    path = Path(robot.mjcf) if Path(robot.mjcf).is_absolute() else ASSETS / robot.mjcf
-    if not path.is_file():
-        raise ValueError(
-            f"{where}: no model there, which says what collides; give a name under sim/assets or "
-            "the absolute path of an MJCF file"
-        )
-    try:
-        model = mujoco.MjModel.from_xml_path(str(path))
-    except ValueError as error:
-        raise ValueError(f"{where}: cannot read it ({' '.join(str(error).split())})") from error
-    # As numbers: from MuJoCo 4 on its names are equal to no number of numpy.
-    kinds = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
-    if not np.isin(model.jnt_type, kinds).all():
-        raise ValueError(f"{where}: a joint that is neither hinge nor slide; give the arm alone")
-    return model
 
 
 def _affects(model: mujoco.MjModel) -> np.ndarray:

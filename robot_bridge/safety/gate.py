@@ -5,12 +5,10 @@ finite, fresh, position, start_deviation. The gate follows an accepted chunk tic
 limits of velocity, acceleration and jerk (`robot_bridge.motion.braking`), as far as the collision
 stage allows: before a contact the arm comes to rest until the plan's way is free again.
 
-Every fault ends at rest. A refusal holds the arm. Silence, a dead policy, missing joint states, a
-joint that does not follow, a clock that jumps and the e-stop bring the arm to rest and latch: no
-command leaves until an operator clears the latch and enables the arm. Every intervention has a
-stage and a reason. A monitor may slow or pause the policy's chunks on the same path
-(`robot_bridge.motion.speed_scaling`); that changes the target, never the limits. Chunks of a person
-are not slowed.
+Every fault ends at rest: a refusal holds the arm; silence, a dead policy, missing joint states, a
+joint that does not follow, a clock that jumps and the e-stop latch as well, and no command leaves
+until an operator clears the latch and enables the arm. A monitor may slow the policy's chunks on
+the same path (`robot_bridge.motion.speed_scaling`), not a person's.
 
 The gate decides `lead_ticks` ahead. A controller that gets `trajectory` knows the way to a
 standstill from there: if nothing more comes, the arm brakes by itself.
@@ -30,7 +28,8 @@ from robot_bridge.motion.plan import Plan
 from robot_bridge.motion.speed_scaling import SpeedScaling
 from robot_bridge.safety.chunk_fault import chunk_fault
 from robot_bridge.safety.clock_skew import ClockSkew
-from robot_bridge.safety.gate_config import GateConfig, Obstacles, Source, State
+from robot_bridge.safety.gate_config import GateConfig, Source, State
+from robot_bridge.safety.stages import Obstacles, ToolSpeedBound, Unbounded
 from robot_bridge.safety.tracking import Tracking
 from robot_bridge.safety.way_back import WayBack
 from robot_bridge.sensing import joint_states
@@ -43,6 +42,7 @@ class Gate:
     config: GateConfig
     limits: Limits
     obstacles: Obstacles | None = None
+    tool_speed: ToolSpeedBound = field(default_factory=Unbounded)
     state: State = "disabled"
     motion: Motion | None = None
     plan: Plan | None = None
@@ -59,9 +59,9 @@ class Gate:
     why: str = ""
     counts: Counter[str] = field(default_factory=Counter)
     measured: np.ndarray | None = None
-    heard_s: float = -np.inf
-    """Time of the last accepted chunk."""
+    heard_s: float = -np.inf  # the last accepted chunk
     pressed_s: float = -np.inf
+    idle_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Derive the tick and the longest stopping time.
@@ -71,12 +71,9 @@ class Gate:
         """
         self.dt_s = 1.0 / self.config.rate_hz
         self.lead_s = self.config.lead_ticks * self.dt_s
-        self.stop_s = braking.stop_s(self.limits, self.dt_s)
+        self.stop_s, self.skew = braking.stop_s(self.limits, self.dt_s), ClockSkew()
         self.unit, self.stop_limits = self.limits.unit, self.limits.of_stop
-        self.skew = ClockSkew()
         self.tracking = Tracking(self.config, self.limits, self.dt_s)
-        self.idle_s = 0.0
-        """Time at which the armed arm last had something to follow."""
         self.way_back = WayBack(self.config, self.limits, self.dt_s)
         self.measured_s: np.ndarray = np.full(len(self.limits.names), -np.inf)
         """Time at which each joint was measured, f64 [u]."""
@@ -149,8 +146,7 @@ class Gate:
         if self.state not in ("holding", "tracking"):
             return False
         if source == "policy" and self.source == "teleop":
-            if not self._is_recent(now_s):  # and the policy must not take over by itself
-                self._stop_silent()
+            self._stop_if_silent(now_s)  # the policy must not take over by itself
             return False
         fault = self._find_fault(now_s, source, times_s, positions, age_s)
         if fault is not None:
@@ -250,46 +246,54 @@ class Gate:
         self.decided = []
         if self.motion is None or self.state in ("disabled", "latched_fault"):
             return None
-        if self.measured is not None:
-            self.way_back.see(self.measured, self.measured_s)
+        self.way_back.see(self.measured, self.measured_s)
         for _ in range(min(missed, len(self.tail) + len(self.path))):
             self._advance(self._braked(self.motion, self.tail_limits), None, self.tail_limits)
         if self.state != "stopping":
             self._check(now_s)
-        elif self._is_at_rest() and self.measured is not None:
-            self.way_back.look(self.motion.p, self.measured)
+        elif self._is_at_rest():
+            self.way_back.look(self.motion.p)
         back = self.way_back.target
         hard = self.latches and self.state == "stopping" and back is None
         limits = self.stop_limits if hard else self.limits
         wanted = braking.braking(self.motion, limits, self.dt_s)
         if back is not None:
             still = np.zeros(len(back))
-            wanted, _ = braking.follow(self.motion, back, still, limits, self.dt_s)
+            slowed = self.tool_speed.slowed(limits, self.motion, back, still)
+            wanted, _ = braking.follow(self.motion, back, still, slowed, self.dt_s)
             self.way_back.arrive(self.motion.p)
-        tracks = self.commanded and self.state == "tracking" and self.plan is not None
         # Tried again only at rest: tracking and braking in turn would shake the arm.
         self.blocked = self.blocked and not self._is_at_rest()
-        tracks = tracks and not self.blocked
+        tracks = self.commanded and self.state == "tracking" and not self.blocked
         if tracks and self.share > 0:
             wanted = self._follow_plan(now_s + self.lead_s)
         moved, way = braking.move(self.motion, wanted, limits, self.dt_s)
-        rest: np.ndarray | None = way
         # The last way is checked; every other is to be, as harder braking leads elsewhere.
-        other = tracks or back is not None or limits is not self.tail_limits
-        if other and self.obstacles is not None:
-            hit = self.obstacles.hit(np.concatenate([self.motion.p[None], way]))
-            if hit:
-                self._note("collision", hit)
-                self.blocked, limits = True, self.tail_limits
-                self.way_back.cancel()
-                moved, rest = self._braked(self.motion, limits), None
-        self._advance(moved, rest, limits)
+        if tracks or back is not None or limits is not self.tail_limits:
+            moved, way, limits = self._checked(moved, way, limits)
+        self._advance(moved, way, limits)
         self.commanded = True
         if self.state == "stopping" and not self.way_back.pending and self._is_at_rest():
-            if self.measured is not None:
-                self.way_back.rest(self.motion.p, self.measured)
+            self.way_back.rest(self.motion.p)
             self.state = "latched_fault" if self.latches else "disabled"
         return moved.p
+
+    def _checked(
+        self, moved: Motion, way: np.ndarray, limits: Limits
+    ) -> tuple[Motion, np.ndarray, Limits]:
+        """Return motion, way to rest and limits of a tick: braking's, if that way is refused."""
+        assert self.motion is not None
+        whole = np.concatenate([self.motion.p[None], way])
+        hit = self.obstacles.hit(whole) if self.obstacles is not None else ""
+        if hit:
+            self._note("collision", hit)
+            self.blocked = True
+            self.way_back.cancel()
+        elif self.state == "stopping" or not self.tool_speed.is_exceeded(whole):
+            return moved, way, limits
+        limits = self.tail_limits
+        moved = self._braked(self.motion, limits)
+        return moved, braking.way_to_rest(moved, limits, self.dt_s), limits
 
     def brake_instead(self) -> None:
         """Replace the last tick's motion by braking: it is too late for the controller to know."""
@@ -350,6 +354,9 @@ class Gate:
         target, speed = self.plan.at(
             now_s - (0.0 if self.source == "teleop" else self.scaling.behind_s)
         )
+        slower = self.tool_speed.slowed(limits, self.motion, target, self.share * speed)
+        self.counts.update(["tool_speed"] if slower is not limits else [])
+        slowed, limits = slowed or slower is not limits, slower
         wanted, active = braking.follow(self.motion, target, self.share * speed, limits, self.dt_s)
         self.counts.update(name for name in active if not (slowed and name == "velocity"))
         return wanted
@@ -381,9 +388,8 @@ class Gate:
                 self._refuse("deadman", "the deadman switch is not held")
         elif self.state == "tracking":
             self.idle_s = now_s
-            if not self._is_recent(now_s):
-                self._stop_silent()
-        elif 0 < config.idle_timeout_s < now_s - self.idle_s:
+            self._stop_if_silent(now_s)
+        elif 0 < config.idle_timeout_s < now_s - self.idle_s:  # since there was a plan
             self._stop("idle", f"nothing to follow for {config.idle_timeout_s} s", latches=False)
 
     def _find_fault(
@@ -413,16 +419,15 @@ class Gate:
         limit_s = self.config.joint_state_timeout_s
         return joint_states.missing(self.limits.names, now_s - self.measured_s, limit_s)
 
-    def _is_recent(self, now_s: float) -> bool:
-        return now_s - self.heard_s <= self.config.command_timeout_s
-
     def _is_at_rest(self) -> bool:
         assert self.motion is not None
         return bool((np.abs(self.motion.v) + np.abs(self.motion.a) < 1e-12).all())
 
-    def _stop_silent(self) -> None:
+    def _stop_if_silent(self, now_s: float) -> None:
         limit_s = self.config.command_timeout_s
-        self._stop("command_timeout", f"no chunk for {limit_s} s from {self.source}", latches=True)
+        if now_s - self.heard_s > limit_s:
+            why = f"no chunk for {limit_s} s from {self.source}"
+            self._stop("command_timeout", why, latches=True)
 
     def _stop(self, stage: str, why: str, *, latches: bool) -> None:
         if stage:

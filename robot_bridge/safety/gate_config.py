@@ -1,9 +1,7 @@
 """Settings, states and stages of the safety gate."""
 
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
-
-import numpy as np
+from typing import Literal
 
 from robot_bridge.launching.node_settings import ranged
 
@@ -16,9 +14,9 @@ latched_fault: no command leaves until the latch is cleared and the arm enabled.
 Source = Literal["policy", "teleop"]
 STAGES = (
     "names", "finite", "fresh", "position", "velocity", "acceleration", "jerk", "start_deviation",
-    "collision", "command_timeout", "policy_died", "joint_state_timeout", "tracking_error",
-    "clock", "deadman", "speed_scaling", "driver_state", "second_publisher", "idle",
-    "internal_error", "e-stop",
+    "tool_speed", "collision", "command_timeout", "policy_died", "joint_state_timeout",
+    "tracking_error", "clock", "deadman", "speed_scaling", "driver_state", "second_publisher",
+    "idle", "internal_error", "e-stop",
 )  # fmt: skip
 """All stages, in order."""
 
@@ -26,20 +24,6 @@ LEASE_S = 0.2
 """Time in s in which the death of the policy's process is noticed."""
 DRIFT = 0.2
 """Share by which a simulation's clock may run slower or faster than real time."""
-
-
-@runtime_checkable
-class Obstacles(Protocol):
-    """Checks ways for collisions; `robot_bridge.safety.collision` does so by the arm's model."""
-
-    def begin(self, pose: np.ndarray) -> None:
-        """Start at rest at a pose f64 [u]; what touches there may touch, but no deeper."""
-
-    def hit(self, way: np.ndarray) -> str:
-        """Return what would collide on a way f64 [t, u] from the arm's pose, "" if nothing.
-
-        A way without collision counts as taken.
-        """
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,9 +1,11 @@
-"""Loads the collision stage, which needs MuJoCo."""
+"""Loads the stages that need MuJoCo: collision, and the bound on the tool's speed."""
 
+import importlib
 from collections.abc import Sequence
+from typing import Any
 
 from robot_bridge.motion.workspace import Workspace
-from robot_bridge.safety.gate_config import Obstacles
+from robot_bridge.safety.stages import Obstacles, ToolSpeedBound, Unbounded
 from vla.contracts.specs import RobotSpec
 
 
@@ -15,13 +17,31 @@ def of_model(
     Raises:
         ValueError: MuJoCo is not installed, or the model is wrong.
     """
+    clearance, collision = _needs_mujoco("collision", "clearance", "collision")
+    distances = clearance.Clearance(robot, workspace, margin)
+    return collision.Collision(distances, margin), distances.left_out
+
+
+def tool_speed(robot: RobotSpec, bound_m_s: float, dt_s: float) -> ToolSpeedBound:
+    """Return what bounds the speed of an arm's tool; 0: nothing.
+
+    Raises:
+        ValueError: MuJoCo is not installed, or the model is wrong.
+    """
+    if not bound_m_s:
+        return Unbounded()
+    (module,) = _needs_mujoco("max_tool_speed", "tool_speed")
+    bound: ToolSpeedBound = module.ToolSpeed(robot, bound_m_s, dt_s)
+    return bound
+
+
+def _needs_mujoco(what: str, *names: str) -> list[Any]:
+    """Return modules of this folder that import MuJoCo."""
     try:
-        from robot_bridge.safety import clearance, collision
+        return [importlib.import_module(f"robot_bridge.safety.{name}") for name in names]
     except ModuleNotFoundError as error:
         if error.name != "mujoco":
             raise
         raise ValueError(
-            "collision: true needs MuJoCo, which is not installed; pip install 'mujoco>=3.8'"
+            f"{what} needs MuJoCo, which is not installed; pip install 'mujoco>=3.8'"
         ) from error
-    distances = clearance.Clearance(robot, workspace, margin)
-    return collision.Collision(distances, margin), distances.left_out

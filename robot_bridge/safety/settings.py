@@ -31,6 +31,9 @@ class Settings(GateConfig, RealtimeOptions):
     by its model; needs MuJoCo."""
     margin: float = ranged(0.005, 0.001, 0.05)
     """Distance in m that is kept; links that are closer at home are not checked."""
+    max_tool_speed: float = ranged(0.0, 0.0, 10.0)
+    """Largest speed in m/s of the site "tool" between the fingertips, such as 0.25 with people
+    near; 0: none. Needs MuJoCo and the arm's model."""
     log: str = ""
     """File (.npz), written at the end, with arrivals of chunks and commands; none if empty."""
 

@@ -66,17 +66,18 @@ class WayBack:
         """Whether a way is to be gone, or to be looked for."""
         return self.target is not None or self.left > 0
 
-    def see(self, measured: np.ndarray, at_s: np.ndarray) -> None:
+    def see(self, measured: np.ndarray | None, at_s: np.ndarray) -> None:
         """Take the measured pose f64 [u] of a tick, and when each joint was measured."""
-        if self.seen is not None:
+        if self.seen is not None and measured is not None:
             most = JUMP * self.unit + 2 * self.limits.velocity * np.clip(at_s - self.seen_s, 0, 1)
             jumps = np.abs(measured - self.seen) > most
             self.jumped = np.where(jumps, self.ticks, np.maximum(self.jumped - 1, 0))
         self.seen, self.seen_s = measured, at_s
 
-    def look(self, pose: np.ndarray, measured: np.ndarray) -> None:
-        """Find the next way of an arm at rest, from its command and its measured pose f64 [u]."""
-        if self.target is not None or not self.left:
+    def look(self, pose: np.ndarray) -> None:
+        """Find the next way of an arm at rest at a command f64 [u]."""
+        measured = self.seen
+        if self.target is not None or not self.left or measured is None:
             return
         self.left -= 1
         passed = np.array(self.recent)
@@ -95,9 +96,10 @@ class WayBack:
         if self.target is not None and (np.abs(pose - self.target) < ARRIVED * self.unit).all():
             self.target = None
 
-    def rest(self, pose: np.ndarray, measured: np.ndarray) -> None:
-        """Remember how far the measured pose f64 [u] of an arm at rest is from its command."""
-        self.apart = np.abs(pose - measured)
+    def rest(self, pose: np.ndarray) -> None:
+        """Remember how far the measured pose of an arm at rest is from its command f64 [u]."""
+        if self.seen is not None:
+            self.apart = np.abs(pose - self.seen)
 
     def start(self, pose: np.ndarray | None, measured: np.ndarray) -> np.ndarray:
         """Return the pose f64 [u] at which the arm is enabled.

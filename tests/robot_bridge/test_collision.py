@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from robot_bridge.motion import limits
 from robot_bridge.motion.workspace import Workspace
-from robot_bridge.safety.clearance import ASSETS, Clearance
+from robot_bridge.safety.arm_model import ASSETS
+from robot_bridge.safety.clearance import Clearance
 from robot_bridge.safety.collision import Collision
 from robot_bridge.safety.gate import Gate
 from robot_bridge.safety.gate_config import GateConfig

@@ -25,7 +25,7 @@ def way_back(commands, measured, jumped=False) -> WayBack:
     back.see(commands[-1] if jumped else measured, np.zeros(6))
     back.see(measured, np.full(6, DT_S))
     back.request()
-    back.look(commands[-1], measured)
+    back.look(commands[-1])
     return back
 
 
@@ -62,7 +62,8 @@ def test_a_joint_that_cannot_be_there_or_need_not_stays(measured, jumped, goes):
 
 def test_a_joint_is_enabled_where_its_controller_was_left_unless_it_was_moved():
     back = way_back([HOME], HOME)
-    back.rest(HOME, moved(GRIPPER, 0.4))
+    back.see(moved(GRIPPER, 0.4), np.full(6, 1.0))
+    back.rest(HOME)
     np.testing.assert_array_equal(back.start(HOME, moved(GRIPPER, 0.4)), HOME)
     np.testing.assert_array_equal(back.start(HOME, HOME), HOME)  # the object was taken out
     by_hand = moved(0, 0.3)

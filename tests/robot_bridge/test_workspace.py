@@ -8,7 +8,8 @@ import pytest
 from robot_bridge.launching import package_files
 from robot_bridge.motion import limits
 from robot_bridge.motion.workspace import Workspace
-from robot_bridge.safety.clearance import ASSETS, Clearance
+from robot_bridge.safety.arm_model import ASSETS
+from robot_bridge.safety.clearance import Clearance
 from vla.contracts import registry
 
 SO101 = registry.load("vla.robots", "so101").SPEC
