@@ -26,6 +26,8 @@ SLOW = 0.1
 """Largest max_velocity_scaling_factor with which joints are moved."""
 MOTION_S, LEAD_S, REST_S = 20.0, 0.2, 1.0
 """Longest time of a motion; time after which a latched arm has to stand, and for how long."""
+ANSWER_S = 600.0
+"""Longest time that a person may take to answer."""
 MARKS = {"works": "ok", "wrong": "WRONG", "not checked": "-"}
 
 
@@ -137,13 +139,15 @@ def move(doctor: Any, robot: RobotSpec, args: DoctorArmArgs) -> Iterator[Finding
     if not ask("Is a hand on the hardware e-stop, and nobody in the arm's reach?"):
         raise ValueError("nothing was moved: the hardware e-stop has to be at hand")
     allowed = limits.of_spec(robot)
+    doctor.hold_s = ANSWER_S  # the last target is repeated while a person looks
     doctor.enable(True)
     try:
+        start = doctor.go(doctor.pose(), MOTION_S)
         for at, joint in enumerate(robot.names):
             before = doctor.pose()
             middle = (allowed.low[at] + allowed.high[at]) / 2
             wanted = STEP * allowed.unit[at] * (1 if before[at] < middle else -1)
-            target = before.copy()
+            target = start.copy()
             target[at] += wanted
             after = doctor.go(target, MOTION_S)
             finding = arm_checks.motion(joint, wanted, before, after, at, allowed.unit)
@@ -156,7 +160,7 @@ def move(doctor: Any, robot: RobotSpec, args: DoctorArmArgs) -> Iterator[Finding
             yield finding
             if finding.verdict == "wrong":
                 return
-            doctor.go(before, MOTION_S)
+            doctor.go(start, MOTION_S)
         yield _estop(doctor, allowed)
     finally:
         doctor.enable(False)
@@ -165,12 +169,14 @@ def move(doctor: Any, robot: RobotSpec, args: DoctorArmArgs) -> Iterator[Finding
 def _estop(doctor: Any, allowed: limits.Limits) -> Finding:
     """Press the e-stop while the first joint moves; return whether the arm rested and latched."""
     start = doctor.pose()
-    away = 3 * STEP * (1 if start[0] < (allowed.low[0] + allowed.high[0]) / 2 else -1)
+    step = STEP * float(allowed.unit[0])
+    away = 3 * step * (1 if start[0] < (allowed.low[0] + allowed.high[0]) / 2 else -1)
     target = start + away * np.eye(len(start))[0]
     end_s = time.monotonic() + MOTION_S
-    while abs(doctor.pose()[0] - start[0]) < STEP and time.monotonic() < end_s:
+    while abs(doctor.pose()[0] - start[0]) < step and time.monotonic() < end_s:
         doctor.send(target[None])
         time.sleep(0.02)
+    moved = abs(doctor.pose()[0] - start[0]) >= step
     doctor.estop()
     doctor.wait(lambda: doctor.state == "latched_fault", "the e-stop", 10.0)
     time.sleep(LEAD_S)
@@ -178,6 +184,9 @@ def _estop(doctor: Any, allowed: limits.Limits) -> Finding:
     time.sleep(REST_S)
     drift = float(np.abs((doctor.pose() - stood) / allowed.unit).max())
     doctor.rearm()
+    if not moved:
+        detail = "the first joint did not move"
+        return Finding(name="e-stop in motion", verdict="not checked", detail=detail)
     return Finding(
         name="e-stop in motion", verdict="works" if drift < STEP / 5 else "wrong",
         detail=f"latched; moved by {drift:.4f} in the second after it",

@@ -5,6 +5,7 @@ arm of its kind whatever the driver calls the joints. All other modules use the 
 This module does not import ROS.
 """
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,8 @@ TYPES: dict[str, str] = {
     "parallel_gripper_command": "control_msgs/action/ParallelGripperCommand",
 }
 """Type of the commands, by type of controller."""
+MOST_TEXT = 1 << 16
+"""Most characters of a driver file."""
 GRIPPER = "gripper"
 """Stands for the robot's gripper where joints are listed."""
 
@@ -163,10 +166,36 @@ def read(name: str, robot: RobotSpec) -> Driver:
         return of_one_controller(robot)
     path = file_of(name)
     try:
-        content = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: no YAML ({' '.join(str(error).split())})") from error
-    return parse(content, robot, str(path))
+        text = path.read_text()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: no text ({error})") from error
+    return of_text(text, robot, str(path))
+
+
+class _Loader(yaml.SafeLoader):
+    """Takes no aliases: a few of them can stand for more than fits into memory."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it has an alias (*NAME)")
+        return super().compose_node(parent, index)
+
+
+def of_text(text: str, robot: RobotSpec, what: str) -> Driver:
+    """Return the driver of a file's text, which may be hostile; `what` names it in errors.
+
+    Raises:
+        ValueError: as `read`.
+    """
+    if len(text) > MOST_TEXT:
+        raise ValueError(f"{what}: got {len(text)} characters, expected at most {MOST_TEXT}")
+    try:
+        content = yaml.load(text, _Loader)
+    except (yaml.YAMLError, ValueError) as error:
+        raise ValueError(f"{what}: no YAML ({' '.join(str(error).split())})") from error
+    except RecursionError as error:
+        raise ValueError(f"{what}: it is nested too deep") from error
+    return parse(content, robot, what)
 
 
 def parse(content: Any, robot: RobotSpec, what: str) -> Driver:
@@ -179,7 +208,12 @@ def parse(content: Any, robot: RobotSpec, what: str) -> Driver:
     content = _entries(content, known, what)
     prefix = _of_type(content.get("joint_prefix", ""), str, f"{what}: joint_prefix", "a text")
     names = _of_type(content.get("joint_names", {}), dict, f"{what}: joint_names", "a map")
-    names = {_joint(key, robot, f"{what}: joint_names"): str(value) for key, value in names.items()}
+    names = {
+        _joint(key, robot, f"{what}: joint_names"): _of_type(
+            value, str, f"{what}: joint_names of {key!s:.40}", "a text"
+        )
+        for key, value in names.items()
+    }
     rows = _of_type(content.get("controllers"), list, f"{what}: controllers", "a list")
     controllers = _controllers(rows, robot, what)
     states = _of_type(content.get("states", []), list, f"{what}: states", "a list")
@@ -187,11 +221,11 @@ def parse(content: Any, robot: RobotSpec, what: str) -> Driver:
         joints=robot.names, controllers=controllers, joint_prefix=prefix, joint_names=names,
         states=tuple(_state(row, f"{what}: states[{i}]") for i, row in enumerate(states)),
     )  # fmt: skip
-    twice = [name for name in driver.names if driver.names.count(name) > 1]
-    if twice:
-        raise ValueError(
-            f"{what}: two joints have the driver's name {twice[0]!r}; give each its own"
-        )
+    topics = [controller.topic for controller in controllers]
+    for what_is, words in (("joints", driver.names), ("controllers", topics)):
+        twice = [word for word in words if list(words).count(word) > 1]
+        if twice:
+            raise ValueError(f"{what}: two {what_is} have the driver's name {twice[0]!r}")
     return driver
 
 
@@ -228,7 +262,7 @@ def _controller(row: dict[str, Any], joints: tuple[str, ...], where: str) -> Con
     kind = row["type"]
     topic = _of_type(row.get("topic", TOPICS[kind]), str, f"{where}: topic", "a topic")
     effort = _of_type(row.get("max_effort", 0.0), (int, float), f"{where}: max_effort", "a number")
-    one = Controller(type=kind, topic=topic, joints=joints, max_effort=float(effort))
+    one = Controller(type=kind, topic=topic, joints=joints, max_effort=_number(effort, where))
     if not joints or (not one.is_topic and len(joints) != 1):
         wanted = "joints" if one.is_topic else "one joint"
         raise ValueError(f"{where}: got {len(joints)} joints, {kind} expects {wanted}")
@@ -246,13 +280,24 @@ def _state(row: Any, where: str) -> DriverState:
     expected = row.get("expected", [])
     expected = tuple(expected) if isinstance(expected, list) else (expected,)
     span = row.get("range", [-float("inf"), float("inf")])
-    if not isinstance(span, list) or [type(x) in (int, float) for x in span] != [True, True]:
-        raise ValueError(f"{where}: range is {span!r}, expected [lowest, highest]")
+    numbers = isinstance(span, list) and [type(x) in (int, float) for x in span] == [True, True]
+    if not numbers or ("range" in row and not all(abs(x) < 1e300 for x in span)):
+        raise ValueError(f"{where}: range is {_short(span)}, expected [lowest, highest]")
     if not expected and "range" not in row:
         raise ValueError(f"{where}: got neither expected nor range; say what lets the arm move")
     timeout_s = _of_type(row.get("timeout_s", 0.0), (int, float), f"{where}: timeout_s", "seconds")
     low, high = map(float, span)
-    return DriverState(**texts, expected=expected, low=low, high=high, timeout_s=float(timeout_s))
+    if not low < high:
+        raise ValueError(f"{where}: range is {span!r}, expected the lowest value first")
+    timeout_s = _number(timeout_s, where)
+    return DriverState(**texts, expected=expected, low=low, high=high, timeout_s=timeout_s)
+
+
+def _number(value: Any, where: str) -> float:
+    """Return a finite number that is not below 0."""
+    if not 0 <= value < 1e6:
+        raise ValueError(f"{where}: got {_short(value)}, expected a number from 0 on")
+    return float(value)
 
 
 def _joint(name: Any, robot: RobotSpec, where: str) -> str:
@@ -266,9 +311,14 @@ def _joint(name: Any, robot: RobotSpec, where: str) -> str:
     return str(name)
 
 
+def _short(value: Any) -> str:
+    """Return a value for a message; of a long one the begin."""
+    return reprlib.repr(value)[:60]
+
+
 def _entries(content: Any, known: Sequence[str], where: str) -> dict[str, Any]:
     if not isinstance(content, dict):
-        raise ValueError(f"{where}: got {content!r:.40}, expected entries {', '.join(known)}")
+        raise ValueError(f"{where}: got {_short(content)}, expected entries {', '.join(known)}")
     other = sorted(set(map(str, content)) - set(known))
     if other:
         raise ValueError(f"{where}: unknown entry {other[0]!r}; known are {', '.join(known)}")
@@ -277,7 +327,7 @@ def _entries(content: Any, known: Sequence[str], where: str) -> dict[str, Any]:
 
 def _of_type(value: Any, kind: Any, where: str, expected: str) -> Any:
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise ValueError(f"{where} is {value!r:.40}, expected {expected}")
+        raise ValueError(f"{where} is {_short(value)}, expected {expected}")
     return value
 
 

@@ -101,20 +101,8 @@ def read(path: Path, robot: RobotSpec) -> Limits:
         ValueError: the file is missing or no YAML, a joint or a limit is missing, unknown or not a
             positive number, or the workspace is wrong.
     """
-    try:
-        content = yaml.safe_load(path.read_text())
-    except FileNotFoundError as error:
-        raise ValueError(
-            f"{path}: no limits there; write one entry with {' and '.join(MUST)} per joint, see "
-            "launch/params"
-        ) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: no YAML ({' '.join(str(error).split())})") from error
-    if isinstance(content, dict) and "joint_limits" in content:
-        content = {"joints": _of_moveit(content, robot)}
-    joints = content.get("joints") if isinstance(content, dict) else None
-    if not isinstance(joints, dict):
-        raise ValueError(f"{path}: expected `joints:` with one entry per joint")
+    content = _parsed(path, robot)
+    joints = content["joints"]
     other = sorted(set(map(str, content)) - set(SECTIONS))
     if other:
         raise ValueError(
@@ -155,6 +143,28 @@ def read(path: Path, robot: RobotSpec) -> Limits:
                 "harder than a motion, not gentler"
             )
     return limits
+
+
+def _parsed(path: Path, robot: RobotSpec) -> dict[str, Any]:
+    """Return the sections of a file; `joints` is a map."""
+    try:
+        content = yaml.safe_load(path.read_text())
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"{path}: no limits there; write one entry with {' and '.join(MUST)} per joint, see "
+            "launch/params"
+        ) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: no YAML ({' '.join(str(error).split())})") from error
+    if isinstance(content, dict) and "joint_limits" in content:
+        if "joints" in content:
+            raise ValueError(f"{path}: got joints and joint_limits; give one of them")
+        content = {**content, "joints": _of_moveit(content, robot)}
+        content.pop("joint_limits")
+    joints = content.get("joints") if isinstance(content, dict) else None
+    if not isinstance(joints, dict):
+        raise ValueError(f"{path}: expected `joints:` with one entry per joint")
+    return dict(content)
 
 
 def _of_moveit(content: dict[str, Any], robot: RobotSpec) -> dict[str, Any]:

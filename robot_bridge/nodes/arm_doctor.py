@@ -17,8 +17,9 @@ from robot_bridge.sensing.arm_checks import Arrival
 
 ANSWER_S = 2.0
 """Longest time in s until a node answers with its parameters."""
-STILL = 1e-3
-"""Change of a joint between two looks below which it is at rest."""
+STILL, STEPS, LEAST_S = 1e-3, 3, 1.0
+"""An arm is at rest if no joint changes by more in a control step, for so many steps, after so many
+seconds."""
 
 
 class ArmDoctor(RemoteArm):
@@ -104,13 +105,12 @@ class ArmDoctor(RemoteArm):
 
     def go(self, target: np.ndarray, limit_s: float) -> np.ndarray:
         """Send a target f64 [u] until the arm stands; return the measured pose."""
-        end_s, last = time.monotonic() + limit_s, self.pose()
-        while time.monotonic() < end_s:
+        begin_s, last, still = time.monotonic(), self.pose(), 0
+        while time.monotonic() - begin_s < limit_s and still < STEPS:
             self.send(target[None])
             time.sleep(1 / self.robot.control_hz)
             pose = self.pose()
-            near = np.abs(pose - target).max() < 2 * STILL
-            if near and np.abs(pose - last).max() < STILL:
-                return pose
+            stands = np.abs(pose - last).max() < STILL
+            still = still + 1 if stands and time.monotonic() - begin_s > LEAST_S else 0
             last = pose
         return last

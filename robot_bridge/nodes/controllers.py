@@ -1,6 +1,7 @@
 """Sends the gate's commands to a driver's controllers: trajectories, poses, goals of a gripper."""
 
 import importlib
+import time
 from array import array
 from typing import Any, NamedTuple
 
@@ -64,10 +65,15 @@ class Outputs:
         return [(output, output.message(command)) for output in self.outputs]
 
     @staticmethod
-    def send(messages: list[tuple[Any, Any]]) -> None:
-        """Send messages of `messages`."""
+    def send(messages: list[tuple[Any, Any]], *, final: bool = False) -> None:
+        """Send messages of `messages`; `final` ones are the last before the arm rests."""
         for output, message in messages:
-            output.send(message)
+            output.send(message, final)
+
+    def forget(self) -> None:
+        """Forget what grippers were told: somebody may have moved them since."""
+        for output in self.outputs:
+            output.forget()
 
     def rival(self) -> str:
         """Return a topic on which another node commands as well, "" if there is none."""
@@ -83,7 +89,12 @@ class _Topic:
         self.places = [driver.joints.index(name) for name in controller.joints]
         kind = message_type(TYPES[controller.type])
         self.publisher = node.create_publisher(kind, controller.topic, common.COMMANDS)
-        self.send = self.publisher.publish
+
+    def send(self, message: Any, final: bool) -> None:
+        self.publisher.publish(message)
+
+    def forget(self) -> None:
+        pass  # every message says all
 
     def rival(self) -> str:
         topic: str = self.publisher.topic_name
@@ -119,29 +130,39 @@ class _Gripper:
     def __init__(
         self, node: Any, driver: Driver, controller: Controller, travel: np.ndarray
     ) -> None:
-        self.node, self.controller = node, controller
+        self.controller = controller
         self.names = list(driver.names_of(controller.joints))
         self.place = driver.joints.index(controller.joints[0])
         self.change = GOAL_CHANGE * float(travel[self.place])
         kind = message_type(TYPES[controller.type])
         self.goal_type = kind.Goal
         self.client = ActionClient(node, kind, controller.topic)
-        self.goal, self.sent_ns = np.nan, -(10**18)
+        self.forget()
 
     def rival(self) -> str:
         return ""  # an action server takes goals of anybody; the last one counts
 
-    def message(self, command: Command | np.ndarray) -> Any:
-        """Return a goal, None if the gripper has about the same or got one a moment ago."""
-        # Where it comes to rest: a goal is no trajectory, and the gripper moves by itself.
+    def forget(self) -> None:
+        self.goal, self.sent_s = np.nan, -np.inf
+
+    def message(self, command: Command | np.ndarray) -> float:
+        """Return where the gripper comes to rest: a goal is no trajectory, it moves by itself."""
         rows = command.knots.positions if isinstance(command, Command) else command[None]
-        wanted = float(rows[-1, self.place])
-        now_ns = command.stamp_ns if isinstance(command, Command) else 10**18
-        if abs(wanted - self.goal) < self.change:
-            return None
-        if 0 <= now_ns - self.sent_ns < 1e9 * GOAL_PERIOD_S:
-            return None
-        self.goal, self.sent_ns = wanted, now_ns
+        return float(rows[-1, self.place])
+
+    def send(self, wanted: float, final: bool) -> None:
+        """Send a goal, unless the gripper has about the same or got one a moment ago."""
+        now_s = time.monotonic()
+        if abs(wanted - self.goal) < self.change and not (final and wanted != self.goal):
+            return
+        if now_s - self.sent_s < GOAL_PERIOD_S and not final:
+            return
+        if not self.client.server_is_ready():
+            return  # it is tried again at the next tick
+        self.goal, self.sent_s = wanted, now_s
+        self.client.send_goal_async(self._goal(wanted)).add_done_callback(self._answered)
+
+    def _goal(self, wanted: float) -> Any:
         effort, goal = self.controller.max_effort, self.goal_type()
         if self.controller.type == "gripper_command":
             goal.command.position, goal.command.max_effort = wanted, effort
@@ -150,9 +171,9 @@ class _Gripper:
             goal.command.effort = [effort] if effort else []
         return goal
 
-    def send(self, goal: Any) -> None:
-        if goal is not None:
-            self.client.send_goal_async(goal)
+    def _answered(self, future: Any) -> None:
+        if not future.result().accepted:
+            self.goal = np.nan  # it is sent again
 
 
 def _output(node: Any, driver: Driver, controller: Controller, travel: np.ndarray) -> Any:

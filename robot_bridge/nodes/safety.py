@@ -131,8 +131,10 @@ class SafetyNode(Node):
         self._listen(Bool, "deadman", self._on_deadman, common.COMMANDS)
         self._listen(Float64, "speed_scaling", self._on_scaling, common.COMMANDS)
         gate = self.gate
-        self._serve(self, SetBool, "enable", lambda r: self._enable(bool(r.data)))
-        self._serve(self, Trigger, "disable", lambda _: self._enable(False))
+        enable = lambda r: gate.enable(time.monotonic(), bool(r.data))  # noqa: E731
+        self._serve(self, SetBool, "enable", enable, lambda r: self._unfit() if r.data else "")
+        disable = lambda _: gate.enable(time.monotonic(), False)  # noqa: E731
+        self._serve(self, Trigger, "disable", disable)
         self._serve(self, Trigger, "reset_estop", lambda _: self._reset())
         # In a thread of its own, which no flood of messages on other topics can keep busy.
         self.emergency = Node(
@@ -224,9 +226,9 @@ class SafetyNode(Node):
             f"another node publishes on {topic} as well; end it: see ros2 topic info -v {topic}"
         )
 
-    def _enable(self, on: bool) -> str:
-        why = on and (self.driver_states.fault() or self._rival())
-        return why or self.gate.enable(time.monotonic(), on)
+    def _unfit(self) -> str:
+        """Return what is wrong with the driver or with publishers, "" if nothing."""
+        return self.driver_states.fault() or self._rival()
 
     def _publish_status(self) -> None:
         """Publish the status, after a look at what sends no message when it fails."""
@@ -266,13 +268,18 @@ class SafetyNode(Node):
             self.gate.fail(f"{what}: {type(error).__name__}: {error}")
         self._log_error(f"{what}: {''.join(traceback.format_exception(error))}")
 
-    def _serve(self, node: Node, kind: Any, name: str, act: Callable[[Any], str | None]) -> None:
-        """Create a service; `act` changes the gate and returns why not, if it refuses."""
+    def _serve(
+        self, node: Node, kind: Any, name: str, act: Callable[[Any], str | None],
+        refuse: Callable[[Any], str] = lambda _: "",
+    ) -> None:  # fmt: skip
+        """Create a service; `act` changes the gate, and both return why not, if they refuse."""
 
         def answer(request: Any, response: Any) -> Any:
             try:
-                with self.lock:
-                    response.message = act(request) or ""
+                response.message = refuse(request)  # it may be slow, and the tick needs the lock
+                if not response.message:
+                    with self.lock:
+                        response.message = act(request) or ""
             except Exception as error:  # noqa: BLE001  whatever it is
                 self._fail(name, error)
                 response.message = f"it failed: {error}"
@@ -294,7 +301,7 @@ class SafetyNode(Node):
             self._abort(traceback.format_exc())
 
     def _tick_until_over(self) -> None:
-        last_s = 0.0
+        last_s, series = 0.0, 0
         for due_ns, missed in _deadlines(round(1e9 * self.gate.dt_s), self.over):
             with self.lock:
                 now_s = time.monotonic()
@@ -307,7 +314,11 @@ class SafetyNode(Node):
                     self.gate.brake_instead()
                     messages = self._messages(due_ns)
             if command is not None:
-                self.outputs.send(messages)
+                if self.gate.series != series:
+                    series = self.gate.series
+                    self.outputs.forget()
+                rests = self.gate.state in ("disabled", "latched_fault")
+                self.outputs.send(messages, final=rests)
                 self._publish_pose()
                 if self.log is not None:
                     for pose in self.gate.decided:

@@ -7,6 +7,7 @@ Bags are those of the node `recorder`, or of rosbag2 with the same topics.
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ COMMANDS = ("trajectory_msgs/msg/JointTrajectory", FORWARD)
 IMAGES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
 INSTRUCTION = "std_msgs/msg/Header"
 STATUS = "diagnostic_msgs/msg/DiagnosticArray"
+SAFETY_COMMAND = "safety_node/command"
+"""Topic of the safety node with the next pose of the arm under the robot's names."""
 MOST_PX = 1 << 25
 """Pixels of the largest decoded image."""
 
@@ -81,12 +84,56 @@ class Scan:
     status: Series
     """Whether a person leads the arm."""
     cameras: dict[str, Series]
+    missing_joint: str = ""
+    """Sentence about a joint that no message of joint states has; "" if none is missing."""
 
     @property
     def required(self) -> dict[str, Series]:
         """What every frame needs, by name."""
         cameras = {f"camera {name}": series for name, series in self.cameras.items()}
         return {"state": self.state, "command": self.command, **cameras}
+
+
+class _States:
+    """Reads joint states; those of arm and gripper may be in messages of their own."""
+
+    def __init__(self, arm: Driver, max_age_s: float) -> None:
+        self.arm, self.max_age_s = arm, max_age_s
+        self.merged = JointStates(arm.names, np.inf)
+        self.parts: set[str] = set()
+        """Joints of messages that had not all."""
+
+    def read(self, message: Any, what: str) -> np.ndarray | None:
+        """Return the pose f64 [u], None until all joints are known."""
+        names = self.arm.names
+        if set(names) <= set(message.name):
+            return convert.by_name(message.name, message.position, names, what)
+        self.parts |= set(message.name)
+        if not set(names) & set(message.name):
+            return None  # of another arm
+        now_s = message.header.stamp.sec + 1e-9 * message.header.stamp.nanosec
+        self.merged.take(now_s, 0.0, message.name, message.position)
+        fresh = now_s - self.merged.times_s <= self.max_age_s
+        return self.merged.pose.copy() if fresh.all() else None
+
+    def add(self, series: Series, topic: str, stamp: int, value: np.ndarray | None) -> None:
+        """Append a pose; one of the same time as the last takes its place if it is a part."""
+        if value is None:
+            return
+        if self.parts and series.stamps[-1:] == [stamp]:
+            series.values[-1] = value
+        else:
+            series.add(topic, stamp, value)
+
+    def missing(self, series: Series) -> str:
+        """Return what joint was in no message, "" if none is missing or no message came."""
+        missing = [name for name in self.arm.names if name not in self.parts]
+        if not self.parts or not missing or series.stamps:
+            return ""
+        return (
+            f"joint {missing[0]!r} is missing; got {', '.join(sorted(self.parts))}; expected "
+            f"{', '.join(self.arm.names)}: name the arm that was recorded with --robot and --driver"
+        )
 
 
 def scan(path: Path, names: Names, arm: Driver, max_age_s: float = 0.25) -> Scan:
@@ -107,7 +154,8 @@ def scan(path: Path, names: Names, arm: Driver, max_age_s: float = 0.25) -> Scan
         cameras={name: Series() for name in names.cameras},
     )  # fmt: skip
     commands = {topic: Series() for topic in names.command}
-    readers = _readers(content, commands, names, arm, max_age_s)
+    states = _States(arm, max_age_s)
+    readers = _readers(content, commands, names, arm, states)
     named = [names.state, *names.instruction, names.status, *names.command]
     named += [topic for topics in names.cameras.values() for topic in topics]
     if len(readers) < len(named):
@@ -142,9 +190,16 @@ def scan(path: Path, names: Names, arm: Driver, max_age_s: float = 0.25) -> Scan
         else:
             decoded = _decode(decoders, channel, schema, message, what)
             value = read(decoded, f"{what} at {stamp / 1e9:.3f} s")
-            if value is None and kinds == (STATE,):
-                continue  # the other joints are still to come
-        series.add(channel.topic, stamp, value)
+        if kinds == (STATE,):
+            states.add(series, channel.topic, stamp, value)
+        else:
+            series.add(channel.topic, stamp, value)
+    missing = states.missing(content.state)
+    return replace(content, command=_chosen(commands, path), missing_joint=missing)
+
+
+def _chosen(commands: Mapping[str, Series], path: Path) -> Series:
+    """Return the commands that count: those of the first topic, or of the only other one."""
     first, *others = commands.values()
     heard = [one for one in ([first] if first.stamps else others) if one.stamps]
     if len(heard) > 1:
@@ -152,42 +207,14 @@ def scan(path: Path, names: Names, arm: Driver, max_age_s: float = 0.25) -> Scan
             f"{path}: messages on both {heard[0].topic} and {heard[1].topic}; name one of them "
             "with --command-topic"
         )
-    return replace(content, command=heard[0] if heard else content.command)
+    return heard[0] if heard else first
 
 
 def _readers(
-    content: Scan, commands: Mapping[str, Series], names: Names, arm: Driver, max_age_s: float
+    content: Scan, commands: Mapping[str, Series], names: Names, arm: Driver, states: _States
 ) -> dict[str, tuple[tuple[str, ...], Series, Callable[[Any, str], Any]]]:
     """Return types, series and reader of every topic."""
-    joints, merged = arm.joints, JointStates(arm.names, np.inf)
-
-    def state(message: Any, what: str) -> np.ndarray | None:
-        if len(arm.controllers) == 1:
-            return convert.by_name(message.name, message.position, arm.names, what)
-        stamp = message.header.stamp
-        now_s = stamp.sec + 1e-9 * stamp.nanosec
-        merged.take(now_s, 0.0, message.name, message.position)
-        fresh = now_s - merged.times_s <= max_age_s
-        return merged.pose.copy() if fresh.all() else None
-
-    def command(message: Any, what: str) -> np.ndarray:
-        names_of = (
-            arm.names if set(getattr(message, "joint_names", ())) & set(arm.names) else joints
-        )
-        if hasattr(message, "data"):
-            return convert.by_name(joints[: len(message.data)], message.data, joints, what)
-        # The safety node's trajectories have velocities and begin a tick before they are sent: the
-        # third point is the next pose of the arm.
-        if not message.points or (len(message.points) != 1 and not message.points[0].velocities):
-            raise ValueError(
-                f"{what}: got {len(message.points)} points without velocities in a command, "
-                "expected one, or a trajectory of the safety node (is it a chunk? --command-topic "
-                "names what was sent to the arm)"
-            )
-        _, values = convert.trajectory(
-            message.joint_names, [message.points[:3][-1].positions], [0.0], names_of, what
-        )
-        return values[0]
+    joints = arm.joints
 
     def checked(read: Callable[[Any, str], np.ndarray | None]) -> Callable[[Any, str], Any]:
         def read_checked(message: Any, what: str) -> np.ndarray | None:
@@ -206,16 +233,36 @@ def _readers(
         return read_checked
 
     readers: dict[str, tuple[tuple[str, ...], Series, Callable[[Any, str], Any]]] = {
-        names.state: ((STATE,), content.state, checked(state)),
+        names.state: ((STATE,), content.state, checked(states.read)),
         names.status: ((STATUS,), content.status, lambda message, _: _by_person(message)),
     }
     frame_id = lambda message, _: message.frame_id  # noqa: E731
     unread = lambda message, _: None  # noqa: E731  images are decoded later
     readers |= dict.fromkeys(names.instruction, ((INSTRUCTION,), content.instruction, frame_id))
-    readers |= {topic: (COMMANDS, one, checked(command)) for topic, one in commands.items()}
+    for topic, series in commands.items():
+        # The safety node says the robot's own names, a controller is told the driver's.
+        called = joints if topic.endswith(SAFETY_COMMAND) else arm.names
+        readers[topic] = COMMANDS, series, checked(partial(_pose_of_command, called))
     for camera, topics in names.cameras.items():
         readers |= dict.fromkeys(topics, (IMAGES, content.cameras[camera], unread))
     return readers
+
+
+def _pose_of_command(names: tuple[str, ...], message: Any, what: str) -> np.ndarray:
+    """Return the next pose f64 [u] of the arm in a command for joints of these names."""
+    if hasattr(message, "data"):
+        return convert.by_name(names[: len(message.data)], message.data, names, what)
+    # The safety node's trajectories have velocities and begin a tick before they are sent: the
+    # third point is the next pose of the arm.
+    points = message.points
+    if not points or (len(points) != 1 and not points[0].velocities):
+        raise ValueError(
+            f"{what}: got {len(points)} points without velocities in a command, expected one, or a "
+            "trajectory of the safety node (is it a chunk? --command-topic names what was sent to "
+            "the arm)"
+        )
+    last = [points[:3][-1].positions]
+    return convert.trajectory(message.joint_names, last, [0.0], names, what)[1][0]
 
 
 def _decode(
@@ -240,6 +287,8 @@ def _by_person(message: Any) -> bool:
 
 def missing_topics(content: Scan, names: Names) -> str:
     """Return a sentence about a missing state, command or camera; empty if none is missing."""
+    if content.missing_joint:
+        return f"{content.bag.path}: {names.state}: {content.missing_joint}"
     wanted = [(names.state,), names.command, *names.cameras.values()]
     for (what, series), topics in zip(content.required.items(), wanted, strict=True):
         if not series.stamps:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import tyro
-import yaml
 
 from robot_bridge.launching import driver
 from robot_bridge.launching.driver import Driver
@@ -173,10 +172,7 @@ def _driver(path: Path, robot: RobotSpec, config: ConvertConfig) -> Driver:
     text = bag.metadata.get(BEGIN, {}).get("driver", "")
     if config.driver or not text:
         return driver.read(config.driver, robot)
-    try:
-        return driver.parse(yaml.safe_load(text), robot, f"{path}: driver")
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path}: its driver is no YAML; give one with --driver") from error
+    return driver.of_text(text, robot, f"{path}: driver")
 
 
 def bag_files(bags: Sequence[Path]) -> list[Path]:

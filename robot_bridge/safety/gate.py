@@ -17,7 +17,7 @@ This module does not import ROS; the caller passes the time.
 """
 
 from collections import Counter, deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from robot_bridge.motion.braking import Motion
 from robot_bridge.motion.limits import Limits
 from robot_bridge.motion.plan import Plan
 from robot_bridge.motion.speed_scaling import SpeedScaling
+from robot_bridge.safety import plan_following
 from robot_bridge.safety.chunk_fault import chunk_fault
 from robot_bridge.safety.clock_skew import ClockSkew
 from robot_bridge.safety.gate_config import GateConfig, Source, State
@@ -33,6 +34,8 @@ from robot_bridge.safety.stages import Obstacles, ToolSpeedBound, Unbounded
 from robot_bridge.safety.tracking import Tracking
 from robot_bridge.safety.way_back import WayBack
 from robot_bridge.sensing import joint_states
+
+DOUBTS = ("driver_state", "joint_state_timeout", "clock")  # the controller may be elsewhere
 
 
 @dataclass
@@ -168,19 +171,21 @@ class Gate:
 
     def policy_died(self, why: str) -> None:
         """Stop and latch if an armed gate's policy has died, unless a person leads."""
-        if self.source != "teleop":
-            self.stop("policy_died", why)
+        if self.state in ("holding", "tracking") and self.source != "teleop":
+            self._stop("policy_died", why, latches=True)
 
     def stop(self, stage: str, why: str) -> None:
-        """Come to rest and latch if the arm is armed."""
+        """Come to rest and latch if the arm is armed; a way back ends."""
         if self.state in ("holding", "tracking"):
             self._stop(stage, why, latches=True)
+        self.way_back.cancel()
 
     def enable(self, now_s: float, on: bool) -> str:
-        """Enable at the measured pose, or come to rest and disable; return why not, "" if done."""
+        """Enable, or come to rest and disable; return why not, "" if done."""
         if not on:
             if self.state in ("holding", "tracking"):
                 self._stop("", "", latches=False)
+            self.way_back.cancel()
             return ""
         if self.state == "stopping":
             return "still coming to rest; try again"
@@ -251,17 +256,18 @@ class Gate:
             self._advance(self._braked(self.motion, self.tail_limits), None, self.tail_limits)
         if self.state != "stopping":
             self._check(now_s)
+        elif self._old(now_s) or self._let_go(now_s):
+            self.way_back.cancel()
         elif self._is_at_rest():
             self.way_back.look(self.motion.p)
-        back = self.way_back.target
+        back = self.way_back.go(self.motion.p)
         hard = self.latches and self.state == "stopping" and back is None
         limits = self.stop_limits if hard else self.limits
         wanted = braking.braking(self.motion, limits, self.dt_s)
         if back is not None:
-            still = np.zeros(len(back))
-            slowed = self.tool_speed.slowed(limits, self.motion, back, still)
-            wanted, _ = braking.follow(self.motion, back, still, slowed, self.dt_s)
-            self.way_back.arrive(self.motion.p)
+            still, slow = np.zeros(len(back)), self.way_back.slow
+            slow = self.tool_speed.slowed(slow, self.motion, back, still)
+            wanted, _ = braking.follow(self.motion, back, still, slow, self.dt_s)
         # Tried again only at rest: tracking and braking in turn would shake the arm.
         self.blocked = self.blocked and not self._is_at_rest()
         tracks = self.commanded and self.state == "tracking" and not self.blocked
@@ -274,7 +280,7 @@ class Gate:
         self._advance(moved, way, limits)
         self.commanded = True
         if self.state == "stopping" and not self.way_back.pending and self._is_at_rest():
-            self.way_back.rest(self.motion.p)
+            self.way_back.rest(known=not self._old(now_s) and self.stage not in DOUBTS)
             self.state = "latched_fault" if self.latches else "disabled"
         return moved.p
 
@@ -286,7 +292,8 @@ class Gate:
         whole = np.concatenate([self.motion.p[None], way])
         hit = self.obstacles.hit(whole) if self.obstacles is not None else ""
         if hit:
-            self._note("collision", hit)
+            if self.state != "stopping":
+                self._note("collision", hit)
             self.blocked = True
             self.way_back.cancel()
         elif self.state == "stopping" or not self.tool_speed.is_exceeded(whole):
@@ -324,7 +331,7 @@ class Gate:
             self._previous = self.motion, self.tail_limits
         self.motion, self.tail_limits = motion, limits
         self.path.append(motion.p)
-        self.way_back.recent.append(motion.p)
+        self.way_back.passed(motion.p)
         self.decided.append(motion.p)
         self.tail = braking.way_to_rest(motion, limits, self.dt_s) if way is None else way
 
@@ -341,24 +348,14 @@ class Gate:
             self._note("speed_scaling", f"the monitor was silent for {limit_s} s")
 
     def _follow_plan(self, now_s: float) -> np.ndarray:
-        """Return the acceleration f64 [u] that follows the plan.
-
-        Below full speed the velocity is limited as well; otherwise the arm would catch up with a
-        new decision at full speed.
-        """
+        """Return the acceleration f64 [u] that follows the plan."""
         assert self.plan is not None
         assert self.motion is not None
-        slowed, limits = self.share < 1, self.limits
-        if slowed:
-            limits = replace(limits, velocity=self.share * limits.velocity)
-        target, speed = self.plan.at(
-            now_s - (0.0 if self.source == "teleop" else self.scaling.behind_s)
+        at_s = now_s - (0.0 if self.source == "teleop" else self.scaling.behind_s)
+        wanted, stages = plan_following.follow(
+            self.plan, at_s, self.share, self.motion, self.limits, self.tool_speed, self.dt_s
         )
-        slower = self.tool_speed.slowed(limits, self.motion, target, self.share * speed)
-        self.counts.update(["tool_speed"] if slower is not limits else [])
-        slowed, limits = slowed or slower is not limits, slower
-        wanted, active = braking.follow(self.motion, target, self.share * speed, limits, self.dt_s)
-        self.counts.update(name for name in active if not (slowed and name == "velocity"))
+        self.counts.update(stages)
         return wanted
 
     def _join(
@@ -383,12 +380,12 @@ class Gate:
         if late := self.tracking.late(now_s, before, present, self.measured):
             self._stop("tracking_error", late, latches=True)
             self.way_back.request()
-        elif config.deadman and now_s - self.pressed_s > config.deadman_timeout_s:
-            if self.state == "tracking":
-                self._refuse("deadman", "the deadman switch is not held")
         elif self.state == "tracking":
             self.idle_s = now_s
-            self._stop_if_silent(now_s)
+            if self._let_go(now_s):
+                self._refuse("deadman", "the deadman switch is not held")
+            else:
+                self._stop_if_silent(now_s)
         elif 0 < config.idle_timeout_s < now_s - self.idle_s:  # since there was a plan
             self._stop("idle", f"nothing to follow for {config.idle_timeout_s} s", latches=False)
 
@@ -399,7 +396,7 @@ class Gate:
         config = self.config
         if fault := chunk_fault(self.limits, config.max_chunk_age_s, times_s, positions, age_s):
             return fault
-        if config.deadman and now_s - self.pressed_s > config.deadman_timeout_s:
+        if self._let_go(now_s):
             return "deadman", "the deadman switch is not held"
         if unseen := self._old(now_s):
             return "joint_state_timeout", unseen
@@ -418,6 +415,9 @@ class Gate:
     def _old(self, now_s: float) -> str:
         limit_s = self.config.joint_state_timeout_s
         return joint_states.missing(self.limits.names, now_s - self.measured_s, limit_s)
+
+    def _let_go(self, now_s: float) -> bool:
+        return self.config.deadman and now_s - self.pressed_s > self.config.deadman_timeout_s
 
     def _is_at_rest(self) -> bool:
         assert self.motion is not None

@@ -9,7 +9,8 @@ State = Literal["disabled", "holding", "tracking", "stopping", "latched_fault"]
 """disabled: no command leaves; the arm is where it was left.
 holding: enabled, at rest or coming to rest, waiting for a chunk.
 tracking: enabled, following a chunk.
-stopping: coming to rest inside the limits; then disabled or latched_fault.
+stopping: coming to rest inside the limits, then perhaps going back to where the arm is held; then
+disabled or latched_fault.
 latched_fault: no command leaves until the latch is cleared and the arm enabled."""
 Source = Literal["policy", "teleop"]
 STAGES = (
@@ -20,7 +21,7 @@ STAGES = (
 )  # fmt: skip
 """All stages, in order."""
 
-LEASE_S = 0.2
+LEASE_S = 0.3
 """Time in s in which the death of the policy's process is noticed."""
 DRIFT = 0.2
 """Share by which a simulation's clock may run slower or faster than real time."""

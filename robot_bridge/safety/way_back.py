@@ -1,6 +1,7 @@
 """Where an arm that did not follow goes after it has braked. This module does not import ROS."""
 
 from collections import deque
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,6 +18,8 @@ BEYOND = 1.5
 """Distance in rad from all commands of late at which an obstacle may have pushed a joint."""
 JUMP = 0.1
 """Change of a measured position in rad that no joint makes, beside twice its speed."""
+SPEED = 1.0
+"""Largest speed of a way in rad/s, from which it is stopped within a few degrees."""
 WAYS = 2
 """Ways per stop: a joint that was still moving when the first began may be held elsewhere."""
 
@@ -26,7 +29,8 @@ class WayBack:
 
     Each joint goes to its measured position if commands of late have been near it. A joint whose
     measured position jumped has a wrong sensor and stays, unless commands have just been there. A
-    gripper, which may hold something, stays as well.
+    gripper, which may hold something, stays as well. A way ends if a joint is not measured at its
+    end any more: then its sensor has another sign or scale, or what held it has let go.
     """
 
     def __init__(self, config: GateConfig, limits: Limits, dt_s: float) -> None:
@@ -44,8 +48,10 @@ class WayBack:
         self.target: np.ndarray | None = None
         """End f64 [u] of the present way; None without one."""
         self.left = 0
-        self.apart = np.zeros(len(limits.names))
-        """Distance f64 [u] of the measured pose from the command when the arm came to rest."""
+        self.rested: np.ndarray = np.full(len(limits.names), np.nan)
+        """Measured pose f64 [u] in which the arm came to rest; NaN if it is not known."""
+        self.slow = replace(limits, velocity=np.minimum(limits.velocity, SPEED * self.unit))
+        """Limits of a way."""
 
     def begin(self, pose: np.ndarray) -> None:
         """Begin at rest at a pose f64 [u]."""
@@ -87,30 +93,43 @@ class WayBack:
         true &= np.abs(measured - end) <= self.near
         goes = true & ~self.stays & (np.abs(end - pose) > APART * self.unit)
         if goes.any():
-            self.target = np.where(goes, end, pose)
+            self.target, self.begun = np.where(goes, end, pose), pose
         else:
             self.left = 0
 
-    def arrive(self, pose: np.ndarray) -> None:
-        """End the way if the command f64 [u] is at its end."""
-        if self.target is not None and (np.abs(pose - self.target) < ARRIVED * self.unit).all():
-            self.target = None
+    def go(self, pose: np.ndarray) -> np.ndarray | None:
+        """Return the end f64 [u] of the present way for a command at a pose f64 [u], None without.
 
-    def rest(self, pose: np.ndarray) -> None:
-        """Remember how far the measured pose of an arm at rest is from its command f64 [u]."""
-        if self.seen is not None:
-            self.apart = np.abs(pose - self.seen)
+        The way ends once the command is there, or if a joint that goes is measured elsewhere.
+        """
+        if self.target is not None and self.seen is not None:
+            goes = self.target != self.begun
+            elsewhere = np.abs(self.seen - self.target) > self.near
+            arrived = (np.abs(pose - self.target) < ARRIVED * self.unit).all()
+            if arrived or (goes & elsewhere).any():
+                self.target = None
+        return self.target
+
+    def passed(self, pose: np.ndarray) -> None:
+        """Remember a command f64 [u] that was no part of a way."""
+        if self.target is None:
+            self.recent.append(pose)
+
+    def rest(self, known: bool) -> None:
+        """Remember in which measured pose the arm came to rest, if that is known."""
+        unknown = np.full(len(self.stays), np.nan)
+        self.rested = unknown if self.seen is None or not known else self.seen
 
     def start(self, pose: np.ndarray | None, measured: np.ndarray) -> np.ndarray:
         """Return the pose f64 [u] at which the arm is enabled.
 
-        That is the last command of each joint that is no farther from it than it came to rest, be
-        it by its weight or by what holds it: the controller is still there, and nothing moves. A
-        joint that was moved since then begins where it is measured.
+        That is where it is measured. But a joint that merely hangs below its last command, and a
+        gripper that has not moved since it came to rest with what it holds, begin at that command,
+        so nothing moves.
         """
-        if pose is None:
-            start = measured
-        else:
-            stayed = np.abs(pose - measured) <= self.apart + self.tolerance
-            start = np.where(stayed, pose, measured)
+        start = measured
+        if pose is not None:
+            hangs = np.abs(pose - measured) <= self.tolerance
+            holds = self.stays & (np.abs(measured - self.rested) <= self.tolerance)
+            start = np.where(hangs | holds, pose, measured)
         return np.clip(start, self.limits.low, self.limits.high)

@@ -23,7 +23,7 @@ WRONG_WORDS = {
     "age": (CONVERT + " --max-age-s=-1", "max_age_s: got -1.0, expected above 0"),
     "out is there": ("convert {bag} --out {empty}", "is there already; choose another --out"),
     "flag": (CONVERT + " --topic x", "unrecognized options: --topic"),
-    "other arm": (CONVERT + " --robot panda --cameras front", "is missing", "--robot"),
+    "other arm": (CONVERT + " --robot panda --cameras front", "expected joint1", "--robot"),
     "camera": (CONVERT + " --cameras top", "camera 'top' is none of so101's", "--size"),
     "camera not there": (
         CONVERT + " --cameras top --size 96 96", "no message of the camera top on",
@@ -72,6 +72,12 @@ def cut_jpeg(i: int) -> Any:
     return said
 
 
+def no_gripper(name: str, i: int, said: Any) -> Any:
+    """Return joint states without the gripper."""
+    at = bags.BEGIN_NS + i * 100 * bags.MS
+    return bags.state(at, bags.positions(i)[:5], FIRST[:5]) if "states" in name else said
+
+
 AT = bags.BEGIN_NS + 7 * 100 * bags.MS
 FIRST = tuple(bags.ROBOT.names)
 DAMAGED: dict[str, tuple[Any, ...]] = {
@@ -80,8 +86,8 @@ DAMAGED: dict[str, tuple[Any, ...]] = {
     "no pictures": (without("wrist"), "no message of the camera wrist on"),
     "no task": (without("instruction"), "no message on /instruction", "--task TEXT"),
     "joint missing": (
-        swapped("states", lambda i: bags.state(AT, bags.positions(i)[:5], FIRST[:5])),
-        "/joint_states at 1700000000.700 s: joint 'gripper' is missing; got other", "--robot",
+        {"swap": no_gripper},
+        "/joint_states: joint 'gripper' is missing; got elbow_flex", "--robot",
     ),
     "joint not a number": (
         swapped("states", lambda i: bags.state(AT, [float("nan"), 0.0, 0.0, 0.0, 0.0, 0.0])),

@@ -42,15 +42,33 @@ def command(rest, stamp_ns=10**9):
     return controllers.Command(Knots(rows, rows, rows), stamp_ns, PERIOD_NS)
 
 
-def outputs(node, gripper, monkeypatch, goals=None):
+ready, accepts = [True], [True]
+"""Whether the stand-in of a gripper is there, and takes goals."""
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now_s = [100.0]
+    monkeypatch.setattr(controllers.time, "monotonic", lambda: now_s[0])
+    ready[0] = accepts[0] = True
+    return now_s
+
+
+def outputs(node, gripper, monkeypatch, goals=None, arm="trajectory"):
     if goals is not None:
 
         class Client:
             def __init__(self, _, kind, topic):
                 self.topic = topic
 
+            def server_is_ready(self):
+                return ready[0]
+
             def send_goal_async(self, goal):
                 goals.append((self.topic, goal))
+                handle = SimpleNamespace(accepted=accepts[0])
+                future = SimpleNamespace(result=lambda: handle)
+                return SimpleNamespace(add_done_callback=lambda act: act(future))
 
         module = ModuleType("control_msgs.action")
         for name in ("GripperCommand", "ParallelGripperCommand"):
@@ -61,7 +79,7 @@ def outputs(node, gripper, monkeypatch, goals=None):
         monkeypatch.setattr(controllers, "ActionClient", Client)
     content = {
         "joint_prefix": "left_",
-        "controllers": [{"type": "trajectory"}, {"joints": "gripper", **gripper}],
+        "controllers": [{"type": arm}, {"joints": "gripper", **gripper}],
     }
     return controllers.Outputs(node, driver.parse(content, SO101, "x"), TRAVEL)
 
@@ -79,24 +97,55 @@ def test_each_controller_gets_its_joints_under_the_drivers_names(monkeypatch):
     assert (hand, list(pose.data)) == ("hand", [0.0])  # where the trajectory is now
 
 
-@pytest.mark.parametrize("kind", ["gripper_command", "parallel_gripper_command"])
-def test_a_gripper_gets_a_goal_when_its_target_changes(kind, monkeypatch):
+def gripper(monkeypatch, kind="gripper_command", arm="trajectory"):
     goals = []
-    out = outputs(
-        Node(), {"type": kind, "topic": "grip", "max_effort": 20.0}, monkeypatch, goals
-    )  # fmt: skip
-    now_ns = 10**9
-    for rest, after_ms in ((0.5, 0), (0.505, 200), (0.6, 200), (0.7, 10), (0.7, 100)):
-        now_ns += after_ms * 10**6
-        out.send(out.messages(command(rest, now_ns)))
-    commands = [goal.command for topic, goal in goals if topic == "grip"]
+    given = {"type": kind, "topic": "grip", "max_effort": 20.0}
+    return outputs(Node(), given, monkeypatch, goals, arm), goals
+
+
+def told(goals):
+    positions = [goal.command.position for _, goal in goals]
+    return [p[0] if isinstance(p, list) else p for p in positions]
+
+
+@pytest.mark.parametrize("kind", ["gripper_command", "parallel_gripper_command"])
+@pytest.mark.parametrize("ahead", [True, False])
+def test_a_gripper_gets_a_goal_when_its_target_changes(kind, ahead, clock, monkeypatch):
+    out, goals = gripper(monkeypatch, kind, "trajectory" if ahead else "forward")
+    for rest, after_s in ((0.5, 0), (0.505, 0.2), (0.6, 0.2), (0.7, 0.01), (0.7, 0.1)):
+        clock[0] += after_s
+        out.send(out.messages(command(rest) if ahead else np.full(6, rest)))
+    assert told(goals) == [0.5, 0.6, 0.7]
+    last = goals[-1][1].command
     if kind == "gripper_command":
-        assert [c.position for c in commands] == [0.5, 0.6, 0.7]
-        assert {c.max_effort for c in commands} == {20.0}
+        assert last.max_effort == 20.0
     else:
-        assert [c.position for c in commands] == [[0.5], [0.6], [0.7]]
-        assert commands[0].name == ["left_gripper"]
-        assert commands[0].effort == [20.0]
+        assert (last.name, last.effort) == (["left_gripper"], [20.0])
+
+
+def test_no_goal_is_lost(clock, monkeypatch):
+    out, goals = gripper(monkeypatch)
+    out.send(out.messages(command(0.0)))
+    clock[0] += 1.0
+    out.messages(command(0.5))  # made and not sent, as in a tick that was too late
+    out.send(out.messages(command(0.5)))
+    clock[0] += 0.01
+    out.send(out.messages(command(0.2)), final=True)  # at once: no tick follows
+    assert told(goals) == [0.0, 0.5, 0.2]
+    ready[0] = False
+    clock[0] += 1.0
+    out.send(out.messages(command(0.8)))
+    ready[0], accepts[0] = True, False
+    out.send(out.messages(command(0.8)))  # it refuses
+    accepts[0] = True
+    clock[0] += 0.2
+    out.send(out.messages(command(0.8)))
+    assert told(goals)[3:] == [0.8, 0.8]
+    clock[0] += 0.2
+    out.send(out.messages(command(0.8)))
+    out.forget()  # a new series: somebody may have moved it
+    out.send(out.messages(command(0.8)))
+    assert told(goals)[5:] == [0.8]
 
 
 def test_a_type_that_is_not_installed_is_named(monkeypatch):

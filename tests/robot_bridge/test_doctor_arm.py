@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import time
 
 import numpy as np
 import pytest
@@ -80,7 +81,7 @@ def test_a_joint_that_moves_otherwise_is_named(after, said):
 
 
 @pytest.mark.ros
-def test_an_arm_is_checked_and_moved_and_the_report_has_its_digest(tmp_path, capsys):
+def test_an_arm_is_checked_and_moved_and_the_report_has_its_digest(tmp_path, capsys, monkeypatch):
     file = tmp_path / "driver.yaml"
     file.write_text(yaml.safe_dump(DRIVER))
     use = graph.SimArm(
@@ -100,7 +101,8 @@ def test_an_arm_is_checked_and_moved_and_the_report_has_its_digest(tmp_path, cap
         with pytest.raises(ValueError, match="Nobody can answer here; run it in a terminal"):
             assert doctor_arm.main([*words, "--motion"]) == 0, capsys.readouterr().out
         capsys.readouterr()
-        code = doctor_arm.main([*words, "--motion", "--yes"])
+        monkeypatch.setattr(doctor_arm, "_ask", lambda _: time.sleep(0.5) or True)  # who looks
+        code = doctor_arm.main([*words, "--motion"])
         moved = capsys.readouterr().out
         assert code == 0, moved
     assert "ok  names of joints: all 6" in said

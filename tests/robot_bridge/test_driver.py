@@ -79,6 +79,23 @@ def test_gripper_stands_for_the_robots_gripper():
         ({"states": [{**STATE, "type": "Bool"}]}, "states[0]: type is 'Bool', expected such as"),
         ({"states": [{**STATE, "field": 1}]}, "states[0]: field is 1, expected a text"),
         ({"states": [{**STATE, "range": [0]}]}, "states[0]: range is [0], expected [lowest"),
+        ({"states": [{**STATE, "range": [2, 1]}]}, "range is [2, 1], expected the lowest value"),
+        ({"states": [{**STATE, "range": [-np.inf, np.inf]}]}, "expected [lowest, highest]"),
+        ({"states": [{**STATE, "timeout_s": np.nan}]}, "got nan, expected a number from 0 on"),
+        ({"joint_names": {"gripper": None}}, "joint_names of gripper is None, expected a text"),
+        (
+            {
+                "controllers": [
+                    {"type": "trajectory", "topic": "a"},
+                    {"type": "forward", "topic": "a", "joints": "gripper"},
+                ]
+            },
+            "two controllers have the driver's name 'a'",
+        ),
+        (
+            {"controllers": [{"type": "trajectory", "max_effort": 10**30}]},
+            "expected a number from 0 on",
+        ),
         (
             {"states": [{k: v for k, v in STATE.items() if k != "expected"}]},
             "states[0]: got neither expected nor range",
@@ -99,6 +116,21 @@ def test_a_missing_file_and_one_that_is_no_yaml_are_named(tmp_path):
         driver.read(str(tmp_path / "a.yaml"), SO101)
     (tmp_path / "a.yaml").write_text(yaml.safe_dump({"controllers": [{"type": "trajectory"}]}))
     assert driver.read(str(tmp_path / "a.yaml"), SO101).names == SO101.names
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: &x [1]\nb: *x", "no YAML (it has an alias"),
+        ("[" * 5000, "x.yaml: "),
+        ("a: " + "b" * 70_000, "expected at most 65536"),
+        ("- 1", "got [1], expected entries"),
+    ],
+)
+def test_hostile_text_of_a_bag_is_refused(text, said):
+    with pytest.raises(ValueError, match=r"x\.yaml") as error:
+        driver.of_text(text, SO101, "x.yaml")
+    assert said in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -199,6 +199,7 @@ def test_an_arm_that_does_not_follow_stops_and_latches(arm):
     for _ in range(20):
         arm.offer([HOME + [0.4, 0.4], HOME + [0.9, 0.9], HOME + [0.9, 1.6]])
         arm.tick(10)
+    arm.tick(100)  # it goes back slowly
     assert (arm.gate.state, arm.gate.stage) == ("latched_fault", "tracking_error")
     assert "knee" in arm.gate.why or "hip" in arm.gate.why
 

@@ -18,6 +18,8 @@ import os, re, resource, threading
 from pathlib import Path
 from robot_bridge.launching.realtime import RealtimeOptions, apply_to_process, apply_to_thread
 
+os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # whatever the tests run under
+
 def attempt(apply, **options):
     try:
         apply(RealtimeOptions(**options))

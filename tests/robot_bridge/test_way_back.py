@@ -37,10 +37,9 @@ def test_a_joint_goes_back_to_where_it_was_stopped():
     back = way_back([HOME, moved(0, 0.2), moved(0, 0.6)], moved(0, 0.3))
     np.testing.assert_allclose(back.target, moved(0, 0.3))
     assert back.pending
-    back.arrive(moved(0, 0.31))
-    assert back.target is not None
-    back.arrive(moved(0, 0.301))
-    assert back.target is None
+    assert back.go(moved(0, 0.31)) is not None
+    assert back.go(moved(0, 0.301)) is None
+    assert back.pending  # another may be needed
 
 
 @pytest.mark.parametrize(
@@ -60,15 +59,76 @@ def test_a_joint_that_cannot_be_there_or_need_not_stays(measured, jumped, goes):
     assert back.pending == goes
 
 
-def test_a_joint_is_enabled_where_its_controller_was_left_unless_it_was_moved():
+def test_a_way_ends_when_the_joint_is_not_measured_there_any_more():
+    back = way_back([HOME, moved(0, 0.6)], moved(0, 0.3))
+    back.see(moved(0, 0.38), np.full(6, 1.0))
+    assert back.go(moved(0, 0.5)) is not None
+    back.see(moved(0, 0.42), np.full(6, 1.01))
+    assert back.go(moved(0, 0.5)) is None
+
+
+@pytest.mark.parametrize("gain", [2.0, 3.0, -1.0])
+def test_a_sensor_with_another_scale_or_sign_drives_the_arm_nowhere(gain):
+    gate = Gate(GateConfig(max_start_deviation=10.0), LIMITS)
+    gate.measure(0.0, HOME)
+    assert gate.enable(0.0, True) == ""
+    path = [HOME]
+    for k in range(1, 600):
+        measured = HOME + gain * (path[-1] - HOME)
+        gate.measure(k * DT_S, measured)
+        if k % 10 == 1:
+            targets = HOME + np.arange(8)[:, None] / 10 * np.eye(6)[0] + path[-1] - HOME
+            gate.offer(k * DT_S, "policy", k * DT_S + np.arange(8) / 10, targets, 0.0)
+        command = gate.tick(k * DT_S)
+        if command is not None:
+            path.append(command)
+        if gate.state == "stopping" and gate.stage == "tracking_error":
+            stopped = max(path, key=lambda pose: abs(pose[0]))[0]
+    assert (gate.state, gate.stage) == ("latched_fault", "tracking_error")
+    assert abs(path[-1][0]) < abs(stopped) + 0.25
+    assert np.abs(np.array(path)[:, 0]).max() < abs(stopped) + 0.25
+
+
+@pytest.mark.parametrize("how", ["deadman", "driver", "disable", "silent"])
+def test_a_way_back_ends_at_once_for_a_person_and_for_the_driver(how):
+    gate = Gate(GateConfig(deadman=how == "deadman", max_start_deviation=10.0), LIMITS)
+    gate.measure(0.0, HOME)
+    gate.press(0.0, True)
+    assert gate.enable(0.0, True) == ""
+    held, moves = HOME, []
+    for k in range(1, 600):
+        now_s = k * DT_S
+        ended = gate.way_back.target is not None and len(moves) > 5
+        if ended and how == "driver":
+            gate.stop("driver_state", "told by a test")
+        if ended and how == "disable":
+            gate.enable(now_s, False)
+        if not (ended and how == "silent"):
+            gate.measure(now_s, held)
+        if how != "deadman" or not ended:
+            gate.press(now_s, True)
+        if k % 10 == 1:
+            targets = HOME + np.linspace(0.0, 1.8, 8)[:, None] * np.eye(6)[0]
+            gate.offer(now_s, "policy", now_s + np.arange(8) / 10, targets, 0.0)
+        gate.tick(now_s)
+        if gate.way_back.target is not None:
+            moves.append(gate.motion.p[0])
+    assert gate.state == "latched_fault"
+    assert 5 < len(moves) < 45
+    assert gate.motion.p[0] > 0.1  # it did not go all the way
+
+
+def test_a_joint_is_enabled_where_it_is_unless_it_hangs_or_holds_something():
     back = way_back([HOME], HOME)
     back.see(moved(GRIPPER, 0.4), np.full(6, 1.0))
-    back.rest(HOME)
+    back.rest(known=True)
     np.testing.assert_array_equal(back.start(HOME, moved(GRIPPER, 0.4)), HOME)
-    np.testing.assert_array_equal(back.start(HOME, HOME), HOME)  # the object was taken out
-    by_hand = moved(0, 0.3)
-    np.testing.assert_array_equal(back.start(HOME, by_hand), by_hand)
-    np.testing.assert_array_equal(back.start(None, by_hand), by_hand)
+    np.testing.assert_array_equal(back.start(HOME, moved(0, 0.03)), moved(0, 0.0))
+    for by_hand in (moved(0, 0.3), moved(GRIPPER, 0.2)):
+        np.testing.assert_array_equal(back.start(HOME, by_hand), by_hand)
+    np.testing.assert_array_equal(back.start(None, moved(0, 0.3)), moved(0, 0.3))
+    back.rest(known=False)  # the driver may have let go of it
+    np.testing.assert_array_equal(back.start(HOME, moved(GRIPPER, 0.4)), moved(GRIPPER, 0.4))
 
 
 def test_an_arm_at_rest_whose_sensor_lies_stays_where_it_is():

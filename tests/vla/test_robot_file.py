@@ -84,6 +84,22 @@ def test_the_bridge_takes_the_file_and_moveits_limits(folder):
     assert nodes[0].parameters["driver"].endswith("xarm6.yaml")
 
 
+def test_numbers_that_are_none_are_named_with_their_joint(folder):
+    (folder / "two.urdf").write_text(URDF.replace('lower="-3.1"', 'lower="${low}"'))
+    with pytest.raises(ValueError, match=r"two\.urdf: lower of joint 'shoulder_pan_joint' is '\${"):
+        robot_file.load(written(folder))
+
+
+def test_a_workspace_beside_moveits_limits_is_kept_and_joints_beside_them_are_refused(folder):
+    spec = robot_file.load(written(folder))
+    path = folder / "both.yaml"
+    path.write_text(yaml.safe_dump({**MOVEIT, "workspace": {"table": 0.0}}))
+    assert limits.read(path, spec).workspace.table == 0.0
+    path.write_text(yaml.safe_dump({**MOVEIT, "joints": {}}))
+    with pytest.raises(ValueError, match="got joints and joint_limits; give one of them"):
+        limits.read(path, spec)
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -99,6 +115,13 @@ def test_the_bridge_takes_the_file_and_moveits_limits(folder):
         ({"gripper": {"channel": "hand", "open": 1.0, "closed": 0.0}}, "no channel 'hand'"),
         ({"gripper": None}, "gripper"),
         ({"colour": "red"}, "colour"),
+        ({"control_hz": 0.0}, "control_hz is 0.0, expected above 0 to 1000"),
+        ({"control_hz": float("nan")}, "control_hz is nan"),
+        ({"cameras": []}, "expected at least one camera"),
+        ({"cameras": ["front"]}, "cameras is ['front'], expected a list with names"),
+        ({"cameras": None}, "cameras is None"),
+        ({"urdf": ["two.urdf"]}, "a value is of another type than expected"),
+        ({"gripper": {"channel": "finger_joint", "open": 4.0, "closed": 0.0}}, "outside its range"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_named(folder, changes, said):

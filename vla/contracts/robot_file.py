@@ -50,6 +50,13 @@ def read(path: Path) -> RobotSpec:
         ValueError: the file or one that it names is missing or damaged, or a field is unknown,
             missing or of another type.
     """
+    try:
+        return _read(path)
+    except (TypeError, OverflowError, RecursionError) as error:
+        raise ValueError(f"{path}: a value is of another type than expected ({error})") from error
+
+
+def _read(path: Path) -> RobotSpec:
     content = _parsed(path)
     folder = path.parent
     urdf = _urdf(folder / content.pop("urdf")) if "urdf" in content else {}
@@ -71,7 +78,10 @@ def read(path: Path) -> RobotSpec:
                 "joint_limits file that have it"
             )
         channels.append({k: float(v) if type(v) is int else v for k, v in filled.items()})
-    cameras = [{**CAMERA, **c} for c in content.get("cameras", []) if isinstance(c, dict)]
+    views = content.get("cameras")
+    if not isinstance(views, list) or not all(isinstance(view, dict) for view in views):
+        raise ValueError(f"{path}: cameras is {views!r:.60}, expected a list with names")
+    cameras = [{**CAMERA, **view} for view in views]
     mjcf = content.get("mjcf", "")
     if mjcf and (folder / mjcf).is_file():
         mjcf = str((folder / mjcf).absolute())
@@ -88,7 +98,8 @@ def moveit(content: dict[str, Any]) -> dict[str, dict[str, float]]:
     rows = content.get("joint_limits")
     return {
         str(name): {
-            key: float(row[value]) for key, (has, value) in MOVEIT.items()
+            key: _number(row[value], f"joint_limits: {value} of joint {name!r}")
+            for key, (has, value) in MOVEIT.items()
             if row.get(has) and value in row
         }
         for name, row in (rows.items() if isinstance(rows, dict) else ())
@@ -113,12 +124,19 @@ def _urdf(path: Path) -> dict[str, dict[str, Any]]:
         limit = joint.find("limit")
         for key, attribute in (("low", "lower"), ("high", "upper"), ("velocity", "velocity")):
             if limit is not None and (text := limit.get(attribute)) is not None:
-                row[key] = float(text)
+                row[key] = _number(text, f"{path}: {attribute} of joint {joint.get('name')!r}")
         if joint.get("type") == "continuous":
             row.pop("low", None)
             row.pop("high", None)
         found[joint.get("name", "")] = row
     return found
+
+
+def _number(value: Any, what: str) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"{what} is {value!r:.40}, expected a number") from error
 
 
 def _parsed(path: Path) -> dict[str, Any]:
@@ -135,6 +153,10 @@ def _parsed(path: Path) -> dict[str, Any]:
 
 def _check(spec: RobotSpec, path: Path) -> None:
     """Raise ValueError if fields of a robot contradict each other."""
+    if not 0 < spec.control_hz <= 1000:
+        raise ValueError(f"{path}: control_hz is {spec.control_hz}, expected above 0 to 1000")
+    if not spec.cameras or min(min(c.width_px, c.height_px) for c in spec.cameras) < 2:
+        raise ValueError(f"{path}: expected at least one camera, of at least 2 x 2 pixels")
     if len(set(spec.names)) != len(spec.names):
         raise ValueError(f"{path}: two channels have the same name")
     if len(spec.home) != len(spec.names):
@@ -148,3 +170,8 @@ def _check(spec: RobotSpec, path: Path) -> None:
             raise ValueError(f"{path}: joint {channel.name!r} has limits that leave it no motion")
         if not channel.low <= home <= channel.high:
             raise ValueError(f"{path}: home of joint {channel.name!r} is {home}, outside its range")
+        ends = (spec.gripper.open, spec.gripper.closed)
+        if channel.name == spec.gripper.channel and not all(
+            channel.low <= end <= channel.high for end in ends
+        ):
+            raise ValueError(f"{path}: gripper: open and closed are {ends}, outside its range")
