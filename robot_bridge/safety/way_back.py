@@ -20,8 +20,11 @@ JUMP = 0.1
 """Change of a measured position in rad that no joint makes, beside twice its speed."""
 SPEED = 1.0
 """Largest speed of a way in rad/s, from which it is stopped within a few degrees."""
-WAYS = 2
-"""Ways per stop: a joint that was still moving when the first began may be held elsewhere."""
+SETTLE_S = 0.15
+"""Time in s at rest after which the arm has followed, and its measured pose counts."""
+WAYS, APART_AGAIN = 3, 1.5
+"""Most ways per stop, since a joint may be held elsewhere once others have gone back; and by which
+factor a way may leave the arm farther apart for another to follow."""
 
 
 class WayBack:
@@ -43,11 +46,14 @@ class WayBack:
         self.jumped: np.ndarray = np.zeros(len(limits.names), np.int64)
         """Ticks for which each joint's sensor is still doubted."""
         self.stays = np.array([name == limits.gripper for name in limits.names])
-        self.ticks = round(RECENT_S / dt_s)
+        self.ticks, self.settles = round(RECENT_S / dt_s), round(SETTLE_S / dt_s)
+        self.waits = 0
+        """Ticks at rest until the arm has settled and the next way is looked for."""
         self.recent: deque[np.ndarray] = deque(maxlen=self.ticks)
         self.target: np.ndarray | None = None
         """End f64 [u] of the present way; None without one."""
-        self.left = 0
+        self.left, self.before = 0, np.inf
+        """Number of ways that are left, and how far apart the arm was before the last one, rad."""
         self.rested: np.ndarray = np.full(len(limits.names), np.nan)
         """Measured pose f64 [u] in which the arm came to rest; NaN if it is not known."""
         self.slow = replace(limits, velocity=np.minimum(limits.velocity, SPEED * self.unit))
@@ -61,7 +67,7 @@ class WayBack:
 
     def request(self) -> None:
         """Ask for ways back once the arm has braked."""
-        self.left = WAYS
+        self.left, self.before, self.waits = WAYS, np.inf, self.settles
 
     def cancel(self) -> None:
         """Go no further."""
@@ -85,7 +91,14 @@ class WayBack:
         measured = self.seen
         if self.target is not None or not self.left or measured is None:
             return
-        self.left -= 1
+        self.waits -= 1
+        if self.waits > 0:
+            return
+        apart = float((np.abs(pose - measured) / self.unit)[~self.stays].sum())
+        if apart > APART_AGAIN * self.before:
+            self.left = 0
+            return
+        self.left, self.before = self.left - 1, apart
         passed = np.array(self.recent)
         end = np.clip(measured, self.limits.low, self.limits.high)
         beyond = np.abs(end - np.clip(end, passed.min(axis=0), passed.max(axis=0)))
@@ -94,6 +107,7 @@ class WayBack:
         goes = true & ~self.stays & (np.abs(end - pose) > APART * self.unit)
         if goes.any():
             self.target, self.begun = np.where(goes, end, pose), pose
+            self.waits = self.settles
         else:
             self.left = 0
 
