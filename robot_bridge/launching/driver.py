@@ -153,17 +153,19 @@ def file_of(name: str) -> Path:
     return path.absolute()
 
 
-def read(name: str, robot: RobotSpec) -> Driver:
+def read(
+    name: str, robot: RobotSpec, kind: str = "trajectory", joints: Sequence[str] = ()
+) -> Driver:
     """Return the driver of a file, given by its path or its name under launch/drivers.
 
-    Without a name, one controller has all joints under the robot's own names.
+    Without a name, one controller of a kind has all joints, in an order, under the robot's names.
 
     Raises:
         ValueError: there is no file, it is no YAML, an entry is unknown, missing or of another
             type, or the controllers do not have every joint of the robot once.
     """
     if not name:
-        return of_one_controller(robot)
+        return of_one_controller(robot, kind, joints)
     path = file_of(name)
     try:
         text = path.read_text()

@@ -70,10 +70,7 @@ class SafetyNode(Node):
         s = self.settings
         robot = robot_file.load(s.robot)
         allowed = limits.read(Path(s.limits), robot).scaled(s.max_velocity_scaling_factor)
-        self.driver = (
-            driver.read(s.driver, robot) if s.driver
-            else driver.of_one_controller(robot, s.controller_type, s.joints)
-        )  # fmt: skip
+        self.driver = driver.read(s.driver, robot, s.controller_type, s.joints)
         # Without a trajectory, commands count at once.
         gate = s if self.driver.has_trajectory else replace(s, lead_ticks=0)
         tool_speed = obstacles.tool_speed(robot, s.max_tool_speed, 1 / s.rate_hz)
@@ -146,13 +143,14 @@ class SafetyNode(Node):
             self._listen(Bool, "estop", self._on_estop, qos, node=self.emergency)
         self.emergency_executor = SingleThreadedExecutor(context=self.context)
         self.emergency_executor.add_node(self.emergency)
-        threading.Thread(target=self._spin_emergency, daemon=True).start()
         limits = gate.limits
         self.outputs = Outputs(self, self.driver, limits.high - limits.low)
         self.commanded = self.create_publisher(JointTrajectory, "~/command", common.COMMANDS)
         self.driver_states = DriverStates(self._listen, self.driver.states, self._on_driver_state)
         self.publish_status = common.status_publisher(self, self._line)
         common.create_timer(self, STATUS_S, self._publish_status)
+        # Last: it answers at once, with all that was made above.
+        threading.Thread(target=self._spin_emergency, daemon=True).start()
 
     # --- subscriptions and services -----------------------------------------------------------
 
@@ -244,9 +242,13 @@ class SafetyNode(Node):
         return "the button on topic estop is still pressed" if self.pressed else self.gate.reset()
 
     def _spin_emergency(self) -> None:
-        with contextlib.suppress(ExternalShutdownException):
+        try:
             while not self.over.is_set():
                 self.emergency_executor.spin_once(timeout_sec=common.STOP_POLL_S)
+        except ExternalShutdownException:
+            pass
+        except BaseException:  # noqa: BLE001  nobody may move an arm without its e-stop
+            self._abort(traceback.format_exc())
 
     def _listen(
         self, kind: Any, name: str, take: Callable[[Any], None], qos: Any, *,

@@ -53,10 +53,7 @@ class SimulatedDriver:
         self, node: Any, robot: RobotSpec, settings: Settings, rng: np.random.Generator
     ) -> None:
         self.node, self.robot, self.settings = node, robot, settings
-        self.arm = (
-            driver.read(settings.driver, robot) if settings.driver
-            else driver.of_one_controller(robot, joints=settings.joints)
-        )  # fmt: skip
+        self.arm = driver.read(settings.driver, robot, joints=settings.joints)
         self.counts: Counter[str] = Counter(refused=0)
         self.inputs = InputLog(robot.names)
         self.groups = [
