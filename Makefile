@@ -5,9 +5,9 @@
 
 export MUJOCO_GL ?= egl
 export HF_HUB_OFFLINE ?= 1
-export FASTDDS_BUILTIN_TRANSPORTS ?= UDPv4
 # Tests and demo never talk to a robot that happens to be on the network.
-export ROS_AUTOMATIC_DISCOVERY_RANGE := LOCALHOST
+export ROS_AUTOMATIC_DISCOVERY_RANGE := SYSTEM_DEFAULT
+export FASTDDS_DEFAULT_PROFILES_FILE := $(CURDIR)/launch/params/fastdds_loopback.xml
 
 BIN := .venv/bin
 
@@ -26,7 +26,7 @@ check: .venv/.installed
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python tools/cli_docs.py --check
 
-.venv/.installed: requirements.lock pyproject.toml setup.py tools/venv.sh
+.venv/.installed: requirements.lock pyproject.toml setup.py tools/venv.sh $(wildcard launch/interfaces/* launch/interfaces/*/*)
 	@bash tools/venv.sh install
 	@touch $@
 

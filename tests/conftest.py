@@ -3,14 +3,17 @@
 import gc
 import os
 import signal
+from pathlib import Path
 
 # Before torch, MuJoCo and rclpy are first imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MUJOCO_GL", "egl")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("FASTDDS_BUILTIN_TRANSPORTS", "UDPv4")
 # Forced: tests never talk to a robot that happens to be on the network.
-os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
+LOOPBACK = Path(__file__).parents[1] / "launch" / "params" / "fastdds_loopback.xml"
+os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "SYSTEM_DEFAULT"
+os.environ["FASTDDS_DEFAULT_PROFILES_FILE"] = str(LOOPBACK)
+os.environ.pop("RMW_IMPLEMENTATION", None)
 
 import hypothesis
 import jaxtyping

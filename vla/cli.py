@@ -87,6 +87,14 @@ VERBS: dict[str, tuple[str, str]] = {
         "robot_bridge.launching.up:main",
         "start the ROS 2 nodes of an arm, simulated or real",
     ),
+    "ros interfaces": (
+        "robot_bridge.launching.interfaces:main",
+        "build the nodes' ROS 2 actions where ROS 2 is from PyPI",
+    ),
+    "ros execute": (
+        "robot_bridge.execute_cli:main",
+        "have an arm follow an instruction until it is done",
+    ),
     "doctor arm": (
         "robot_bridge.doctor_arm:main",
         "check an arm and its driver, and its first motions",

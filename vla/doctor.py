@@ -79,7 +79,6 @@ ENVIRONMENT = {
     "MUJOCO_GL": "egl",
     "HF_HUB_OFFLINE": "1",
     "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
-    "FASTDDS_BUILTIN_TRANSPORTS": "UDPv4",
 }
 """Defaults of environment variables for the probes."""
 

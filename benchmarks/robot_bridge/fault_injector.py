@@ -63,6 +63,7 @@ class FaultInjector(SimEpisodeClient):
     def close(self) -> None:
         """End clock, thread and node."""
         self.over.set()
+        self.silence()
         if self.clockwork is not None:
             self.clockwork.join(5.0)
         super().close()
@@ -105,14 +106,14 @@ class FaultInjector(SimEpisodeClient):
     def silence(self) -> None:
         """Stop to publish as a policy."""
         if self.speaker is not None:
-            self.node.destroy_publisher(self.speaker)
+            self.speaker.close()
             self.speaker = None
 
     def speak(self) -> None:
         """Start to publish as a policy."""
         if self.speaker is None:
-            self.speaker = self.node.create_publisher(
-                JointTrajectory, "action_chunk", common.liveliness_qos(LEASE_S / 2)
+            self.speaker = common.AlivePublisher(
+                self.node, JointTrajectory, "action_chunk", LEASE_S / 2
             )
 
     def fail(self, how: str) -> None:

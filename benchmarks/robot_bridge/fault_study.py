@@ -87,24 +87,34 @@ def main() -> int:
     """Run the study; 1 if a limit was broken, a stop was late, or something moved."""
     args = arguments.read(StudyArgs, sys.argv[1:], "python -m benchmarks.robot_bridge.fault_study")
     args.out.mkdir(parents=True, exist_ok=True)
-    tally = study(args.schedules, args.seed, args.out, kinds=args.kinds)
-    if args.policy:
-        camera_faults.play(args.policy, args.cameras, args.seed, args.out, tally, SLACK_S)
-    results = {
-        "schedules": dict(tally.schedules), "commands": tally.commands,
-        "violations": dict(tally.violations), "worst": tally.worst, "late": tally.late,
-        "stops_s": tally.stops_s,
-    }  # fmt: skip
-    (args.out / "faults.json").write_text(json.dumps(results, indent=1))
-    Console(highlight=False).print(tally.sheet())
+    os.environ.update(up.discovery(dict(os.environ)))  # of the node in this process, too
+    tally = Tally()
+    try:
+        study(args.schedules, args.seed, args.out, kinds=args.kinds, tally=tally)
+        if args.policy:
+            camera_faults.play(args.policy, args.cameras, args.seed, args.out, tally, SLACK_S)
+    finally:
+        _report(tally, args.out)
     for line in tally.late + tally.beyond:
         print(line, file=sys.stderr)
     return int(bool(tally.late or sum(tally.violations.values())))
 
 
+def _report(tally: Tally, out: Path) -> None:
+    """Write and print what there is, also of a study that was interrupted."""
+    results = {
+        "schedules": dict(tally.schedules), "commands": tally.commands,
+        "violations": dict(tally.violations), "worst": tally.worst, "late": tally.late,
+        "stops_s": tally.stops_s,
+    }  # fmt: skip
+    (out / "faults.json").write_text(json.dumps(results, indent=1))
+    Console(highlight=False).print(tally.sheet())
+
+
 def study(
-    schedules: int, seed: int, out: Path, slack_s: float = SLACK_S, kinds: tuple[str, ...] = ()
-) -> Tally:
+    schedules: int, seed: int, out: Path, slack_s: float = SLACK_S, kinds: tuple[str, ...] = (),
+    tally: Tally | None = None,
+) -> Tally:  # fmt: skip
     """Run schedules, one after the other, with the same nodes; killed nodes are restarted.
 
     Args:
@@ -113,13 +123,14 @@ def study(
         out: Folder for the nodes' logs.
         slack_s: Time that a stop may take beyond the stated one, for transport.
         kinds: Kinds of faults in turn; all if empty.
+        tally: What to add to; a new one if None.
     """
     from benchmarks.robot_bridge.fault_injector import FaultInjector
 
     robot: RobotSpec = registry.load("vla.robots", ROBOT).SPEC
     limits = joint_limits.read(package_files.params() / f"{ROBOT}_limits.yaml", robot)
     simulated, safety = graph.sim_arm(SimArm(robot=ROBOT, use_sim_time=False))
-    tally = Tally()
+    tally = tally or Tally()
     with (
         (out / "nodes.log").open("w") as lines,
         up.started((_without_cameras(simulated),), out=lines),
@@ -131,7 +142,11 @@ def study(
         try:
             for number in track(range(seed, seed + schedules), "injecting faults", transient=True):
                 kind = (kinds or KINDS)[number % len(kinds or KINDS)]
-                play(injector, guard, robot, limits, number, kind, tally, slack_s)
+                try:
+                    play(injector, guard, robot, limits, number, kind, tally, slack_s)
+                except ValueError as error:
+                    print(f"schedule {number}, {kind}: {error}", file=sys.stderr, flush=True)
+                    raise
         finally:
             guard.end()
     return tally

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from robot_bridge.launching import graph
+from robot_bridge.launching import graph, package_files
 from robot_bridge.launching.graph import NodeSpec
 from vla.utils import arguments
 
@@ -27,6 +27,10 @@ PATIENCE_S = {signal.SIGINT: 5.0, signal.SIGTERM: 3.0, signal.SIGKILL: 2.0}
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that end all nodes."""
 LIFECYCLE = "robot_bridge.nodes.lifecycle"
+RANGE = "ROS_AUTOMATIC_DISCOVERY_RANGE"
+PROFILES = ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE")
+"""Variables with which users choose how nodes find each other."""
+FAST_DDS, LOOPBACK = "rmw_fastrtps_cpp", "fastdds_loopback.xml"
 
 
 def main(argv: list[str]) -> int:
@@ -52,11 +56,16 @@ def main(argv: list[str]) -> int:
 
 
 def discovery(environment: dict[str, str]) -> dict[str, str]:
-    """Return the variables that keep discovery to this machine unless the user has set them."""
+    """Return the variables that keep nodes to this machine unless the user has set them.
+
+    With Fast DDS by a profile of ours, which nodes with and without it understand: see the file.
+    """
     if environment.get("ROS_DISTRO") == "humble":  # it lacks the other variable
         return {"ROS_LOCALHOST_ONLY": environment.get("ROS_LOCALHOST_ONLY", "1")}
-    name = "ROS_AUTOMATIC_DISCOVERY_RANGE"
-    return {name: environment.get(name, "LOCALHOST")}
+    chosen = {name: environment[name] for name in (RANGE, *PROFILES) if name in environment}
+    if chosen or environment.get("RMW_IMPLEMENTATION", FAST_DDS) != FAST_DDS:
+        return {RANGE: "LOCALHOST", **chosen}
+    return {RANGE: "SYSTEM_DEFAULT", PROFILES[0]: str(package_files.params() / LOOPBACK)}
 
 
 @dataclass

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
@@ -25,15 +25,15 @@ from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory
 
 from deploy.server.client import RemotePolicy
-from robot_bridge.launching import driver
+from robot_bridge.launching import driver, interfaces
 from robot_bridge.launching.node_settings import check, chosen, ranged
 from robot_bridge.nodes import common
 from robot_bridge.nodes.observation_subscriber import ObservationSubscriber
 from robot_bridge.policy.decision_log import DecisionLog
+from robot_bridge.policy.latency import WARM, measure_latency
 from robot_bridge.policy.policy_runner import DecisionRequest, PolicyRunner
 from robot_bridge.safety.gate_config import LEASE_S
-from robot_bridge.sensing import convert
-from robot_bridge.sensing.sync import SyncConfig, SyncedObservation
+from robot_bridge.sensing.sync import SyncConfig
 from vla.contracts import robot_file
 from vla.contracts.protocols import ArmPolicy
 from vla.runtime import policy_loader
@@ -45,8 +45,6 @@ AHEAD = 6
 STATUS_S = 0.1
 POLL_S = 0.005
 """Period of the check whether a decision is due."""
-WARM, MEASURED = 5, 20
-"""Number of decisions that warm up, and of those whose latency is measured."""
 LATENCIES = 1000
 """Number of decisions in the reported percentiles."""
 
@@ -91,6 +89,11 @@ class Settings(SyncConfig):
     decision_timeout_s: float = ranged(1.0, 0.05, 60.0)
     """Time in s without a decision, beyond their interval, after which no chunk is sent and the
     safety node stops the arm."""
+    time_limit_s: float = ranged(300.0, 1.0, 86400.0)
+    """Time limit in s of an instruction of the action that names none."""
+    hold_s: float = ranged(60.0, 0.0, 3600.0)
+    """Time in s for which the arm is held after an instruction of the action has ended; then it is
+    disabled."""
     log: str = ""
     """Folder for observations and decisions, one file per episode; none if empty."""
 
@@ -100,6 +103,17 @@ class Settings(SyncConfig):
             raise ValueError(
                 "policy: not given; name a folder of `vla export`, or the address of `vla serve`"
             )
+
+
+class Hold(NamedTuple):
+    """A pose that is held between two instructions."""
+
+    targets: np.ndarray
+    """f32 [k, u], all the same."""
+    end_s: float
+    """Time after which the arm is disabled."""
+    sent_s: float
+    """Time of the last message."""
 
 
 class PolicyNode(LifecycleNode):
@@ -113,6 +127,8 @@ class PolicyNode(LifecycleNode):
         self.waiting, self.enabled = False, not self.settings.require_safety_enabled
         self.runner: PolicyRunner | None = None
         self.chunks: common.AlivePublisher | None = None
+        self.action: Any = None
+        self.hold: Hold | None = None
         self.target = ""
         self.latencies_s: deque[float] = deque(maxlen=LATENCIES)
         self.counts: Counter[str] = Counter()
@@ -136,6 +152,7 @@ class PolicyNode(LifecycleNode):
             return TransitionCallbackReturn.FAILURE
         # Lives until clean-up: its end latches the arm, which should come to rest before.
         self.chunks = common.AlivePublisher(self, JointTrajectory, "action_chunk", LEASE_S)
+        self._offer_action()
         return TransitionCallbackReturn.SUCCESS
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -165,8 +182,9 @@ class PolicyNode(LifecycleNode):
 
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Disable the safety node, and end the episode."""
-        if self.disable.service_is_ready():  # otherwise silence stops the arm
-            self.disable.call_async(Trigger.Request())
+        if self.action is not None:
+            self.action.end("POLICY", "the policy node was deactivated")
+        self._disable_arm()
         self._end_episode()
         return TransitionCallbackReturn.SUCCESS
 
@@ -176,8 +194,10 @@ class PolicyNode(LifecycleNode):
             policy: Any = self.runner.policy if self.runner else None
             self.runner, self.target = None, ""
             chunks, self.chunks = self.chunks, None
-        if chunks is not None:
-            chunks.close()
+            action, self.action = self.action, None
+        for offered in (action, chunks):
+            if offered is not None:
+                offered.close()
         if hasattr(policy, "close"):
             policy.close()
         return TransitionCallbackReturn.SUCCESS
@@ -190,6 +210,19 @@ class PolicyNode(LifecycleNode):
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Return to the unconfigured state; silence stops the arm."""
         return self.on_shutdown(state)
+
+    def _offer_action(self) -> None:
+        """Offer the action `~/execute_instruction` where its interface is installed."""
+        if not interfaces.available():
+            self.get_logger().info(
+                "no action execute_instruction: its interface is not built (vla ros interfaces)"
+            )
+            return
+        from robot_bridge.nodes.instruction_action import InstructionAction
+
+        self.action = InstructionAction(
+            self, self.settings.time_limit_s, lambda: bool(self.cleanups), self._begin_hold
+        )
 
     def _load(self) -> None:
         s = self.settings
@@ -241,6 +274,8 @@ class PolicyNode(LifecycleNode):
             if self.enabled and not enabled and self.runner is not None:
                 self._stop_runner()
                 self.waiting = bool(self.instruction)
+            if not enabled:
+                self.hold = None
             self.enabled = enabled
 
     # --- decisions ----------------------------------------------------------------------------
@@ -256,11 +291,43 @@ class PolicyNode(LifecycleNode):
                 self.episode += 1
                 runner.start(now_s, pose, self.instruction, self.episode)
                 self.waiting, self.decided_s = False, now_s
+                if self.hold is not None:  # not for long: a policy that does not see has to stop
+                    end_s = now_s + self.settings.decision_timeout_s
+                    self.hold = self.hold._replace(end_s=min(self.hold.end_s, end_s))
             if runner.is_due(now_s):
                 self._begin(runner, now_s)
             due = runner.active and runner.decision and not self._is_blind(runner, now_s)
             if due and runner.scheduler.step(now_s) != self.sent_step:
                 self._send(runner, now_s)
+            elif self.hold is not None and not due:
+                self._hold(runner, self.hold, now_s)
+
+    def _begin_hold(self) -> None:
+        """Hold the arm where it is sent now, so that the next instruction finds it enabled."""
+        with self.lock:
+            runner, now_s = self.runner, time.monotonic()
+            if runner is not None and runner.active and runner.decision and self.settings.hold_s:
+                _, targets = runner.ahead(now_s, 1)
+                pose = np.repeat(targets, AHEAD, axis=0)
+                self._stop_runner()
+                self.instruction, self.waiting = "", False
+                self.hold = Hold(pose, now_s + self.settings.hold_s, -np.inf)
+
+    def _hold(self, runner: PolicyRunner, hold: Hold, now_s: float) -> None:
+        """Publish the pose that is held, as often as targets of a policy."""
+        if now_s > hold.end_s:
+            self.hold = None
+            self._disable_arm()
+        elif now_s - hold.sent_s >= 1 / runner.hz:
+            assert self.chunks is not None
+            names, stamp = runner.policy.robot.names, self.get_clock().now()
+            self.chunks.publish(common.chunk(names, stamp, hold.targets, runner.hz))
+            self.hold = hold._replace(sent_s=now_s)
+
+    def _disable_arm(self) -> None:
+        """Ask the safety node to bring the arm to rest; without it, silence stops the arm."""
+        if self.disable.service_is_ready():
+            self.disable.call_async(Trigger.Request())
 
     def _is_blind(self, runner: PolicyRunner, now_s: float) -> bool:
         """Return whether no decision came for long: then silence has to stop the arm."""
@@ -302,6 +369,7 @@ class PolicyNode(LifecycleNode):
         names = runner.policy.robot.names
         assert self.chunks is not None
         self.chunks.publish(common.chunk(names, stamp, targets, runner.hz))
+        self.hold = None
         self.sent_step = runner.scheduler.step(now_s)
         return stamp.nanoseconds
 
@@ -344,7 +412,7 @@ class PolicyNode(LifecycleNode):
     def _end_episode(self) -> None:
         with self.lock:
             self._stop_runner()
-            self.waiting = False
+            self.waiting, self.hold = False, None
             cleanups, self.cleanups = self.cleanups, []
         for destroy, resource in cleanups:
             destroy(resource)
@@ -353,28 +421,10 @@ class PolicyNode(LifecycleNode):
         """End the episode and the thread, then the node."""
         self._end_episode()
         self.pool.shutdown(wait=False, cancel_futures=True)
-        if self.chunks is not None:
-            self.chunks.close()
+        for offered in (self.action, self.chunks):
+            if offered is not None:
+                offered.close()
         super().destroy_node()
-
-
-def measure_latency(policy: ArmPolicy, runner: PolicyRunner) -> list[float]:
-    """Return the latencies in s of decisions on black images; the first ones warm up."""
-    robot, state, seconds = policy.robot, policy.initial_state(1), []
-    camera = robot.cameras[0]
-    large = np.zeros((2 * camera.height_px, 2 * camera.width_px, 3), np.uint8)
-    small = convert.center_crop_resize(large, camera.height_px, camera.width_px)  # loads OpenCV
-    images, pose = np.stack([small] * len(robot.cameras)), np.array(robot.home, np.float32)
-    observation = SyncedObservation(images=images, proprio=pose, time_s=0.0)
-    for _ in range(WARM + MEASURED):
-        runner.start(0.0, pose, "go", 0)
-        request = runner.request(0.0, observation)._replace(state=state)
-        begin_s = time.perf_counter()
-        _, state = runner.decide(request)
-        seconds.append(time.perf_counter() - begin_s)
-        runner.fail(request)
-    runner.stop()
-    return seconds
 
 
 def main(argv: list[str] | None = None) -> int:

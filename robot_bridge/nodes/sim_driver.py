@@ -15,6 +15,7 @@ from trajectory_msgs.msg import JointTrajectory
 from robot_bridge.launching import driver
 from robot_bridge.nodes import common, sim_sensors
 from robot_bridge.nodes.controllers import message_type
+from robot_bridge.nodes.sim_gripper import SimulatedGripper
 from robot_bridge.sensing import convert
 from robot_bridge.sim_arm.actuator import FORWARD, TRAJECTORY, Actuator, Controller, InputLog
 from robot_bridge.sim_arm.settings import Settings
@@ -34,6 +35,8 @@ class _Group:
     names: tuple[str, ...]
     """The driver's names, in the controller's order."""
     controller: Controller
+    gripper: SimulatedGripper | None = None
+    """The action by which it is commanded; None: a topic."""
 
 
 class SimulatedDriver:
@@ -71,25 +74,27 @@ class SimulatedDriver:
             common.create_timer(node, STATES_S, self._publish_states)
 
     def _group(self, one: driver.Controller, rng: np.random.Generator) -> _Group:
-        if not one.is_topic:
-            raise ValueError(
-                f"driver: {one.topic} is a gripper's action, which is not simulated; give the "
-                "simulated gripper a controller of type forward"
-            )
         s, places = self.settings, np.array([self.arm.joints.index(name) for name in one.joints])
         actuator = Actuator(
             np.array(self.robot.home)[places], s.lag_s,
             interpolate_from_desired_state=s.interpolate_from_desired_state,
         )  # fmt: skip
         names = self.arm.names_of(one.joints)
-        return _Group(
-            places=places, names=names, controller=Controller(actuator, s.commands(), rng)
-        )
+        controller, gripper = Controller(actuator, s.commands(), rng), None
+        if not one.is_topic:
+            (channel,) = (self.robot.channels[place] for place in places)
+            travel, velocity = channel.high - channel.low, channel.velocity
+            gripper = SimulatedGripper(self.node, one, controller, travel, velocity)
+        return _Group(places=places, names=names, controller=controller, gripper=gripper)
 
     def connect(self) -> None:
         """Subscribe to the commands of every controller."""
         if self.settings.driver:
-            rows = [(group, str(one.type), one.topic) for group, one in self._controllers()]
+            rows = [
+                (group, str(one.type), one.topic)
+                for group, one in zip(self.groups, self.arm.controllers, strict=True)
+                if one.is_topic
+            ]
         else:
             wanted = self.settings.interface
             kinds = [kind for kind in ("trajectory", "forward") if wanted in ("both", kind)]
@@ -101,21 +106,24 @@ class SimulatedDriver:
                 message_type(driver.TYPES[kind]), topic, take, common.COMMANDS
             )
 
-    def _controllers(self) -> Iterator[tuple[_Group, driver.Controller]]:
-        return zip(self.groups, self.arm.controllers, strict=True)
-
     # --- motion -------------------------------------------------------------------------------
 
     def reset(self, now_s: float) -> None:
         """Drop all commands, and hold the home pose."""
         for group in self.groups:
-            group.controller.reset(np.array(self.robot.home)[group.places], now_s)
+            home = np.array(self.robot.home)[group.places]
+            group.controller.reset(home, now_s)
+            if group.gripper is not None:
+                group.gripper.reset(home[0])
 
     def advance(self, begin_s: float, end_s: float) -> np.ndarray:
         """Apply commands that arrived before a tick; return the motors' output f64 [u]."""
         target = np.empty(len(self.robot.names))
         for group in self.groups:
-            target[group.places] = group.controller.advance(begin_s, end_s)
+            output = group.controller.advance(begin_s, end_s)
+            target[group.places] = output
+            if group.gripper is not None:
+                group.gripper.advance(end_s, output[0])
         return target
 
     def tally(self) -> Counter[str]:

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from robot_bridge import launching
-from robot_bridge.launching import graph, launch_arguments
+from robot_bridge.launching import up, graph, launch_arguments
 from tests.robot_bridge import fake_launch
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +35,7 @@ def launched(monkeypatch):
     for name, module in fake_launch.modules().items():
         monkeypatch.setitem(sys.modules, name, module)
     forget()
-    for name in ("ROS_AUTOMATIC_DISCOVERY_RANGE", "ROS_DISTRO"):
+    for name in (up.RANGE, *up.PROFILES, "ROS_DISTRO"):
         monkeypatch.delenv(name, raising=False)
 
     def run(use):
@@ -77,8 +77,9 @@ def test_a_launch_file_compiles(file, tmp_path):
 
 @pytest.mark.parametrize("use", USES)
 def test_a_launch_file_declares_every_setting_with_its_description(launched, use):
-    variable, *declared, _ = launched(use)
-    assert variable.given == {"name": "ROS_AUTOMATIC_DISCOVERY_RANGE", "value": "LOCALHOST"}
+    *variables, _ = [e for e in launched(use) if kind(e) != "DeclareLaunchArgument"]
+    assert {one.given["name"]: one.given["value"] for one in variables} == up.discovery({})
+    declared = [e for e in launched(use) if kind(e) == "DeclareLaunchArgument"]
     expected = list(launch_arguments.of(graph.CONFIGS[use][0]()))
     assert [one.given["name"] for one in declared] == [word.name for word in expected]
     assert [one.given["description"] for one in declared] == [w.description for w in expected]
@@ -133,7 +134,9 @@ def test_a_wrong_argument_is_a_sentence(launched):
 
 def test_a_user_who_chose_how_far_nodes_are_heard_keeps_it(launched, monkeypatch):
     monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "SUBNET")
-    assert launched("arm")[0].given["value"] == "SUBNET"
+    first, second, *_ = launched("arm")
+    assert first.given["value"] == "SUBNET"
+    assert kind(second) == "DeclareLaunchArgument"
 
 
 @pytest.mark.parametrize("use", USES)

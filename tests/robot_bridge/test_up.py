@@ -1,7 +1,9 @@
 """`vla ros launch`: processes start together, print with their names in front, end together."""
 
+import ast
 import importlib.util
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from robot_bridge.launching import up
+from robot_bridge.launching import package_files, up
 
 ROOT = Path(__file__).parents[2]
 START = """
@@ -149,10 +151,29 @@ def test_nodes_end_even_when_they_are_left_without_a_word(start):
     assert gone(pids)
 
 
+PROFILE = package_files.params() / "fastdds_loopback.xml"
+LOOPBACK = {
+    "ROS_AUTOMATIC_DISCOVERY_RANGE": "SYSTEM_DEFAULT",
+    "FASTDDS_DEFAULT_PROFILES_FILE": str(PROFILE),
+}
+
+
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
-        ({}, {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}),
+        ({}, LOOPBACK),
+        ({"RMW_IMPLEMENTATION": "rmw_fastrtps_cpp"}, LOOPBACK),
+        (
+            {"RMW_IMPLEMENTATION": "rmw_cyclonedds_cpp"},
+            {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"},
+        ),
+        (
+            {"FASTDDS_DEFAULT_PROFILES_FILE": "mine.xml"},
+            {
+                "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
+                "FASTDDS_DEFAULT_PROFILES_FILE": "mine.xml",
+            },
+        ),
         (
             {"ROS_AUTOMATIC_DISCOVERY_RANGE": "SUBNET"},
             {"ROS_AUTOMATIC_DISCOVERY_RANGE": "SUBNET"},
@@ -163,6 +184,28 @@ def test_nodes_end_even_when_they_are_left_without_a_word(start):
 )
 def test_nodes_are_heard_on_this_machine_alone_unless_a_user_says_otherwise(environment, expected):
     assert up.discovery(environment) == expected
+
+
+@pytest.mark.ros
+def test_the_profile_keeps_nodes_to_this_machine_and_out_of_shared_memory():
+    """Shared memory hangs every later node once a process was killed while it made its port."""
+    code = (
+        "import os, rclpy; rclpy.init(); node = rclpy.create_node('alone');"
+        "print([line.split()[-1] for line in open('/proc/self/maps') if '/shm/fastdds' in line]);"
+        "from pathlib import Path; lines = Path('/proc/self/net/udp').read_text().splitlines()[1:];"
+        "own = {os.readlink(f'/proc/self/fd/{n}') for n in os.listdir('/proc/self/fd')"
+        " if os.path.exists(f'/proc/self/fd/{n}')};"
+        "print({one.split()[1].split(':')[0] for one in lines if f'socket:[{one.split()[9]}]' in own});"
+        "os._exit(0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True,
+        env={**os.environ, **LOOPBACK},
+    )  # fmt: skip
+    segments, addresses = map(ast.literal_eval, done.stdout.splitlines())
+    assert segments == []
+    # 127.0.0.1, and the group of discovery (239.255.0.1), which it joins there alone.
+    assert addresses == {"0100007F", "0100FFEF"}
 
 
 def test_a_machine_without_ros_is_told_so(monkeypatch, tmp_path):

@@ -1,0 +1,61 @@
+"""`vla ros execute`: has an arm follow an instruction until it is done, and shows how far it is."""
+
+import signal
+import threading
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro.conf
+from rich.console import Console
+
+from robot_bridge.launching import interfaces
+from vla.contracts.config import validate_min
+from vla.utils import arguments
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecuteArgs:
+    """Have an arm follow an instruction until the reward model says that it is done.
+
+    The arm has to be enabled (`vla safety enable`), and is held afterwards. Ctrl-C cancels.
+    """
+
+    instruction: Annotated[str, tyro.conf.Positional]
+    """What to do."""
+    time_limit_s: float = 0.0
+    """Time limit in s; 0 for the policy node's own."""
+    namespace: str = ""
+    """Namespace of the arm."""
+
+    def __post_init__(self) -> None:
+        validate_min(self, time_limit_s=0)
+        if not self.instruction.strip():
+            raise ValueError("instruction: got an empty one; say what to do")
+
+
+def main(argv: list[str]) -> int:
+    """Run `vla ros execute INSTRUCTION`; return 0 if it was done, else 1.
+
+    Raises:
+        ValueError: the action is not offered, or rejects the instruction.
+    """
+    args = arguments.read(ExecuteArgs, argv, "vla ros execute")
+    if not interfaces.available():
+        raise ValueError(
+            f"no {interfaces.PACKAGE} in this environment: vla ros interfaces builds it; with "
+            "ROS 2 of the system, colcon builds launch/interfaces"
+        )
+    from robot_bridge.nodes.instruction_client import InstructionClient, text
+
+    console = Console()
+    with InstructionClient(args.namespace, "instruction_client") as client:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, lambda *_: client.cancel())
+        with console.status("waits for the policy node") as shown:
+            result = client.execute(
+                args.instruction, args.time_limit_s, lambda said: shown.update(text(said))
+            )
+    done = result.error_code == 0
+    ended = "done" if done else "not done"
+    print(f"{ended} after {result.elapsed_s:.1f} s: {result.error_msg}")
+    return 0 if done else 1
