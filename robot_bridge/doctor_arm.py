@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from robot_bridge.launching import driver
+from robot_bridge.launching import driver, package_files
 from robot_bridge.motion import limits
 from robot_bridge.sensing import arm_checks
 from robot_bridge.sensing.arm_checks import Finding
@@ -39,6 +39,8 @@ class DoctorArmArgs:
     """Robot, a file name under vla/robots, or a YAML file."""
     driver: str = ""
     """Driver file, or its name under launch/drivers."""
+    limits: str = ""
+    """The safety node's limits file; the robot's under launch/params if empty."""
     namespace: str = ""
     """Namespace of the arm."""
     cameras: tuple[str, ...] = ()
@@ -71,6 +73,8 @@ def main(argv: list[str]) -> int:
     args = arguments.read(DoctorArmArgs, argv, "vla doctor arm")
     robot: RobotSpec = robot_file.load(args.robot)
     arm = driver.read(args.driver, robot)
+    file = Path(args.limits or package_files.params() / f"{robot.name}_limits.yaml")
+    allowed = limits.read(file, robot) if args.limits or file.is_file() else limits.of_spec(robot)
     from robot_bridge.nodes.arm_doctor import ArmDoctor
 
     options: dict[str, Any] = {
@@ -81,7 +85,7 @@ def main(argv: list[str]) -> int:
         print(f"listening for {args.listen_s:g} s", flush=True)
         doctor.listen(args.listen_s)
         try:
-            findings.extend(map(_said, examine(doctor, robot, arm)))
+            findings.extend(map(_said, examine(doctor, allowed, arm)))
             if args.motion and any(one.verdict == "wrong" for one in findings):
                 print("nothing is moved while something is wrong")
             elif args.motion:
@@ -93,12 +97,12 @@ def main(argv: list[str]) -> int:
     return int(wrong > 0)
 
 
-def examine(doctor: Any, robot: RobotSpec, arm: driver.Driver) -> Iterator[Finding]:
+def examine(doctor: Any, allowed: limits.Limits, arm: driver.Driver) -> Iterator[Finding]:
     """Yield the findings about what an arm's nodes say; nothing moves."""
-    allowed = limits.of_spec(robot)
     yield from arm_checks.joint_states(
         doctor.joint_messages, arm.names, allowed.low, allowed.high
     )  # fmt: skip
+    yield from arm_checks.description(doctor.description, arm.names, allowed)
     for name, arrivals in doctor.images.items():
         yield from arm_checks.camera(name, arrivals)
     for one in arm.controllers:

@@ -92,7 +92,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "build the nodes' ROS 2 actions where ROS 2 is from PyPI",
     ),
     "ros execute": (
-        "robot_bridge.execute_cli:main",
+        "robot_bridge.instruction_cli:main",
         "have an arm follow an instruction until it is done",
     ),
     "doctor arm": (

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 GIB = 2**30
+SHARED_MEMORY = Path("/dev/shm")
 RCLPY_WAIT_S = 15.0
 
 
@@ -195,6 +196,11 @@ def tensorrt() -> str:
 def rclpy() -> str:
     """Does a ROS 2 message from another process arrive here over real DDS?"""
     _import("rclpy")
+    if broken := broken_ports(SHARED_MEMORY):
+        raise RuntimeError(
+            f"{broken[0]} is empty: a process was killed while it made that port of Fast DDS, and "
+            "every node that opens it waits for ever; remove the file"
+        )
     import rclpy
     from sensor_msgs.msg import JointState
 
@@ -219,6 +225,12 @@ def rclpy() -> str:
         raise RuntimeError(f"no message from another process in {took_s:.0f} s")
     version = importlib.metadata.version("rclpy")
     return f"rclpy {version}, heard another process after {took_s:.1f} s"
+
+
+def broken_ports(folder: Path) -> list[Path]:
+    """Return ports of Fast DDS's shared memory that were never completed."""
+    ports = (path for path in sorted(folder.glob("fastdds_port*")) if path.name[12:].isdigit())
+    return [path for path in ports if path.stat().st_size == 0]
 
 
 def publish(topic: str) -> None:

@@ -1,4 +1,4 @@
-"""Builds the two gripper actions of control_msgs where ROS 2 is from PyPI, which has no control_msgs.
+"""Builds the gripper actions of control_msgs where ROS 2 is from PyPI, which has no control_msgs.
 
 `python -m benchmarks.robot_bridge.gripper_interfaces` builds them into this Python environment, for
 `vla bench bridge --driver` with a gripper that is an action. Only what the wire needs is here: with

@@ -101,6 +101,8 @@ class Arm:
     file; needs MuJoCo."""
     max_tool_speed: float = 0.0
     """Largest speed of the tool in m/s, such as 0.25 with people near; 0: none; needs MuJoCo."""
+    twist: bool = False
+    """Whether a person may drive the tool by twists, as MoveIt Servo's; needs MuJoCo."""
     compressed: bool = False
     """Whether images come as cameras/NAME/image_raw/compressed."""
     reward_model: str = ""
@@ -154,7 +156,7 @@ def arm(cfg: Arm) -> tuple[NodeSpec, ...]:
         ValueError: a setting is missing or unknown, or settings contradict each other.
     """
     _need(cfg.policy, "policy", "a folder of `vla export`, unix:PATH or HOST:PORT")
-    return (_safety(cfg), *_policy(cfg), *_monitor(cfg))
+    return (_safety(cfg), *_policy(cfg), *_monitor(cfg), *_twist(cfg))
 
 
 def record(cfg: Record) -> tuple[NodeSpec, ...]:
@@ -169,7 +171,7 @@ def record(cfg: Record) -> tuple[NodeSpec, ...]:
         cameras=_cameras(cfg), images="compressed" if cfg.compressed else "raw",
         robot=_robot_name(cfg), driver=_driver(cfg), topics=cfg.topics,
     )  # fmt: skip
-    return (_safety(cfg), recorder, *_policy(cfg), *_monitor(cfg))
+    return (_safety(cfg), recorder, *_policy(cfg), *_monitor(cfg), *_twist(cfg))
 
 
 def sim_arm(cfg: SimArm) -> tuple[NodeSpec, ...]:
@@ -189,7 +191,7 @@ def sim_arm(cfg: SimArm) -> tuple[NodeSpec, ...]:
     if not cfg.params:  # a busy machine's simulation lags as no arm does
         parameters = {**safety.parameters, "max_tracking_error": SIMULATED_TRACKING_ERROR}
         safety = replace(safety, parameters=parameters)
-    return (simulated, safety, *_policy(cfg), *_monitor(cfg))
+    return (simulated, safety, *_policy(cfg), *_monitor(cfg), *_twist(cfg))
 
 
 def dual_arm(cfg: DualArm) -> tuple[NodeSpec, ...]:
@@ -281,6 +283,13 @@ def _monitor(cfg: Arm) -> tuple[NodeSpec, ...]:
             driver=_driver(cfg),
         ),
     )  # fmt: skip
+
+
+def _twist(cfg: Arm) -> tuple[NodeSpec, ...]:
+    if not cfg.twist:
+        return ()
+    robot, file = _robot_name(cfg), _driver(cfg)
+    return (_node(cfg, "twist_teleop", "twist_teleop", robot=robot, driver=file),)
 
 
 def _node(

@@ -8,6 +8,7 @@ import numpy as np
 from rcl_interfaces.srv import GetParameters
 from rclpy.parameter import parameter_value_to_python
 from sensor_msgs.msg import CompressedImage, Image, JointState
+from std_msgs.msg import String
 
 from robot_bridge.launching.driver import Driver
 from robot_bridge.nodes import common
@@ -41,6 +42,8 @@ class ArmDoctor(RemoteArm):
             topic = f"cameras/{camera}/image_raw" + "/compressed" * self.compressed
             self.images[camera] = []
             self._listen(kind, topic, partial(self._keep_image, camera), common.SENSORS)
+        self.description = ""
+        self._listen(String, "robot_description", self._keep_description, common.LATCHED)
         self.driver_states = DriverStates(self._listen, self.driver.states, lambda: None)
 
     def _listen(self, kind: Any, topic: str, take: Any, qos: Any) -> None:
@@ -49,6 +52,9 @@ class ArmDoctor(RemoteArm):
     def _keep_image(self, camera: str, message: Any) -> None:
         shape = tuple(getattr(message, name, "") for name in ("encoding", "height", "width"))
         self._keep(self.images[camera], message, shape)
+
+    def _keep_description(self, message: String) -> None:
+        self.description = message.data
 
     def _keep(self, messages: list[Arrival], message: Any, content: Any) -> None:
         now_s = self.node.get_clock().now().nanoseconds * 1e-9

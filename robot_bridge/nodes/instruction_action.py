@@ -45,7 +45,7 @@ class InstructionAction:
         self.handle: Any = None
         self.done = Future()
         self.safety: dict[str, str] = {}
-        self.scored = -1
+        self.scored = -1  # the monitor's episode
         self.stamp: Any = None
         self.publisher = node.create_publisher(Header, "instruction", common.LATCHED)
         subscribe = node.create_subscription
@@ -104,22 +104,24 @@ class InstructionAction:
     async def _execute(self, handle: Any) -> Any:
         goal, self.handle = self.goal, handle
         assert goal is not None
-        if goal.outcome is None:
-            self._say(goal.instruction)
-        else:
-            self._finish()
-        await self.done
-        assert goal.outcome is not None
-        error, message = goal.outcome
-        elapsed = Duration(seconds=time.monotonic() - goal.began_s).to_msg()
-        # Its state may have changed in the meantime: a cancelled goal may still be done.
-        if error == "NONE":
-            handle.succeed()
-        elif error == "CANCELED" and handle.status == GoalStatus.STATUS_CANCELING:
-            handle.canceled()
-        else:
-            handle.abort()
-        self.goal = self.handle = None
+        try:
+            if goal.outcome is None:
+                self._say(goal.instruction)
+            else:
+                self._finish()
+            await self.done
+            assert goal.outcome is not None
+            error, message = goal.outcome
+            elapsed = Duration(seconds=time.monotonic() - goal.began_s).to_msg()
+            # Its state may have changed in the meantime: a canceled goal may still be done.
+            if error == "NONE":
+                handle.succeed()
+            elif error == "CANCELED" and handle.status == GoalStatus.STATUS_CANCELING:
+                handle.canceled()
+            else:
+                handle.abort()
+        finally:
+            self.goal = self.handle = None
         return ExecuteInstruction.Result(
             error_code=getattr(ExecuteInstruction.Result, error), error_msg=message,
             progress=goal.progress, elapsed_time=elapsed,
@@ -157,9 +159,8 @@ class InstructionAction:
     def _on_monitor(self, message: DiagnosticArray) -> None:
         values = common.key_values(message)
         with self.lock:
-            if self.goal is None:
-                self.scored = int(values.get("episode", -1))
-            else:
+            self.scored = int(values.get("episode", -1))
+            if self.goal is not None:
                 self.goal.on_monitor(values)
                 self._finish()
 

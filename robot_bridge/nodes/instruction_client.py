@@ -39,10 +39,10 @@ class InstructionClient(Operator):
         self._cancel = threading.Event()
 
     def cancel(self) -> None:
-        """Cancel what is being executed; `execute` returns when the arm is held."""
+        """Cancel what is being executed; `run` returns when the arm is held."""
         self._cancel.set()
 
-    def execute(
+    def run(
         self, instruction: str, time_limit_s: float = 0.0,
         on_feedback: Callable[[Any], None] = lambda _: None,
     ) -> Result:  # fmt: skip

@@ -6,13 +6,17 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from robot_bridge.motion.limits import Limits
 from robot_bridge.sensing import convert
+from vla.contracts import robot_file
 
 Verdict = Literal["works", "wrong", "not checked"]
 LEAST_HZ, LEAST_CAMERA_HZ = 20.0, 5.0
 """Rates below which joint states and images are too rare."""
 MOST_AGE_S, MOST_AHEAD_S = 0.2, 0.01
 """How old a message may be on arrival, and how far in the future by the clock of its stamp."""
+SLACK = 1e-3
+"""By how much a limit may be beyond the URDF's: digits that were rounded."""
 WANTED: dict[str, tuple[Any, ...]] = {
     "allow_trajectory_replacement": (False,),
     "interpolation_method": ("splines",),
@@ -126,6 +130,34 @@ def controller_parameters(topic: str, values: Mapping[str, Any]) -> list[Finding
     ]
     fix = "set it in the controller's parameter file"
     return [_finding(f"{topic}: parameters", "; ".join(wrong), "as docs/arms.md asks", fix)]
+
+
+def description(text: str, names: Sequence[str], limits: Limits) -> list[Finding]:
+    """Return the findings about the URDF of topic robot_description, which may be none ("").
+
+    Args:
+        text: The URDF.
+        names: The driver's names of joints, in the order of the limits.
+        limits: What the safety node allows.
+    """
+    title = "robot_description"
+    if not text:
+        detail = "nobody publishes one; robot_state_publisher does"
+        return [Finding(name=title, verdict="not checked", detail=detail)]
+    try:
+        joints = robot_file.urdf(text, title)
+    except ValueError as error:
+        return [_finding(title, str(error), "", "see what publishes it")]
+    wrong = [f"{name} is not in it" for name in names if name not in joints]
+    for i, name in enumerate(names):
+        urdf = joints.get(name, {})
+        for key, allowed, sign in (("low", limits.low, -1), ("high", limits.high, 1),
+                                   ("velocity", limits.velocity, 1)):  # fmt: skip
+            bound = urdf.get(key)
+            if bound is not None and sign * (allowed[i] - bound) > SLACK:
+                wrong.append(f"{key} of {name} is {allowed[i]:.4g} here, {bound:.4g} there")
+    fix = "narrow the joint in the limits file (docs/arms.md)"
+    return [_finding(title, "; ".join(wrong), "names and limits agree", fix)]
 
 
 def motion(

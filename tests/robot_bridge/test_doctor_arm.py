@@ -14,6 +14,7 @@ pytest.importorskip("rclpy")
 from benchmarks.robot_bridge.ros_latency import running
 from robot_bridge import doctor_arm
 from robot_bridge.launching import graph
+from robot_bridge.motion.limits import Limits
 from robot_bridge.sensing import arm_checks
 from robot_bridge.sensing.arm_checks import Arrival
 from tests.robot_bridge.test_driver_nodes import DRIVER
@@ -55,6 +56,37 @@ def test_joint_states_that_are_right_have_nothing_wrong():
     assert {verdict for verdict, _ in found.values()} == {"works"}
     found = verdicts(arm_checks.joint_states(arrivals(stamped=False), NAMES, LOW, HIGH))
     assert found["joint_states: stamps"][0] == "not checked"
+
+
+LIMITS = Limits(
+    names=NAMES, low=LOW, high=HIGH, velocity=np.full(2, 2.0), acceleration=np.full(2, 9.0),
+    jerk=np.full(2, 99.0), stop_acceleration=np.full(2, 9.0), stop_jerk=np.full(2, 99.0),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("hip", "verdict", "said"),
+    [
+        ('lower="-1" upper="1" velocity="2"', "works", "names and limits agree"),
+        ('lower="-3" upper="3" velocity="9"', "works", "names and limits agree"),
+        ('lower="-0.8" upper="1" velocity="2"', "wrong", "low of hip is -1 here, -0.8 there"),
+        ('lower="-1" upper="0.5" velocity="2"', "wrong", "high of hip is 1 here, 0.5 there"),
+        ('lower="-1" upper="1" velocity="1.5"', "wrong", "velocity of hip is 2 here, 1.5 there"),
+    ],
+)
+def test_limits_beyond_those_of_robot_description_are_named(hip, verdict, said):
+    text = f'<robot><joint name="hip" type="revolute"><limit {hip}/></joint>%s</robot>'
+    knee = '<joint name="knee" type="continuous"/>'
+    found = verdicts(arm_checks.description(text % knee, NAMES, LIMITS))
+    assert found == {"robot_description": (verdict, said)}
+    found = verdicts(arm_checks.description(text % "", NAMES, LIMITS))
+    assert "knee is not in it" in found["robot_description"][1]
+
+
+def test_a_robot_description_that_is_none_is_said():
+    assert arm_checks.description("", NAMES, LIMITS)[0].verdict == "not checked"
+    found = arm_checks.description("<robot", NAMES, LIMITS)[0]
+    assert (found.verdict, "no URDF" in found.detail) == ("wrong", True)
 
 
 def test_a_controller_with_other_parameters_or_publishers_is_named():
@@ -107,6 +139,7 @@ def test_an_arm_is_checked_and_moved_and_the_report_has_its_digest(tmp_path, cap
         assert code == 0, moved
     assert "ok  names of joints: all 6" in said
     assert "ok  driver states: all 2" in said
+    assert "-  robot_description: nobody publishes one" in said
     assert "-  scaled_controller/joint_trajectory: parameters" in said
     assert moved.count("ok  motion of ") == 6
     assert "ok  e-stop in motion: latched" in moved

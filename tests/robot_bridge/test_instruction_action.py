@@ -15,7 +15,7 @@ from lifecycle_msgs.msg import Transition
 
 from benchmarks.robot_bridge.ros_latency import running
 from benchmarks.robot_bridge.sim_episode_client import SimEpisodeClient
-from robot_bridge import execute_cli
+from robot_bridge import instruction_cli
 from robot_bridge.launching import graph, interfaces
 from robot_bridge.nodes.common import LATCHED
 from tests.robot_bridge.test_policy_node import SLOW
@@ -44,7 +44,7 @@ class Goal:
 
     def _run(self, instruction, time_limit_s):
         try:
-            self.result = self.client.execute(instruction, time_limit_s, self._feed)
+            self.result = self.client.run(instruction, time_limit_s, self._feed)
         except ValueError as error:
             self.error = str(error)
 
@@ -66,7 +66,9 @@ class Goal:
 @pytest.fixture
 def arm(arm_policy, tmp_path):
     told = {**SLOW, "policy_node": SLOW["policy_node"] | {"hold_s": HOLD_S}}
-    nodes = graph.sim_arm(graph.SimArm(policy=str(arm_policy), task="cue_colour", use_sim_time=False))
+    nodes = graph.sim_arm(
+        graph.SimArm(policy=str(arm_policy), task="cue_colour", use_sim_time=False)
+    )
     with (
         running(nodes, told, tmp_path / "nodes.log"),
         SimEpisodeClient() as operator,
@@ -83,7 +85,7 @@ def state(operator):
 
 def test_every_end_of_a_goal(arm):
     operator, client = arm
-    early = client.execute("press")
+    early = client.run("press")
     assert (early.error_code, early.elapsed_s < 5) == (RESULT.NOT_ENABLED, True)
     assert "vla safety enable" in early.error_msg
     operator.enable(True)
@@ -98,11 +100,11 @@ def test_every_end_of_a_goal(arm):
     assert state(operator) in ("holding", "tracking")
     canceled = Goal(client, "press").tracks()
     with InstructionClient(name="second") as second, pytest.raises(ValueError, match="rejected"):
-        second.execute("open")
+        second.run("open")
     client.cancel()
     assert canceled.end().error_code == RESULT.CANCELED
     with pytest.raises(ValueError, match="rejected"):
-        client.execute("")
+        client.run("")
 
     # The monitor says when it is done, and how far it is.
     monitor = client.node.create_publisher(DiagnosticArray, "monitor/status", LATCHED)
@@ -134,13 +136,13 @@ def test_every_end_of_a_goal(arm):
     operator.transition(Transition.TRANSITION_DEACTIVATE)
     assert deactivated.end().error_code == RESULT.POLICY
     with pytest.raises(ValueError, match="rejected"):
-        client.execute("press")
+        client.run("press")
 
 
 def test_the_command_and_the_end_of_holding(arm, capsys):
     operator, _ = arm
     operator.enable(True)
-    assert execute_cli.main(["press", "--time-limit-s", "1.5"]) == 1
+    assert instruction_cli.main(["press", "--time-limit-s", "1.5"]) == 1
     assert "not done after" in capsys.readouterr().out
     assert state(operator) in ("holding", "tracking")
     operator.wait(lambda: state(operator) == "disabled", "the end of holding", HOLD_S + 10)

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from robot_bridge import launching
-from robot_bridge.launching import up, graph, launch_arguments
+from robot_bridge.launching import graph, launch_arguments, up
 from tests.robot_bridge import fake_launch
 
 ROOT = Path(__file__).parents[2]

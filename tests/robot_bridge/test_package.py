@@ -22,7 +22,7 @@ else:
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "mneme_vla"
-NODES = {"safety_node", "policy_node", "sim_arm", "recorder", "monitor"}
+NODES = {"safety_node", "policy_node", "sim_arm", "recorder", "monitor", "twist_teleop"}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
@@ -185,7 +185,7 @@ def test_every_node_of_a_description_has_a_program_and_a_console_script():
     assert len(set(programs.values())) == 1, "they differ by name alone"
     modules = {name: scripts[f"mneme_{name}"].split(":")[0] for name in NODES}
     uses = (
-        graph.arm(graph.Arm(policy="unix:/x", reward_model=str(ROOT))),
+        graph.arm(graph.Arm(policy="unix:/x", reward_model=str(ROOT), twist=True)),
         graph.sim_arm(graph.SimArm()),
         graph.record(graph.Record(out="x")),
     )

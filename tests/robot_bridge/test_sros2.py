@@ -85,16 +85,25 @@ def test_the_policy_names_every_service_of_the_contract_and_no_other():
     assert {name for _, name in named("service", "request")} - OWN == services - OWN
 
 
+def test_the_policy_node_has_the_action_and_a_person_may_call_it():
+    text = (ROOT / "docs" / "topics.md").read_text()
+    action = "policy_node/execute_instruction"
+    assert f"`{action}`" in text
+    assert named("action", "execute") == {("policy_node", action)}
+    assert named("action", "call") == {("operator", action)}
+
+
 @pytest.mark.parametrize(
     ("topic", "publishers"),
     [
         ("joint_trajectory_controller/joint_trajectory", {"safety_node"}),
         ("forward_command_controller/commands", {"safety_node"}),
         ("action_chunk", {"policy_node"}),
-        ("teleop", {"operator", "sim_arm"}),
+        ("teleop", {"operator", "sim_arm", "twist_teleop"}),
         ("deadman", {"operator"}),
         ("speed_scaling", {"monitor"}),
         ("intervention_request", {"monitor"}),
+        ("instruction", {"operator", "policy_node"}),
         ("joint_states", {"arm", "sim_arm"}),
         ("safety_node/status", {"safety_node"}),
         ("/clock", {"sim_arm"}),
@@ -104,18 +113,18 @@ def test_only_those_who_have_to_may_say_it(topic, publishers):
     assert {node for node, name in named("topic", "publish") if name == topic} == publishers
 
 
-def test_only_a_person_arms_and_stops_and_only_the_policy_may_disarm_as_well():
+def test_only_a_person_arms_and_stops_and_others_may_disarm_at_most():
     asks = {pair for pair in named("service", "request") if pair[1].startswith("safety_node/")}
     assert {pair for pair in asks if pair[0] != "operator"} == {
-        ("policy_node", "safety_node/disable")
-    }
-    assert len(asks) == 5
+        ("policy_node", "safety_node/disable"), ("twist_teleop", "safety_node/disable"),
+    }  # fmt: skip
+    assert len(asks) == 6
 
 
 def test_every_node_has_its_enclave_and_what_all_share(tmp_path):
     paths = dict(profiles())
     uses = (
-        graph.arm(graph.Arm(policy=str(tmp_path), reward_model=str(tmp_path))),
+        graph.arm(graph.Arm(policy=str(tmp_path), reward_model=str(tmp_path), twist=True)),
         graph.sim_arm(graph.SimArm()),
         graph.record(graph.Record(out=str(tmp_path))),
     )

@@ -195,7 +195,8 @@ def test_the_profile_keeps_nodes_to_this_machine_and_out_of_shared_memory():
         "from pathlib import Path; lines = Path('/proc/self/net/udp').read_text().splitlines()[1:];"
         "own = {os.readlink(f'/proc/self/fd/{n}') for n in os.listdir('/proc/self/fd')"
         " if os.path.exists(f'/proc/self/fd/{n}')};"
-        "print({one.split()[1].split(':')[0] for one in lines if f'socket:[{one.split()[9]}]' in own});"
+        "rows = [one.split() for one in lines];"
+        "print({row[1].split(':')[0] for row in rows if f'socket:[{row[9]}]' in own});"
         "os._exit(0)"
     )
     done = subprocess.run(

@@ -116,3 +116,17 @@ def test_a_message_from_another_process_arrives_over_dds():
     finding = doctor.examine(probe)
     assert finding.status == "works", finding
     assert "heard another process" in finding.detail
+
+
+def test_a_port_of_shared_memory_that_was_never_completed_is_named(tmp_path, monkeypatch):
+    for name, size in (
+        ("fastdds_port7411", 0),
+        ("fastdds_port7413", 9),
+        ("fastdds_port7413_el", 0),
+    ):
+        (tmp_path / name).write_bytes(bytes(size))
+    monkeypatch.setattr(probes, "SHARED_MEMORY", tmp_path)
+    with pytest.raises(RuntimeError, match=r"fastdds_port7411 is empty: .* remove the file"):
+        probes.rclpy()
+    (tmp_path / "fastdds_port7411").unlink()
+    assert probes.broken_ports(tmp_path) == []

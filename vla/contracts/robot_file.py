@@ -108,13 +108,28 @@ def moveit(content: dict[str, Any]) -> dict[str, dict[str, float]]:
 
 
 def _urdf(path: Path) -> dict[str, dict[str, Any]]:
-    """Return unit and limits by joint of a URDF."""
     try:
-        root = ElementTree.parse(path).getroot()
+        return urdf(path.read_text(), str(path))
     except FileNotFoundError as error:
         raise ValueError(f"{path}: no URDF there; give its path beside the robot's file") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: no URDF ({error}); expected text in UTF-8") from error
+
+
+def urdf(text: str, where: str) -> dict[str, dict[str, Any]]:
+    """Return `unit` and, where it has them, `low`, `high` and `velocity` by joint of a URDF.
+
+    Args:
+        text: The URDF.
+        where: Its name in errors.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
-        raise ValueError(f"{path}: no URDF ({error}); of a xacro make one with xacro") from error
+        raise ValueError(f"{where}: no URDF ({error}); of a xacro make one with xacro") from error
     found: dict[str, dict[str, Any]] = {}
     for joint in root.iter("joint"):
         unit = UNITS.get(joint.get("type", ""))
@@ -123,8 +138,8 @@ def _urdf(path: Path) -> dict[str, dict[str, Any]]:
         row: dict[str, Any] = {"unit": unit}
         limit = joint.find("limit")
         for key, attribute in (("low", "lower"), ("high", "upper"), ("velocity", "velocity")):
-            if limit is not None and (text := limit.get(attribute)) is not None:
-                row[key] = _number(text, f"{path}: {attribute} of joint {joint.get('name')!r}")
+            if limit is not None and (number := limit.get(attribute)) is not None:
+                row[key] = _number(number, f"{where}: {attribute} of joint {joint.get('name')!r}")
         if joint.get("type") == "continuous":
             row.pop("low", None)
             row.pop("high", None)

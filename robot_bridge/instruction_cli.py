@@ -14,7 +14,7 @@ from vla.utils import arguments
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExecuteArgs:
+class InstructionArgs:
     """Have an arm follow an instruction until the reward model says that it is done.
 
     The arm has to be enabled (`vla safety enable`), and is held afterwards. Ctrl-C cancels.
@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
     Raises:
         ValueError: the action is not offered, or rejects the instruction.
     """
-    args = arguments.read(ExecuteArgs, argv, "vla ros execute")
+    args = arguments.read(InstructionArgs, argv, "vla ros execute")
     if not interfaces.available():
         raise ValueError(
             f"no {interfaces.PACKAGE} in this environment: vla ros interfaces builds it; with "
@@ -52,7 +52,7 @@ def main(argv: list[str]) -> int:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, lambda *_: client.cancel())
         with console.status("waits for the policy node") as shown:
-            result = client.execute(
+            result = client.run(
                 args.instruction, args.time_limit_s, lambda said: shown.update(text(said))
             )
     done = result.error_code == 0
