@@ -6,6 +6,7 @@ reward model's monitor says when the instruction is done; without one a goal end
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -46,7 +47,10 @@ class InstructionAction:
         self.done = Future()
         self.safety: dict[str, str] = {}
         self.scored = -1  # the monitor's episode
-        self.stamp: Any = None
+        self.said = False
+        """Whether the present goal's instruction was given."""
+        self.stamps: deque[Any] = deque(maxlen=8)
+        """Of what was said from here on `instruction`; it is heard as well, and later."""
         self.publisher = node.create_publisher(Header, "instruction", common.LATCHED)
         subscribe = node.create_subscription
         self.subscriptions = [
@@ -73,7 +77,7 @@ class InstructionAction:
         with self.lock:
             if self.goal is not None:
                 self.goal.end(error, message)
-                self._finish()
+                self._progress()
 
     # --- goals --------------------------------------------------------------------------------
 
@@ -97,7 +101,7 @@ class InstructionAction:
         limit_s = common.seconds(request.time_limit) or self.limit_s
         with self.lock:
             self.goal = Execution(request.instruction, time.monotonic(), limit_s, self.scored)
-            self.done = Future(executor=self.node.executor)
+            self.done, self.said = Future(executor=self.node.executor), False
             self.goal.on_safety(self.safety)
         return GoalResponse.ACCEPT
 
@@ -105,10 +109,7 @@ class InstructionAction:
         goal, self.handle = self.goal, handle
         assert goal is not None
         try:
-            if goal.outcome is None:
-                self._say(goal.instruction)
-            else:
-                self._finish()
+            self._progress()
             await self.done
             assert goal.outcome is not None
             error, message = goal.outcome
@@ -130,23 +131,30 @@ class InstructionAction:
     def _say(self, instruction: str) -> None:
         message = Header(frame_id=instruction)
         message.stamp = self.node.get_clock().now().to_msg()
-        self.stamp = message.stamp
+        self.stamps.append(message.stamp)
         self.publisher.publish(message)
 
-    def _finish(self) -> None:
-        """Hand over the outcome, if there is one; end the instruction if it is still this one."""
-        if self.goal is None or self.goal.outcome is None or self.done.done():
-            return
-        if self.goal.outcome.error not in ("REPLACED", "NOT_ENABLED"):
-            self.hold()
-            self._say("")
-        self.done.set_result(True)
+    def _progress(self) -> None:
+        """Give the instruction once the arm is enabled; once there is an outcome, end it."""
+        with self.lock:
+            goal = self.goal
+            if goal is None or self.handle is None or self.done.done():
+                return
+            if goal.outcome is None:
+                if goal.armed and not self.said:
+                    self.said = True
+                    self._say(goal.instruction)
+                return
+            if self.said and goal.outcome.error != "REPLACED":
+                self.hold()
+                self._say("")
+            self.done.set_result(True)
 
     # --- what happens meanwhile ---------------------------------------------------------------
 
     def _on_instruction(self, message: Header) -> None:
         with self.lock:
-            if self.goal is not None and self.handle is not None and message.stamp != self.stamp:
+            if self.goal is not None and self.said and message.stamp not in self.stamps:
                 self.end("REPLACED", f"another instruction came: {message.frame_id!r}")
 
     def _on_safety(self, message: DiagnosticArray) -> None:
@@ -154,7 +162,7 @@ class InstructionAction:
             self.safety = common.key_values(message)
             if self.goal is not None:
                 self.goal.on_safety(self.safety)
-                self._finish()
+                self._progress()
 
     def _on_monitor(self, message: DiagnosticArray) -> None:
         values = common.key_values(message)
@@ -162,7 +170,7 @@ class InstructionAction:
             self.scored = int(values.get("episode", -1))
             if self.goal is not None:
                 self.goal.on_monitor(values)
-                self._finish()
+                self._progress()
 
     def _tick(self) -> None:
         with self.lock:
@@ -173,7 +181,7 @@ class InstructionAction:
             goal.tick(now_s)
             if handle.is_cancel_requested:
                 goal.end("CANCELED", "canceled")
-            self._finish()
+            self._progress()
             if goal.outcome is None:
                 handle.publish_feedback(
                     ExecuteInstruction.Feedback(

@@ -15,6 +15,9 @@ Error = Literal[
 ARMED = ("holding", "tracking")
 """States of the safety node in which a policy may move the arm."""
 
+ENABLED_S = 0.5
+"""Time in s within which an arm that was just enabled is known to be."""
+
 
 class Outcome(NamedTuple):
     """How a goal ended."""
@@ -35,6 +38,8 @@ class Execution:
     scored_before: int = -1
     """Episode of the monitor when it began; only later ones are about this goal."""
     outcome: Outcome | None = None
+    armed: bool = False
+    """Whether the safety node was enabled since it began."""
     safety_state: str = ""
     monitor_state: str = ""
     progress: float = field(default=math.nan)
@@ -46,15 +51,12 @@ class Execution:
             self.outcome = Outcome(error, message)
 
     def on_safety(self, values: Mapping[str, str]) -> None:
-        """Take a status of the safety node; an arm that is not enabled ends the goal."""
-        first, self.safety_state = not self.safety_state, values.get("state", "")
+        """Take a status of the safety node; an arm that is not enabled any more ends the goal."""
+        self.safety_state = values.get("state", "")
         if self.safety_state in ARMED:
-            return
-        why = values.get("why", "")
-        if first:
-            hint = f"{self.safety_state or 'silent'}; enable it: vla safety enable"
-            self.end("NOT_ENABLED", f"the safety node is {hint}")
-        else:
+            self.armed = True
+        elif self.armed:
+            why = values.get("why", "")
             said = f"{self.safety_state}: {why}" if why else self.safety_state
             self.end("STOPPED", f"the safety node is {said}")
 
@@ -70,7 +72,10 @@ class Execution:
             self.end("NONE", values.get("why", ""))
 
     def tick(self, now_s: float) -> None:
-        """End the goal when its time is up."""
+        """End the goal when its time is up, or when the arm is not enabled."""
+        if not self.armed and now_s - self.began_s >= ENABLED_S:
+            hint = f"{self.safety_state or 'silent'}; enable it: vla safety enable"
+            self.end("NOT_ENABLED", f"the safety node is {hint}")
         if now_s - self.began_s >= self.limit_s:
             progress = "no reward model" if math.isnan(self.progress) else f"{self.progress:.2f}"
             self.end("TIME_LIMIT", f"not done after {self.limit_s:g} s (progress: {progress})")

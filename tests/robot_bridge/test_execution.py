@@ -45,6 +45,7 @@ def test_time_is_up_without_a_score_and_with_one(goal):
     goal.tick(15.0)
     assert goal.outcome == ("TIME_LIMIT", "not done after 5 s (progress: no reward model)")
     scored = Execution("press", began_s=0.0, limit_s=1.0)
+    scored.on_safety(TRACKING)
     scored.on_monitor(DONE | {"state": "nominal", "value": "0.25"})
     scored.on_monitor(DONE | {"state": "nominal", "value": "nan"})
     scored.tick(2.0)
@@ -55,14 +56,19 @@ def test_time_is_up_without_a_score_and_with_one(goal):
 def test_an_arm_that_is_not_enabled_ends_it(goal, state):
     goal.on_safety({"state": state, "why": "estop: asked for"})
     assert goal.outcome == ("STOPPED", f"the safety node is {state}: estop: asked for")
-    late = Execution("press", began_s=0.0, limit_s=1.0)
-    late.on_safety({"state": state})
-    assert late.outcome.error == "NOT_ENABLED"
-    assert "vla safety enable" in late.outcome.message
 
 
-def test_a_safety_node_that_never_spoke_is_not_enabled():
-    goal = Execution("press", began_s=0.0, limit_s=1.0)
-    goal.on_safety({})
+@pytest.mark.parametrize("state", ["disabled", "latched_fault", ""])
+def test_an_arm_that_was_never_enabled_ends_it_after_a_moment(state):
+    goal = Execution("press", began_s=0.0, limit_s=9.0)
+    goal.on_safety({"state": state} if state else {})
+    goal.tick(0.4)  # it may have been enabled just now
+    assert goal.outcome is None
+    goal.tick(0.6)
     assert goal.outcome.error == "NOT_ENABLED"
-    assert "silent" in goal.outcome.message
+    assert f"{state or 'silent'}; enable it: vla safety enable" in goal.outcome.message
+    late = Execution("press", began_s=0.0, limit_s=9.0)
+    late.on_safety({"state": state})
+    late.on_safety(TRACKING)
+    late.tick(0.6)
+    assert late.outcome is None
