@@ -9,8 +9,10 @@ import tyro.conf
 from rich.console import Console
 
 from robot_bridge.launching import interfaces
-from vla.contracts.config import validate_min
 from vla.utils import arguments
+
+LONGEST_S = 86_400.0
+"""Longest time limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +30,8 @@ class InstructionArgs:
     """Namespace of the arm."""
 
     def __post_init__(self) -> None:
-        validate_min(self, time_limit_s=0)
+        if not 0 <= self.time_limit_s <= LONGEST_S:
+            raise ValueError(f"time_limit_s: got {self.time_limit_s}, expected 0 to {LONGEST_S:g}")
         if not self.instruction.strip():
             raise ValueError("instruction: got an empty one; say what to do")
 
@@ -50,7 +53,8 @@ def main(argv: list[str]) -> int:
     console = Console()
     with InstructionClient(args.namespace, "instruction_client") as client:
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, lambda *_: client.cancel())
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, lambda *_: client.cancel())
         with console.status("waits for the policy node") as shown:
             result = client.run(
                 args.instruction, args.time_limit_s, lambda said: shown.update(text(said))

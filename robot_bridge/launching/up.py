@@ -31,6 +31,8 @@ RANGE = "ROS_AUTOMATIC_DISCOVERY_RANGE"
 PROFILES = ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE")
 """Variables with which users choose how nodes find each other."""
 FAST_DDS, LOOPBACK = "rmw_fastrtps_cpp", "fastdds_loopback.xml"
+PYPI_DISTRO, PROFILE_DISTROS = "kilted", ("kilted", "lyrical", "rolling")
+"""ROS 2 of PyPI, which sets no ROS_DISTRO; releases with Fast DDS 3, which reads PROFILES[0]."""
 
 
 def main(argv: list[str]) -> int:
@@ -58,14 +60,21 @@ def main(argv: list[str]) -> int:
 def discovery(environment: dict[str, str]) -> dict[str, str]:
     """Return the variables that keep nodes to this machine unless the user has set them.
 
-    With Fast DDS by a profile of ours, which nodes with and without it understand: see the file.
+    By a profile of ours where Fast DDS certainly reads it; nodes without the profile hear the
+    others all the same.
     """
     if environment.get("ROS_DISTRO") == "humble":  # it lacks the other variable
         return {"ROS_LOCALHOST_ONLY": environment.get("ROS_LOCALHOST_ONLY", "1")}
     chosen = {name: environment[name] for name in (RANGE, *PROFILES) if name in environment}
-    if chosen or environment.get("RMW_IMPLEMENTATION", FAST_DDS) != FAST_DDS:
+    profile = package_files.params() / LOOPBACK
+    is_read = (
+        environment.get("RMW_IMPLEMENTATION", FAST_DDS) == FAST_DDS
+        and environment.get("ROS_DISTRO", PYPI_DISTRO) in PROFILE_DISTROS
+        and os.access(profile, os.R_OK)
+    )
+    if chosen or not is_read:  # who does not read the profile would be heard everywhere
         return {RANGE: "LOCALHOST", **chosen}
-    return {RANGE: "SYSTEM_DEFAULT", PROFILES[0]: str(package_files.params() / LOOPBACK)}
+    return {RANGE: "SYSTEM_DEFAULT", PROFILES[0]: str(profile)}
 
 
 @dataclass

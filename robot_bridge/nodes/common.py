@@ -163,8 +163,28 @@ def array(node: Any, line: DiagnosticStatus) -> DiagnosticArray:
 
 
 def key_values(message: DiagnosticArray) -> dict[str, str]:
-    """Return the key-values of a message's first status."""
-    return {pair.key: pair.value for pair in message.status[0].values}
+    """Return the key-values of a message's first status; none if it has no status."""
+    return {pair.key: pair.value for status in message.status[:1] for pair in status.values}
+
+
+class Newest:
+    """Tells which message of several publishers is the newest, by stamps.
+
+    Each has a last message for late subscribers, and they come in any order.
+    """
+
+    def __init__(self, node: Any) -> None:
+        self._clock, self._newest_s = node.get_clock(), -np.inf
+
+    def is_newer(self, stamp: Any) -> bool:
+        """Return whether a message is as new as all before; one without a stamp always is."""
+        stamp_s = seconds(stamp)
+        if self._clock.now().nanoseconds * 1e-9 < self._newest_s:
+            self._newest_s = -np.inf  # the clock was set back, as by a simulation
+        if stamp_s and stamp_s < self._newest_s:
+            return False
+        self._newest_s = max(self._newest_s, stamp_s or -np.inf)
+        return True
 
 
 def publish_diagnostics(node: Any, line: Callable[[], DiagnosticStatus]) -> None:

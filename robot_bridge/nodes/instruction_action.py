@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from action_msgs.msg import GoalStatus
 from diagnostic_msgs.msg import DiagnosticArray
 from mneme_vla_interfaces.action import ExecuteInstruction
@@ -19,10 +20,12 @@ from rclpy.task import Future
 from std_msgs.msg import Header
 
 from robot_bridge.nodes import common
-from robot_bridge.policy.execution import Error, Execution
+from robot_bridge.policy.execution import SILENT_S, Error, Execution, number
 
 PERIOD_S = 0.1
 """Period of feedback."""
+BEGUN_S = 2.0
+"""Time in s after which a goal that was accepted and not executed is forgotten."""
 MOST_CHARACTERS = 1000
 """Longest instruction."""
 
@@ -45,8 +48,10 @@ class InstructionAction:
         self.goal: Execution | None = None
         self.handle: Any = None
         self.done = Future()
-        self.safety: dict[str, str] = {}
-        self.scored = -1  # the monitor's episode
+        self.safety: tuple[dict[str, str], float] = {}, -np.inf
+        """Last status of the safety node, and when it came."""
+        self.scored = -1.0  # the monitor's episode
+        self.newest = common.Newest(node)
         self.said = False
         """Whether the present goal's instruction was given."""
         self.stamps: deque[Any] = deque(maxlen=8)
@@ -102,12 +107,18 @@ class InstructionAction:
         with self.lock:
             self.goal = Execution(request.instruction, time.monotonic(), limit_s, self.scored)
             self.done, self.said = Future(executor=self.node.executor), False
-            self.goal.on_safety(self.safety)
+            values, heard_s = self.safety
+            if time.monotonic() - heard_s < SILENT_S:
+                self.goal.on_safety(values, heard_s)
         return GoalResponse.ACCEPT
 
     async def _execute(self, handle: Any) -> Any:
         goal, self.handle = self.goal, handle
-        assert goal is not None
+        if goal is None:
+            handle.abort()
+            return ExecuteInstruction.Result(
+                error_code=ExecuteInstruction.Result.POLICY, error_msg="it was accepted too late"
+            )
         try:
             self._progress()
             await self.done
@@ -154,30 +165,33 @@ class InstructionAction:
 
     def _on_instruction(self, message: Header) -> None:
         with self.lock:
+            if not self.newest.is_newer(message.stamp):
+                return
             if self.goal is not None and self.said and message.stamp not in self.stamps:
                 self.end("REPLACED", f"another instruction came: {message.frame_id!r}")
 
     def _on_safety(self, message: DiagnosticArray) -> None:
         with self.lock:
-            self.safety = common.key_values(message)
+            self.safety = common.key_values(message), time.monotonic()
             if self.goal is not None:
-                self.goal.on_safety(self.safety)
+                self.goal.on_safety(*self.safety)
                 self._progress()
 
     def _on_monitor(self, message: DiagnosticArray) -> None:
         values = common.key_values(message)
         with self.lock:
-            self.scored = int(values.get("episode", -1))
+            self.scored = max(-1.0, number(values, "episode"))  # NaN is dropped
             if self.goal is not None:
                 self.goal.on_monitor(values)
                 self._progress()
 
     def _tick(self) -> None:
         with self.lock:
-            goal, handle = self.goal, self.handle
+            goal, handle, now_s = self.goal, self.handle, time.monotonic()
+            if goal is not None and handle is None and now_s - goal.began_s > BEGUN_S:
+                self.goal = None  # rclpy gave it up: its client is gone
             if goal is None or handle is None or self.done.done():
                 return
-            now_s = time.monotonic()
             goal.tick(now_s)
             if handle.is_cancel_requested:
                 goal.end("CANCELED", "canceled")

@@ -87,6 +87,7 @@ class Monitor(Node):
             )
         self.steps_s: deque[float] = deque(maxlen=LATENCIES)
         self.counts: Counter[str] = Counter()
+        self.newest = common.Newest(self)
         self.episode, self.tracking, self.trouble, self.requested = -1, False, "", False
         self._start_episode(s.instruction)
         self._warm()
@@ -111,6 +112,8 @@ class Monitor(Node):
     # --- subscriptions ------------------------------------------------------------------------
 
     def _on_instruction(self, message: Header) -> None:
+        if not self.newest.is_newer(message.stamp):
+            return
         self._start_episode(message.frame_id)
         self._publish()
 

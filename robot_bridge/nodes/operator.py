@@ -23,6 +23,7 @@ class Operator(Threaded):
     def __init__(self, namespace: str = "", name: str = "operator") -> None:
         self.heard: dict[str, dict[str, Any]] = {}
         """Key-values of each node's last status."""
+        self.clients: dict[str, Any] = {}
         super().__init__(namespace, name)
 
     def _connect(self) -> None:
@@ -49,19 +50,20 @@ class Operator(Threaded):
         Raises:
             ValueError: the service does not exist, or does not answer in time.
         """
-        client = self.node.create_client(kind, name)
-        try:
-            if not client.wait_for_service(PATIENCE_S):
-                raise ValueError(f"no service {name} in {PATIENCE_S:g} s; see what its node says")
-            done = threading.Event()
-            future = client.call_async(request or kind.Request())
-            future.add_done_callback(lambda _: done.set())
-            self.executor.wake()
-            if not done.wait(PATIENCE_S):
-                raise ValueError(f"{name} did not answer in {PATIENCE_S:g} s")
-            return future.result()
-        finally:
-            self.node.destroy_client(client)
+        # Kept: an answer to a client that was made just now may be lost on a busy machine.
+        if name not in self.clients:
+            self.clients[name] = self.node.create_client(kind, name)
+        client = self.clients[name]
+        if not client.wait_for_service(PATIENCE_S):
+            raise ValueError(f"no service {name} in {PATIENCE_S:g} s; see what its node says")
+        done = threading.Event()
+        future = client.call_async(request or kind.Request())
+        future.add_done_callback(lambda _: done.set())
+        self.executor.wake()
+        if not done.wait(PATIENCE_S):
+            client.remove_pending_request(future)
+            raise ValueError(f"{name} did not answer in {PATIENCE_S:g} s")
+        return future.result()
 
     def enable(self, on: bool) -> None:
         """Enable the arm, or bring it to rest and disable it; wait until that is done.

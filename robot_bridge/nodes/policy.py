@@ -12,7 +12,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,18 +26,17 @@ from trajectory_msgs.msg import JointTrajectory
 
 from deploy.server.client import RemotePolicy
 from robot_bridge.launching import driver, interfaces
-from robot_bridge.launching.node_settings import check, chosen, ranged
 from robot_bridge.nodes import common
 from robot_bridge.nodes.observation_subscriber import ObservationSubscriber
 from robot_bridge.policy.decision_log import DecisionLog
 from robot_bridge.policy.latency import WARM, measure_latency
 from robot_bridge.policy.policy_runner import DecisionRequest, PolicyRunner
+from robot_bridge.policy.settings import Settings
 from robot_bridge.safety.gate_config import LEASE_S
-from robot_bridge.sensing.sync import SyncConfig
 from vla.contracts import robot_file
 from vla.contracts.protocols import ArmPolicy
 from vla.runtime import policy_loader
-from vla.runtime.rtc_scheduler import MODES, RealtimeConfig, inference_delay
+from vla.runtime.rtc_scheduler import RealtimeConfig, inference_delay
 
 ADDRESS = r"unix:.+|[^/]+:\d+"
 AHEAD = 6
@@ -47,62 +46,6 @@ POLL_S = 0.005
 """Period of the check whether a decision is due."""
 LATENCIES = 1000
 """Number of decisions in the reported percentiles."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings(SyncConfig):
-    """Parameters of `policy_node`."""
-
-    robot: str = ""
-    """Robot, a file name under vla/robots; the policy's own if empty."""
-    policy: str = ""
-    """Folder of `vla export`, a checkpoint, or the address of `vla serve`: unix:PATH or
-    HOST:PORT."""
-    token_file: str = ""
-    """File with the server's token."""
-    authority: str = ""
-    """Certificate of the authority that signed the server's certificate."""
-    jpeg: int = ranged(0, 0, 100)
-    """JPEG quality of images sent to the server; 0 sends them raw."""
-    targets: tuple[str, ...] = ()
-    """Fallback list of inference targets; ONNX Runtime if empty."""
-    threads: int = ranged(1, 1, 64)
-    """CPU threads of the policy."""
-    instruction: str = ""
-    """Instruction from activation on; topic `instruction` changes it."""
-    require_safety_enabled: bool = True
-    """Whether an episode needs the enabled safety node; else it begins with the instruction."""
-    cameras: tuple[str, ...] = ()
-    """Cameras in view order; those of the robot if empty."""
-    mode: str = chosen("skip", *MODES)
-    """Real-time mode, which hides the latency of decisions: see vla.runtime.rtc_scheduler."""
-    delay: int = ranged(1, 0, 100)
-    """Longest latency of a decision in control steps."""
-    seed: int = ranged(0, 0, 2**31 - 1)
-    """Seed of the policy's noise."""
-    compressed: bool = False
-    """Whether images come as cameras/NAME/image_raw/compressed."""
-    driver: str = ""
-    """Driver file, or its name under launch/drivers, with the names of joints."""
-    max_observation_age_s: float = ranged(0.2, 0.01, 10.0)
-    """Largest age in s of any part of an observation."""
-    decision_timeout_s: float = ranged(1.0, 0.05, 60.0)
-    """Time in s without a decision, beyond their interval, after which no chunk is sent and the
-    safety node stops the arm."""
-    time_limit_s: float = ranged(300.0, 1.0, 86400.0)
-    """Time limit in s of an instruction of the action that names none."""
-    hold_s: float = ranged(60.0, 0.0, 3600.0)
-    """Time in s for which the arm is held after an instruction of the action has ended; then it is
-    disabled."""
-    log: str = ""
-    """Folder for observations and decisions, one file per episode; none if empty."""
-
-    def __post_init__(self) -> None:
-        check(self)
-        if not self.policy:
-            raise ValueError(
-                "policy: not given; name a folder of `vla export`, or the address of `vla serve`"
-            )
 
 
 class Hold(NamedTuple):
@@ -127,6 +70,7 @@ class PolicyNode(LifecycleNode):
         self.waiting, self.enabled = False, not self.settings.require_safety_enabled
         self.runner: PolicyRunner | None = None
         self.chunks: common.AlivePublisher | None = None
+        self.newest = common.Newest(self)
         self.action: Any = None
         self.hold: Hold | None = None
         self.target = ""
@@ -191,6 +135,7 @@ class PolicyNode(LifecycleNode):
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Unload the policy."""
         with self.lock:
+            self.instruction = self.settings.instruction
             policy: Any = self.runner.policy if self.runner else None
             self.runner, self.target = None, ""
             chunks, self.chunks = self.chunks, None
@@ -218,8 +163,13 @@ class PolicyNode(LifecycleNode):
                 "no action execute_instruction: its interface is not built (vla ros interfaces)"
             )
             return
-        from robot_bridge.nodes.instruction_action import InstructionAction
-
+        try:
+            from robot_bridge.nodes.instruction_action import InstructionAction
+        except ImportError as error:
+            self.get_logger().error(
+                f"no action execute_instruction: {error}; build it again (vla ros interfaces)"
+            )
+            return
         self.action = InstructionAction(
             self, self.settings.time_limit_s, lambda: bool(self.cleanups), self._begin_hold
         )
@@ -263,18 +213,21 @@ class PolicyNode(LifecycleNode):
     def _on_instruction(self, message: Header) -> None:
         """Start a new episode, with an empty memory."""
         with self.lock:
+            if not self.newest.is_newer(message.stamp):
+                return
             self._stop_runner()
             self.instruction, self.waiting = message.frame_id, bool(message.frame_id)
 
     def _on_safety(self, message: DiagnosticArray) -> None:
         """End the episode when the arm is disabled: its actions are not executed any more."""
-        state = common.key_values(message).get("state")
+        values = common.key_values(message)
+        state = values.get("state")
         enabled = state in ("holding", "tracking") or not self.settings.require_safety_enabled
         with self.lock:
             if self.enabled and not enabled and self.runner is not None:
                 self._stop_runner()
                 self.waiting = bool(self.instruction)
-            if not enabled:
+            if not enabled or values.get("source") == "teleop":
                 self.hold = None
             self.enabled = enabled
 
@@ -303,15 +256,25 @@ class PolicyNode(LifecycleNode):
                 self._hold(runner, self.hold, now_s)
 
     def _begin_hold(self) -> None:
-        """Hold the arm where it is sent now, so that the next instruction finds it enabled."""
+        """End the instruction, and hold the arm where it is, so that the next finds it enabled."""
         with self.lock:
-            runner, now_s = self.runner, time.monotonic()
-            if runner is not None and runner.active and runner.decision and self.settings.hold_s:
-                _, targets = runner.ahead(now_s, 1)
-                pose = np.repeat(targets, AHEAD, axis=0)
-                self._stop_runner()
-                self.instruction, self.waiting = "", False
-                self.hold = Hold(pose, now_s + self.settings.hold_s, -np.inf)
+            runner, now_s, pose = self.runner, time.monotonic(), self.observations.pose()
+            targets = None
+            if runner is not None and runner.active and runner.decision:
+                targets = runner.ahead(now_s, 1)[1][0]
+            self._stop_runner()
+            self.instruction, self.waiting = "", False
+            if not self.enabled:
+                return
+            if runner is None or pose is None or not self.settings.hold_s:
+                self._disable_arm()
+                return
+            # Not where the policy wanted it: it may be far behind that. What it grips it keeps.
+            held = np.array(pose, np.float32)
+            gripper = runner.policy.robot.names.index(runner.policy.robot.gripper.channel)
+            if targets is not None:
+                held[gripper] = targets[gripper]
+            self.hold = Hold(np.tile(held, (AHEAD, 1)), now_s + self.settings.hold_s, -np.inf)
 
     def _hold(self, runner: PolicyRunner, hold: Hold, now_s: float) -> None:
         """Publish the pose that is held, as often as targets of a policy."""

@@ -168,7 +168,7 @@ class Recorder(Node):
             self._end()  # first: the new instruction is no part of the old episode
         self._take(topic, data)
         self._task = deserialize_message(data, Header).frame_id
-        if self._settings.auto:
+        if self._settings.auto and self._task:  # an empty one ends the task
             self._begin()
 
     def _on_status(self, topic: str, data: bytes) -> None:

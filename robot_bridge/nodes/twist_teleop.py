@@ -31,6 +31,8 @@ AHEAD = 5
 STATUS_S = 0.1
 TOOL_FRAME = "tool"
 METRES_PER_RADIAN = 0.1
+MOST = 10.0
+"""Largest component of a twist."""
 NOT_ENABLED = "the arm is not enabled: vla safety enable"
 RECENT_S = 0.5
 """Largest age of joint states from which the arm is taken over."""
@@ -101,17 +103,20 @@ class TwistTeleop(Node):
     def _on_twist(self, message: TwistStamped) -> None:
         linear, angular = message.twist.linear, message.twist.angular
         twist = np.array([linear.x, linear.y, linear.z, angular.x, angular.y, angular.z])
-        frame = message.header.frame_id
+        s, frame = self.settings, message.header.frame_id
+        twist = twist * np.repeat([s.linear_scale, s.angular_scale], 3)
+        stamp_s = common.seconds(message.header.stamp)
+        age_s = self.get_clock().now().nanoseconds * 1e-9 - stamp_s if stamp_s else 0.0
         if self.state not in ARMED:
             self._refuse(NOT_ENABLED)
-        elif not np.isfinite(twist).all():
-            self._refuse(f"twist: got {twist}, expected finite numbers")
+        elif not (np.abs(twist) <= MOST).all():  # NaN is not
+            self._refuse(f"twist: got {twist}, expected at most {MOST:g} m/s and rad/s")
+        elif age_s > s.twist_timeout_s:
+            self._refuse(f"twist: {age_s:.2f} s old, at most {s.twist_timeout_s:g}")
         elif frame not in ("", "base", "base_link", "world", TOOL_FRAME):
             self._refuse(f"twist: got frame {frame!r}, expected base or {TOOL_FRAME}")
         else:
-            s = self.settings
-            self.twist = twist * np.repeat([s.linear_scale, s.angular_scale], 3)
-            self.in_tool = frame == TOOL_FRAME
+            self.twist, self.in_tool = twist, frame == TOOL_FRAME
             self.twist_s = self.commanded_s = time.monotonic()
 
     def _on_gripper(self, message: Float64) -> None:
@@ -132,7 +137,8 @@ class TwistTeleop(Node):
             self._release()
 
     def _release(self) -> None:
-        self.target, self.commanded_s, self.gripper = None, -np.inf, np.nan
+        self.target, self.gripper = None, np.nan
+        self.twist_s = self.commanded_s = -np.inf
 
     # --- targets ------------------------------------------------------------------------------
 

@@ -17,6 +17,16 @@ ARMED = ("holding", "tracking")
 
 ENABLED_S = 0.5
 """Time in s within which an arm that was just enabled is known to be."""
+SILENT_S = 2.0
+"""Silence of the safety node's status in s that counts as its end; it comes at 10 Hz."""
+
+
+def number(values: Mapping[str, str], name: str) -> float:
+    """Return a value of a status as a number, NaN if it is none."""
+    try:
+        return float(values.get(name, "nan"))
+    except ValueError:
+        return math.nan
 
 
 class Outcome(NamedTuple):
@@ -35,7 +45,7 @@ class Execution:
     """Time of its beginning, on the caller's clock."""
     limit_s: float
     """Time in s after which it ends without success."""
-    scored_before: int = -1
+    scored_before: float = -1.0
     """Episode of the monitor when it began; only later ones are about this goal."""
     outcome: Outcome | None = None
     armed: bool = False
@@ -44,15 +54,17 @@ class Execution:
     monitor_state: str = ""
     progress: float = field(default=math.nan)
     """Last progress of the reward model in [0, 1]; NaN without a score."""
+    heard_s: float = -math.inf
+    """Time of the safety node's last status."""
 
     def end(self, error: Error, message: str) -> None:
         """Set the outcome, unless there is one."""
         if self.outcome is None:
             self.outcome = Outcome(error, message)
 
-    def on_safety(self, values: Mapping[str, str]) -> None:
+    def on_safety(self, values: Mapping[str, str], now_s: float) -> None:
         """Take a status of the safety node; an arm that is not enabled any more ends the goal."""
-        self.safety_state = values.get("state", "")
+        self.safety_state, self.heard_s = values.get("state", ""), now_s
         if self.safety_state in ARMED:
             self.armed = True
         elif self.armed:
@@ -62,11 +74,13 @@ class Execution:
 
     def on_monitor(self, values: Mapping[str, str]) -> None:
         """Take a status of the monitor; a state of done ends the goal with success."""
-        is_this = int(values.get("episode", -1)) > self.scored_before
-        if not is_this or values.get("instruction") != self.instruction:
+        if (
+            not number(values, "episode") > self.scored_before
+            or values.get("instruction") != self.instruction
+        ):
             return
         self.monitor_state = values.get("state", "")
-        value = float(values.get("value", "nan"))
+        value = number(values, "value")
         self.progress = value if math.isfinite(value) else self.progress
         if self.monitor_state == "done":
             self.end("NONE", values.get("why", ""))
@@ -76,6 +90,8 @@ class Execution:
         if not self.armed and now_s - self.began_s >= ENABLED_S:
             hint = f"{self.safety_state or 'silent'}; enable it: vla safety enable"
             self.end("NOT_ENABLED", f"the safety node is {hint}")
+        if self.armed and now_s - self.heard_s > SILENT_S:
+            self.end("STOPPED", f"the safety node was silent for {SILENT_S:g} s")
         if now_s - self.began_s >= self.limit_s:
             progress = "no reward model" if math.isnan(self.progress) else f"{self.progress:.2f}"
             self.end("TIME_LIMIT", f"not done after {self.limit_s:g} s (progress: {progress})")

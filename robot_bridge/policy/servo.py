@@ -41,7 +41,7 @@ class Servo(ArmModel):
             pose: Where the arm is, f64 [u].
             linear: Of the tool, f64 [3], m/s.
             angular: Of the tool, f64 [3], rad/s.
-            in_tool: Whether they are in the tool's frame; else in that of the arm's base.
+            in_tool: Whether they are in the tool's frame; else in the world of the arm's MJCF.
         """
         self._set(pose)
         mujoco.mj_comPos(self._model, self._data)
@@ -51,12 +51,21 @@ class Servo(ArmModel):
             frame = self._data.site_xmat[self._site].reshape(3, 3)
             linear, angular = frame @ linear, frame @ angular
         weights = np.repeat([1.0, ROTATION_M], 3)[:, None]
-        jacobian = weights * (self._jacobian @ self._share) * self._moves
+        jacobian = weights * (self._jacobian @ self._shares(pose)) * self._moves
         wanted = np.concatenate([linear, ROTATION_M * np.asarray(angular)])
         square = jacobian @ jacobian.T + DAMPING**2 * np.eye(6)
         velocity = jacobian.T @ np.linalg.solve(square, wanted)
         # All joints are slowed by the same share, so the tool keeps its direction.
         return velocity / max(1.0, float((np.abs(velocity) / self._limits).max()))
+
+    def _shares(self, pose: np.ndarray) -> np.ndarray:
+        """Return how much each joint of the model moves per unit of each channel, f64 [j, u]."""
+        # Hinges and slides alone: the address of a position is also that of a velocity.
+        share = np.zeros((self._model.nv, len(pose)))
+        share[self._address, np.arange(len(pose))] = 1.0
+        for at, k, polynomial in self._follow:
+            share[at, k] = polynomial.deriv()(pose[k] - self._model.qpos0[self._address[k]])
+        return share
 
     def ahead(self, pose: np.ndarray, velocity: np.ndarray, times_s: np.ndarray) -> np.ndarray:
         """Return poses f64 [k, u] within the joints' ranges at times f64 [k] from a pose on."""

@@ -265,7 +265,9 @@ def cut_episodes(content: Scan, fps: int, config: ConvertConfig) -> Iterator[Fra
             )
         starts = [(min(series.stamps[0] for series in needed), config.task)]
     ends = [stamp for stamp, _ in starts[1:]] + [last]
-    for number, ((begin, task), end) in enumerate(zip(starts, ends, strict=True)):
+    # An empty instruction ends an episode and begins none.
+    spans = [(*start, end) for start, end in zip(starts, ends, strict=True) if start[1]]
+    for number, (begin, task, end) in enumerate(spans):
         yield _frames(content, (begin, max(end, begin)), task, fps, config, number)
 
 

@@ -64,6 +64,15 @@ def test_a_bag_of_an_earlier_release_has_its_instructions_on_task(tmp_path, conv
     assert sorted(info.tasks) == ["pull", "push"]
 
 
+def test_an_empty_instruction_ends_an_episode_and_begins_none(tmp_path, converted):
+    bag = arm_bag(tmp_path / "a.mcap", tasks={0: "push", 8: "", 12: "pull", 18: ""})
+    info, columns, told = converted(bag)
+    assert told == []
+    assert info.tasks == ("push", "pull")
+    np.testing.assert_array_equal(np.diff(info.offsets), [8, 6])
+    np.testing.assert_allclose(columns.state[8], positions(12), atol=1e-6)
+
+
 def test_a_converted_set_is_one_that_training_takes(tmp_path, converted):
     info, _, _ = converted(arm_bag(tmp_path / "a.mcap"))
     store = load_episodes(info.path, image_hw=(96, 96))

@@ -6,18 +6,20 @@ import sys
 import threading
 import time
 
+import numpy as np
 import pytest
 
 pytest.importorskip("rclpy")
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from lifecycle_msgs.msg import Transition
+from sensor_msgs.msg import JointState
 
 from benchmarks.robot_bridge.ros_latency import running
 from benchmarks.robot_bridge.sim_episode_client import SimEpisodeClient
 from robot_bridge import instruction_cli
 from robot_bridge.launching import graph, interfaces
-from robot_bridge.nodes.common import LATCHED
+from robot_bridge.nodes.common import LATCHED, SENSORS
 from tests.robot_bridge.test_policy_node import SLOW
 
 if not interfaces.available() and shutil.which("c++") is None:
@@ -79,6 +81,19 @@ def arm(arm_policy, tmp_path):
         yield operator, client
 
 
+def measured(operator):
+    """Return the next measured pose."""
+    poses = []
+    take = lambda message: poses.append(message.position)  # noqa: E731
+    ears = operator.node.create_subscription(JointState, "joint_states", take, SENSORS)
+    end_s = time.monotonic() + 10.0
+    while not poses:
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+    operator.node.destroy_subscription(ears)
+    return np.array(poses[-1])
+
+
 def state(operator):
     return operator.heard["safety_node"]["state"]
 
@@ -103,11 +118,16 @@ def test_every_end_of_a_goal(arm):
         second.run("open")
     client.cancel()
     assert canceled.end().error_code == RESULT.CANCELED
+    time.sleep(3.0)
+    held = measured(operator)
+    time.sleep(1.0)
+    np.testing.assert_allclose(measured(operator), held, atol=5e-3)
     with pytest.raises(ValueError, match="rejected"):
         client.run("")
 
     # The monitor says when it is done, and how far it is.
     monitor = client.node.create_publisher(DiagnosticArray, "monitor/status", LATCHED)
+    monitor.publish(DiagnosticArray())  # damaged: it ends no node
     done = Goal(client, "press").tracks()
     for progress, monitored in (("0.5", "nominal"), ("0.95", "done")):
         said = {"state": monitored, "value": progress, "instruction": "press", "episode": "1"}

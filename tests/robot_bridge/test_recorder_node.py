@@ -9,13 +9,15 @@ import pytest
 pytest.importorskip("rclpy")
 
 import rclpy
-from diagnostic_msgs.msg import DiagnosticArray
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
+from std_msgs.msg import Header
 from std_srvs.srv import Trigger
 
 from benchmarks.robot_bridge import feed
 from benchmarks.robot_bridge.recorder_study import read_through, started, study
+from robot_bridge.nodes.common import LATCHED
 from robot_bridge.recording.convert_bag import ConvertConfig, convert_bags
 from robot_bridge.recording.mcap_reader import open_bag
 from robot_bridge.recording.recorder import read_index
@@ -99,6 +101,28 @@ def test_every_task_is_an_episode_that_becomes_a_data_set(tmp_path):
         expected = feed.source(int(name.removeprefix("do "))) == "teleop"
         inner = led[info.offsets[i] + 1 : info.offsets[i + 1]]
         assert (inner == expected).all()
+
+
+def test_an_empty_instruction_ends_the_episode_and_begins_none(tmp_path, node):
+    said = []
+    node.create_subscription(
+        DiagnosticArray, "/diagnostics", lambda message: said.extend(message.status), 10
+    )
+    teller = node.create_publisher(Header, "instruction", LATCHED)
+    spin = lambda: node.executor_.spin_once(timeout_sec=0.05)  # noqa: E731
+    with started("robot_bridge.nodes.recorder", "-p", f"folder:={tmp_path}") as recorder:
+        until(lambda: teller.get_subscription_count(), spin)
+        teller.publish(Header(frame_id="press"))
+        until(lambda: list(tmp_path.glob("*.part")), spin)
+        time.sleep(0.5)
+        teller.publish(Header(frame_id=""))
+        until(lambda: not list(tmp_path.glob("*.part")), spin)
+        said.clear()
+        until(lambda: said, spin)
+        assert {status.level for status in said} == {DiagnosticStatus.OK}, said
+        recorder.terminate()
+        assert recorder.wait(WAIT_S) == 0
+    assert [entry.task for entry in read_index(tmp_path)] == ["press"]
 
 
 def test_services_begin_and_end_an_episode_and_diagnostics_say_so(tmp_path, node):

@@ -1,5 +1,7 @@
 """The tool goes where a twist says, joints stay in their limits, singularities stay slow."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -59,6 +61,36 @@ def test_the_gripper_never_moves_and_no_joint_is_too_fast(robot, bent):
         assert velocity[gripper] == 0
         assert (np.abs(velocity) <= limits + 1e-9).all()
         assert (np.abs(velocity) / limits).max() > 0.9
+
+
+COUPLED = """<mujoco>
+  <worldbody><body><joint name="a" axis="0 0 1"/><geom size="0.01" pos="0.1 0 0"/>
+    <body pos="0.2 0 0"><joint name="follower" axis="0 0 1"/><geom size="0.01" pos="0.1 0 0"/>
+      <site name="tool" pos="0.2 0 0"/>
+      <body pos="0.2 0 0"><joint name="grip" axis="0 0 1"/><geom size="0.01"/></body>
+    </body></body></worldbody>
+  <equality><joint joint1="follower" joint2="a" polycoef="0 -1 0 0 0"/></equality>
+</mujoco>"""
+
+
+def test_a_joint_that_follows_another_the_other_way_counts_as_it_moves(robot, tmp_path):
+    (tmp_path / "coupled.xml").write_text(COUPLED)
+    channels = tuple(
+        replace(robot.channels[0], name=name, low=-2.0, high=2.0) for name in ("a", "grip")
+    )
+    gripper = replace(robot.gripper, channel="grip", open=0.5, closed=0.0)
+    coupled = replace(
+        robot,
+        mjcf=str(tmp_path / "coupled.xml"),
+        channels=channels,
+        gripper=gripper,
+        home=(0.0, 0.0),
+    )
+    pose = np.array([0.4, 0.0])
+    place = ToolSpeed(coupled, 1.0, DT_S).place
+    along = place(pose + [1e-4, 0]) - place(pose)  # which way the tool really goes
+    velocity = Servo(coupled).velocity(pose, along / np.linalg.norm(along), np.zeros(3))
+    assert velocity[0] > 0
 
 
 def test_a_singularity_stays_slow_and_ranges_are_kept(robot):

@@ -163,6 +163,9 @@ LOOPBACK = {
     [
         ({}, LOOPBACK),
         ({"RMW_IMPLEMENTATION": "rmw_fastrtps_cpp"}, LOOPBACK),
+        ({"ROS_DISTRO": "kilted"}, LOOPBACK),
+        # Its Fast DDS 2 does not read the variable, and would be heard everywhere.
+        ({"ROS_DISTRO": "jazzy"}, {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}),
         (
             {"RMW_IMPLEMENTATION": "rmw_cyclonedds_cpp"},
             {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"},
