@@ -78,8 +78,8 @@ def put(column: str, value: Any) -> Callable[[Path], None]:
         table = pq.read_table(folder / ROWS)
         place = table.schema.get_field_index(column)
         rows = table[column].to_pylist()
-        if value is None:
-            rows[5] = None
+        if value is None or not isinstance(rows[5], list):
+            rows[5] = value
         else:
             rows[5][1] = value
         kind = table.schema.field(place)
@@ -148,6 +148,18 @@ DAMAGED_DATA: dict[str, tuple[Any, ...]] = {
     "no features": (edit(INFO, lambda i: i.pop("features")), "'features' is None"),
     "no shape": (edit(INFO, lambda i: i["features"]["action"].pop("shape")), "'action' has no"),
     "no video path": (edit(INFO, lambda i: i.pop("video_path")), "has no 'video_path'"),
+    **{
+        f"video path {pattern[:24]}": (
+            edit(INFO, lambda i, pattern=pattern: i.update(video_path=pattern)),
+            "video_path of meta/info.json is", "expected a name inside the data set made of",
+        )
+        for pattern in (
+            "../secret.mp4", "/etc/passwd", "videos/../../x.mp4", "{nope}", "{0}", "{}",
+            "{chunk_index:999999999d}", "{video_key.__class__.__mro__[1].__subclasses__}",
+            "{video_key!r}", "{video_key", "x\0.mp4", "a" * 5000,
+        )
+    },
+    "an episode of 3,000,000,000": (put("episode_index", 3_000_000_000), "are not numbered 0 to"),
     "one camera": (
         edit(INFO, lambda i: i["features"].pop("observation.images.wrist")),
         "no camera 'wrist'; it has front",

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,68 @@ def picture_group(file: h5py.File) -> None:
 def number_for_demo(file: h5py.File) -> None:
     del file["data/demo_1"]
     file["data/demo_1"] = 3
+
+
+SECRET = b"TOP-SECRET: of this machine"
+
+
+def replaced(name: str, make: Callable[[h5py.Group, str, Path], object]) -> Callable[[Path], None]:
+    """Make something else of an object of demo_0; other files of this machine lie beside it."""
+
+    def damage(place: Path) -> None:
+        (place / "secret.txt").write_bytes(SECRET)
+        shutil.copy(place / "demo.hdf5", place / "other.h5x")
+        with h5py.File(place / "demo.hdf5", "a") as file:
+            group = file["data/demo_0"]
+            if name in group:
+                del group[name]
+            make(group, name, place)
+
+    return damage
+
+
+def stored_outside(group: h5py.Group, name: str, place: Path) -> None:
+    steps = len(group["actions"])
+    outside = [(str(place / "secret.txt"), 0, h5py.h5f.UNLIMITED)]
+    group.create_dataset(name, shape=(steps,), dtype="u1", external=outside)
+
+
+def linked_outside(group: h5py.Group, name: str, place: Path) -> None:
+    group[name] = h5py.ExternalLink(str(place / "other.h5x"), f"/data/demo_0/{name}")
+
+
+def linked(group: h5py.Group, name: str, place: Path) -> None:
+    group[name] = h5py.SoftLink(f"/data/demo_1/{name}")
+
+
+def linked_to_itself(group: h5py.Group, name: str, place: Path) -> None:
+    group[name] = h5py.SoftLink(f"/data/demo_0/{name}")
+
+
+def virtual(group: h5py.Group, name: str, place: Path) -> None:
+    with h5py.File(place / "other.h5x") as other:
+        source = h5py.VirtualSource(other[f"data/demo_0/{name}"])
+    layout = h5py.VirtualLayout(shape=source.shape, dtype=source.dtype)
+    layout[:] = source
+    group.create_virtual_dataset(name, layout)
+
+
+def endless(rows: int, *shape: int, dtype: str) -> Callable[[h5py.Group, str, Path], object]:
+    """Return what declares rows of which nothing is stored."""
+    return lambda group, name, _: group.create_dataset(
+        name, shape=(rows, *shape), dtype=dtype, chunks=(64, *shape)
+    )
+
+
+def zeros(group: h5py.Group, name: str, place: Path) -> None:
+    """Store 2 GiB of zeros, 4 MiB once packed: less than a thousand times what is stored."""
+    rows, packed = 2**20, zlib.compress(bytes(4 * 8 * 2**20), level=1)
+    packed += bytes(max(0, 65536 - len(packed)))  # what follows the packed bytes is not read
+    data = group.create_dataset(
+        name, shape=(64 * rows, 8), dtype="f4", chunks=(rows, 8), compression="gzip"
+    )
+    for number in range(64):
+        data.id.write_direct_chunk((number * rows, 0), packed)
 
 
 def drop_column(place: Path) -> None:
@@ -155,6 +218,55 @@ CASES: dict[str, tuple[Callable[[Path], None], str, str]] = {
     ),
     "robomimic, a demonstration that is none": (
         edit_hdf5(number_for_demo), "demo.hdf5 --task x", "demo_1: is no demonstration",
+    ),
+    "robomimic, rewards stored in another file": (
+        replaced("rewards", stored_outside), "demo.hdf5 --task x", "is stored in another file",
+    ),
+    "robomimic, pictures of another file": (
+        replaced("obs/agentview_image", linked_outside), "demo.hdf5 --task x", "is a link; copy",
+    ),
+    "robomimic, actions of another file": (
+        replaced("actions", linked_outside), "demo.hdf5 --task x", "'actions' is a link; copy",
+    ),
+    "robomimic, a demonstration of another file": (
+        edit_hdf5(
+            lambda f: f["data"].update(demo_9=h5py.ExternalLink("other.h5x", "/data/demo_0"))
+        ),
+        "demo.hdf5 --task x", "'data/demo_9' is a link",
+    ),
+    "robomimic, a soft link": (
+        replaced("actions", linked), "demo.hdf5 --task x", "'actions' is a link",
+    ),
+    "robomimic, a link to itself": (
+        replaced("obs/robot0_eef_pos", linked_to_itself), "demo.hdf5 --task x", "is a link",
+    ),
+    "robomimic, virtual actions": (
+        replaced("actions", virtual), "demo.hdf5 --task x", "is stored in another file",
+    ),
+    "robomimic, endless actions": (
+        replaced("actions", endless(2**40, 7, dtype="f4")), "demo.hdf5 --task x",
+        "declares 28,672 GiB and stores 0.000",
+    ),
+    "robomimic, endless pictures": (
+        replaced("obs/agentview_image", endless(10**9, 32, 32, 3, dtype="u1")),
+        "demo.hdf5 --task x", "GiB and stores 0.000",
+    ),
+    "robomimic, more pictures than steps": (
+        replaced("obs/agentview_image", endless(10**4, 32, 32, 3, dtype="u1")),
+        "demo.hdf5 --task x", "has 10000 images for",
+    ),
+    "robomimic, zeros": (
+        replaced("actions", zeros), "demo.hdf5 --task x", "2.0 GiB of numbers, expected at most 1",
+    ),
+    "robomimic, endless rate": (
+        edit_hdf5(
+            lambda f: f["data"].attrs.update(env_args='{"env_kwargs": {"control_freq": Infinity}}')
+        ),
+        "demo.hdf5 --task x", "give --fps",
+    ),
+    "robomimic, brackets": (
+        edit_hdf5(lambda f: f["data"].attrs.update(env_args="[" * 9000)), "demo.hdf5 --task x",
+        "give --fps",
     ),
     "robomimic, cut": (cut("demo.hdf5"), "demo.hdf5 --task x", "cannot be read"),
     "version 2, state": (leave, "v2 --state x", "--state is for robomimic and RLDS"),

@@ -5,6 +5,7 @@ Checks everything that could stop a training run. `vla.data.decode` decodes imag
 """
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vla.data import mp4
+from vla.data import mp4, path_pattern
 from vla.data.info import RECORDING_FILE, Camera, Columns, DatasetInfo
 
 STATE = "observation.state"
@@ -249,6 +250,10 @@ def _episode_order(
             )
     if not len(episode):
         raise ValueError(f"{path}: is empty; record at least one episode")
+    if episode.min() < 0 or episode.max() >= meta["total_episodes"]:  # before it asks for memory
+        raise ValueError(
+            f"{path}: episodes are not numbered 0 to {meta['total_episodes'] - 1}; renumber them"
+        )
     order = np.lexsort((frame, episode))
     lengths = np.bincount(episode, minlength=meta["total_episodes"])
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -322,10 +327,14 @@ def _locate_videos(
         start[key] = np.rint(from_s * meta["fps"]).astype(np.int64)
         if meta.get("video_path") is None:
             raise ValueError(f"{path}: meta/info.json has no 'video_path'; copy the data set again")
-        files[key] = tuple(
-            Path(meta["video_path"].format(video_key=key, chunk_index=c, file_index=f))
-            for c, f in zip(chunk.tolist(), file.tolist(), strict=True)
-        )
+        where, pattern = f"{path}: video_path of meta/info.json", meta["video_path"]
+        known: dict[tuple[int, int], Path] = {}
+        for place in zip(chunk.tolist(), file.tolist(), strict=True):
+            if place not in known:
+                values = {"video_key": key, "chunk_index": place[0], "file_index": place[1]}
+                found = path_pattern.file_of(path, where, pattern, values)
+                known[place] = found.relative_to(os.path.abspath(path))
+        files[key] = tuple(known[p] for p in zip(chunk.tolist(), file.tolist(), strict=True))
     return start, files
 
 

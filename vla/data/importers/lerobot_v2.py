@@ -6,19 +6,17 @@ episodes_stats.jsonl if it exists.
 
 import json
 import math
-import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from string import Formatter
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from vla.data import path_pattern
 from vla.data.episode import EpisodeData
 from vla.data.info import INDEX_COLUMNS
 from vla.data.source import ImportOptions, Source, check_names, fingerprint
@@ -31,7 +29,6 @@ NEEDED: dict[str, Any] = {
 }  # fmt: skip
 TASK_FIELDS = {"task_index": int, "task": str}
 FIGURES = ("min", "max", "mean", "std")
-SPEC = re.compile(r"(0?\dd?)?")
 """How a number may be written in the name of a file."""
 
 
@@ -98,36 +95,11 @@ class _Plan:
     """By episode: where its line in the file of statistics begins."""
 
     def file(self, key: str, number: int, **more: str) -> Path:
-        """Return the file of an episode, by the pattern of that name; it lies in the set.
-
-        Links are not resolved for that check: in the Hub's cache every file is a link.
-        """
-        pattern = self.info.get(key)
-        if not isinstance(pattern, str):
-            raise ValueError(f"{self.path / INFO}: {key!r} is {pattern!r}; copy it again")
+        """Return the file of an episode, by the pattern of that name; it lies in the set."""
         chunk = number // self.info["chunks_size"]
         values = {"episode_chunk": chunk, "episode_index": number, **more}
-        file = Path(os.path.abspath(self.path / pattern.format(**values))) if (
-            _is_plain(pattern, set(values))
-        ) else None  # fmt: skip
-        if file is None or not file.is_relative_to(os.path.abspath(self.path)):
-            raise ValueError(
-                f"{self.path / INFO}: {key!r} is {pattern!r}, expected a name inside the data set "
-                f"made of {', '.join(values)}; copy it again"
-            )
-        return file
-
-
-def _is_plain(pattern: str, known: set[str]) -> bool:
-    """Return whether a pattern has only these names in it, and plain widths."""
-    try:
-        fields = [field for field in Formatter().parse(pattern) if field[1] is not None]
-    except ValueError:
-        return False
-    return "\0" not in pattern and all(
-        name in known and SPEC.fullmatch(spec or "") and not conversion
-        for _, name, spec, conversion in fields
-    )
+        where = f"{self.path / INFO}: {key!r}"
+        return path_pattern.file_of(self.path, where, self.info.get(key), values)
 
 
 def _features(file: Path, stored: dict[str, Any]) -> dict[str, dict[str, Any]]:

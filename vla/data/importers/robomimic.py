@@ -23,6 +23,10 @@ DEFAULT_STATE = ("robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos")
 SUFFIXES = (".hdf5", ".h5")
 CHUNK = 64
 """Images per read."""
+GIB = 2**30
+LARGE, MOST_RATIO = GIB, 1000
+"""Bytes from which a column is compared with what is stored, and how much more it may declare."""
+FASTEST_HZ = 10_000
 SCALARS = {"rewards": ("next.reward", "float32"), "dones": ("next.done", "bool")}
 
 
@@ -110,7 +114,7 @@ def _read(plan: _Plan, number: int) -> EpisodeData:
         SCALARS[source][0]: values.astype(SCALARS[source][1]) for source, values in columns.items()
     }
     images = {
-        f"observation.images.{_camera(key)}": _images(file, f"data/{name}/obs/{key}")
+        f"observation.images.{_camera(key)}": _images(file, f"data/{name}/obs/{key}", lengths)
         for key in plan.cameras
     }
     if not task:
@@ -131,9 +135,39 @@ def _opened(file: Path) -> Any:
         raise ValueError(f"{file}: cannot be read ({error}); copy it again") from error
 
 
+def _own(group: Any, name: str, where: object) -> Any:
+    """Return what a file holds itself under a name; None if there is nothing.
+
+    Links, external storage and virtual data sets are refused: they read other files of this machine
+    into the new data set (CVE-2026-1669). So is what declares far more than it stores.
+
+    Raises:
+        ValueError: it is such.
+    """
+    for part in name.split("/"):
+        if not isinstance(group, h5py.Group):
+            return None
+        link = group.get(part, getlink=True)
+        if link is None:
+            return None
+        if not isinstance(link, h5py.HardLink):
+            raise ValueError(f"{where}: {name!r} is a link; copy what it points to into the file")
+        group = group[part]
+    if isinstance(group, h5py.Dataset):
+        if group.external or group.is_virtual:
+            raise ValueError(f"{where}: {name!r} is stored in another file; copy it into this one")
+        bytes_stored = group.id.get_storage_size()
+        if group.nbytes > LARGE and group.nbytes > MOST_RATIO * bytes_stored:
+            raise ValueError(
+                f"{where}: {name!r} declares {group.nbytes / GIB:,.0f} GiB and stores "
+                f"{bytes_stored / GIB:.3f}; write it again"
+            )
+    return group
+
+
 def _group(root: Any, demo: tuple[Path, str]) -> Any:
     """Return a demonstration."""
-    group = root["data"].get(demo[1])
+    group = _own(root, f"data/{demo[1]}", demo[0])
     if not isinstance(group, h5py.Group):
         raise ValueError(f"{demo[0]}, {demo[1]}: is no demonstration; leave it out")
     return group
@@ -142,17 +176,17 @@ def _group(root: Any, demo: tuple[Path, str]) -> Any:
 def _demos(file: Path, mask: str) -> list[str]:
     """Return the demonstrations of a file in order of number, all or those of a mask."""
     with _opened(file) as root:
-        if not isinstance(root.get("data"), h5py.Group):
+        if not isinstance(_own(root, "data", file), h5py.Group):
             raise ValueError(
                 f"{file}: has no group `data` with demonstrations; expected robomimic's"
             )
         there = list(root["data"])
         if mask:
-            masks = list(root.get("mask", ()))
+            masks = list(_own(root, "mask", file) or ())
             if mask not in masks:
                 names = ", ".join(masks) or "no mask at all"
                 raise ValueError(f"{file}: no mask {mask!r} for --split; it has {names}")
-            chosen = root["mask"][mask]
+            chosen = _own(root, f"mask/{mask}", file)
             if not isinstance(chosen, h5py.Dataset) or chosen.ndim != 1:
                 raise ValueError(f"{file}: mask {mask!r} is no list of names; write it again")
             rows = _read_rows(chosen, slice(None), f"{file}: mask {mask!r}")
@@ -169,12 +203,14 @@ def _columns(
 ) -> tuple[dict[str, tuple[int, int]], dict[str, int], list[str]]:
     """Return cameras with their size, columns of numbers with their width, and what is neither."""
     where = f"{demo[0]}, {demo[1]}"
-    if not isinstance(group.get("obs"), h5py.Group) or "actions" not in group:
+    obs = _own(group, "obs", where)
+    if not isinstance(obs, h5py.Group) or _own(group, "actions", where) is None:
         raise ValueError(f"{where}: has no obs or no actions; expected a file of robomimic's")
     cameras: dict[str, tuple[int, int]] = {}
     numbers: dict[str, int] = {}
     dropped: list[str] = []
-    for name, data in group["obs"].items():
+    for name in obs:
+        data = _own(obs, name, where)
         shape: tuple[int, ...] = getattr(data, "shape", ())
         if len(shape) == 4 and shape[-1] == 3 and data.dtype == np.uint8:
             cameras[name] = (shape[1], shape[2])
@@ -209,13 +245,18 @@ def _vector(group: Any, name: str, demo: tuple[Path, str]) -> np.ndarray:
 
 def _numbers(group: Any, name: str, demo: tuple[Path, str]) -> np.ndarray:
     """Return a column of at least one row, as it is."""
-    data = group.get(name)
+    data = _own(group, name, f"{demo[0]}, {demo[1]}")
     if not isinstance(data, h5py.Dataset) or data.dtype.kind not in "fiub" or not data.size:
         raise ValueError(
             f"{demo[0]}, {demo[1]}: has no numbers {name!r}; name others, or leave it out"
         )
     if not data.ndim:
         raise ValueError(f"{demo[0]}, {demo[1]}: {name!r} is one number, expected one per step")
+    if data.nbytes > LARGE:
+        raise ValueError(
+            f"{demo[0]}, {demo[1]}: {name!r} has {data.nbytes / GIB:,.1f} GiB of numbers, expected "
+            f"at most {LARGE / GIB:g}; leave it out"
+        )
     return _read_rows(data, slice(None), f"{demo[0]}, {demo[1]}: {name!r}")
 
 
@@ -226,11 +267,17 @@ def _read_rows(data: Any, rows: slice, what: str) -> np.ndarray:
         raise ValueError(f"{what} cannot be read ({error}); copy it again") from error
 
 
-def _images(file: Path, key: str) -> Iterator[np.ndarray]:
+def _images(file: Path, key: str, lengths: set[int]) -> Iterator[np.ndarray]:
+    """Yield images; as many as the demonstration has steps."""
     with _opened(file) as root:
-        data = root.get(key)
+        data = _own(root, key, file)
         if not isinstance(data, h5py.Dataset) or data.ndim != 4 or data.dtype != np.uint8:
             raise ValueError(f"{file}: has no images {key}; leave the demonstration out")
+        if {len(data)} != lengths:
+            raise ValueError(
+                f"{file}: {key} has {len(data)} images for {min(lengths)} steps; leave the "
+                "demonstration out"
+            )
         for start in range(0, len(data), CHUNK):
             yield from _read_rows(data, slice(start, start + CHUNK), f"{file}: {key}")
 
@@ -243,9 +290,9 @@ def _rate(path: Path, attributes: Any) -> int:
     """Return the control rate that the environment was made with."""
     try:
         rate = json.loads(_as_text(attributes["env_args"]))["env_kwargs"]["control_freq"]
-    except (KeyError, TypeError, json.JSONDecodeError):
+    except (KeyError, TypeError, RecursionError, json.JSONDecodeError):
         rate = None
-    if not isinstance(rate, (int, float)) or rate != int(rate) or rate < 1:
+    if not isinstance(rate, (int, float)) or not 1 <= rate <= FASTEST_HZ or rate != int(rate):
         raise ValueError(f"{path}: env_args says no whole control_freq ({rate}); give --fps")
     return int(rate)
 
@@ -257,7 +304,7 @@ def _language(demo: Any, data: Any) -> str:
     ):  # fmt: skip
         try:
             text = json.loads(_as_text(attributes[name]))[key]
-        except (KeyError, TypeError, json.JSONDecodeError):
+        except (KeyError, TypeError, RecursionError, json.JSONDecodeError):
             continue
         if isinstance(text, str) and text.strip():
             return text.strip()
