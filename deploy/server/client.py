@@ -57,6 +57,12 @@ class RemotePolicy:
     ) -> None:  # fmt: skip
         if not 0 <= jpeg <= 100:
             raise ValueError(f"jpeg: got {jpeg}, expected a quality of 1 to 100, or 0 for raw")
+        tcp_host = "" if address.startswith("unix:") else address.rpartition(":")[0]
+        if token and authority is None and tcp_host and not wire.is_loopback(tcp_host):
+            raise ValueError(
+                f"{address}: the token would travel in clear; give authority, the certificate that "
+                "the server's is signed with"
+            )
         self.address, self.sequence = address, -1
         self.encode = _encoder(jpeg) if jpeg else None
         self.last: _LastResult | None = None

@@ -127,7 +127,7 @@ class RequestSpec:
 
     def _rows(self, task: Any) -> int:
         valid = isinstance(task, list) and all(
-            isinstance(text, str) and len(text) < MAX_CHARACTERS for text in task
+            isinstance(text, str) and len(text) < MAX_CHARACTERS and _is_text(text) for text in task
         )
         rows = len(task) if valid else 0
         if not 1 <= rows <= self.rows:
@@ -202,3 +202,12 @@ def _split(
         parts.append({name: value[begin : begin + count].copy() for name, value in whole.items()})
         begin += count
     return parts
+
+
+def _is_text(text: str) -> bool:
+    """Whether a text has bytes; half a character has none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -8,7 +8,6 @@ watch the server's health. A client can choose neither code nor files.
 
 import contextlib
 import hmac
-import ipaddress
 import logging
 import socket
 import ssl
@@ -30,8 +29,10 @@ from vla.contracts import config as configs
 from vla.contracts.config import validate_min
 from vla.contracts.protocols import ArmPolicy
 
-CLIENTS = 16
-"""Most connections at once."""
+CLIENTS, STRANGERS = 16, 64
+"""Most connections at once that have said hello, and that have not: strangers shut nobody out."""
+ACCEPT_PAUSE_S = 0.2
+"""Pause after the system refused a connection, as it does without free descriptors."""
 HELLO_TIMEOUT_S = 5.0
 """How long a connection may be silent before it has said hello."""
 Arrays = dict[str, np.ndarray]
@@ -123,13 +124,16 @@ class Server:
                 connection, _ = self.listener.accept()
             except TimeoutError:
                 continue
-            except OSError:
-                break  # closed
-            with self.state:
-                full = len(self.connections) >= CLIENTS
-            if full:
-                connection.close()
+            except OSError as error:
+                if self.stopped.is_set() or self.listener.fileno() < 0:
+                    break
+                LOG.error("no connection can be accepted: %s", error)
+                self.stopped.wait(ACCEPT_PAUSE_S)
                 continue
+            with self.state:
+                strangers = [one for one in self.connections if not one.role]
+            if len(strangers) >= STRANGERS:  # whoever knows the token says it at once
+                min(strangers, key=lambda one: one.begin_s).hang_up()
             if connection.family != socket.AF_UNIX:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             client = _Connection(self, connection)
@@ -150,6 +154,12 @@ class Server:
                     f"with --limits.max-clients {len(self.acting) + 1})"
                 )
             self.acting.add(client)
+
+    def admit(self, client: "_Connection") -> None:
+        """Raise Refused if too many clients have said hello."""
+        with self.state:
+            if sum(bool(one.role) for one in self.connections - {client}) >= CLIENTS:
+                raise Refused(f"{CLIENTS} clients are connected already; close one")
 
     def leave(self, client: "_Connection") -> None:
         """Forget a client and release its control."""
@@ -180,7 +190,7 @@ class _Connection:
     def __init__(self, server: Server, connection: socket.socket) -> None:
         self.server, self.connection = server, connection
         self.frames = FrameReader(connection)
-        self.role = ""
+        self.role, self.begin_s = "", time.monotonic()
         self.last = -1
         self.task: tuple[str, ...] = ()
         self.held: _StateHandle | None = None
@@ -258,6 +268,7 @@ class _Connection:
             )
         if role not in ("control", "watch"):
             raise Refused(f"role {role!r:.20}, expected control or watch")
+        self.server.admit(self)
         if role == "control":
             self.server.take_control(self)
         self.role = role
@@ -292,6 +303,11 @@ class _Connection:
         # Dropped first: after a failed decision no memory can be named.
         self.held = None
         result = self.server.batcher.act(request, deadline)
+        for name, value in result.items():
+            if value.dtype.kind == "f" and not np.isfinite(value).all():
+                raise Refused(
+                    f"the policy's {name} is not finite; hold the arm, begin a new episode"
+                )
         self.held = _StateHandle(
             sequence=sequence, arrays={n: v for n, v in result.items() if n in self.server.start}
         )
@@ -357,7 +373,7 @@ def listen(address: str, token: str, tls: bool) -> socket.socket:
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal() or int(port) > 65535:
             raise ValueError(f"address: got {address!r}, expected unix:PATH or HOST:PORT")
-        if not is_loopback(host) and not (token and tls):
+        if not wire.is_loopback(host) and not (token and tls):
             raise ValueError(
                 f"address: {host} can be reached from elsewhere, which needs --token-file and "
                 "--certificate with --key; or serve at 127.0.0.1 or unix:PATH"
@@ -365,7 +381,7 @@ def listen(address: str, token: str, tls: bool) -> socket.socket:
         listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host.strip("[]"), int(port)))
-    listener.listen(CLIENTS)
+    listener.listen(STRANGERS)
     return listener
 
 
@@ -380,11 +396,3 @@ def _is_listening(path: Path) -> bool:
         except OSError:  # its queue is full, or its permissions deny us
             return True
     return True
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address is of this machine alone; of names only localhost counts."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"

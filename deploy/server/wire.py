@@ -8,6 +8,7 @@ not JSON, or has arrays of another type or shape than stated is refused. Needs n
 Spaces after the head align the body to 8 bytes. Arrays are sent and read in place, without copies.
 """
 
+import ipaddress
 import json
 import math
 import socket
@@ -129,9 +130,20 @@ def unpack(receive: Callable[[int], bytes | memoryview], body_bytes: int = BODY_
             raise Malformed(f"array {name!r}: bytes that are neither true nor false")
         value = part.view(dtype)
         # A copy if it is not aligned: inference targets need alignment.
-        arrays[name] = (value if value.flags.aligned else value.copy()).reshape(shape)
+        try:
+            arrays[name] = (value if value.flags.aligned else value.copy()).reshape(shape)
+        except ValueError as error:  # sizes that are too large even for nothing
+            raise Malformed(f"array {name!r}: {error}") from error
         begin += size
     return say, arrays
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is of this machine alone; of names only localhost counts."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class FrameReader:

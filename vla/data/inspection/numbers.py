@@ -381,6 +381,8 @@ def best_lag(numbers: Numbers) -> tuple[int, float]:
         rows = numbers.rows(e)
         moved, commanded = np.diff(state[rows], axis=0), np.diff(action[rows], axis=0)
         for place, k in enumerate(range(-LAGS, LAGS + 1)):
+            if abs(k) >= len(moved):
+                continue  # longer than the episode
             a, b = commanded[-k:], moved[:k]
             if k >= 0:
                 a, b = commanded[: len(commanded) - k], moved[k:]
