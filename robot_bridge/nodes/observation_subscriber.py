@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.serialization import deserialize_message
-from rclpy.time import Time
 from sensor_msgs.msg import CompressedImage, Image, JointState
 
 from robot_bridge.nodes import common
@@ -80,7 +79,8 @@ class ObservationSubscriber:
         return time.monotonic() - 1e-9 * age_ns
 
     def _on_joints(self, message: JointState) -> None:
-        now_s, stamp_ns = time.monotonic(), Time.from_msg(message.header.stamp).nanoseconds
+        now_s, stamp = time.monotonic(), message.header.stamp
+        stamp_ns = 1_000_000_000 * stamp.sec + stamp.nanosec  # a negative one is no time for rclpy
         try:
             at_s = self._monotonic_s(stamp_ns) if stamp_ns else now_s  # a driver without stamps
             with self.lock:
@@ -103,6 +103,11 @@ class ObservationSubscriber:
         received_s = time.monotonic()
         try:
             time_s = self._monotonic_s(convert.stamp_ns(packed))
+            if time_s - received_s > self.config.max_observation_age_s:  # it would hide later ones
+                raise ValueError(
+                    f"stamped {time_s - received_s:.2f} s in the future, at most "
+                    f"{self.config.max_observation_age_s}; synchronise the clock of its computer"
+                )
         except ValueError as error:
             self.on_error(f"camera {camera}: {error}")
             return

@@ -6,7 +6,7 @@ It decodes only messages that start episodes or name the source that leads the a
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.event_handler import SubscriptionEventCallbacks
+from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.serialization import deserialize_message
@@ -27,6 +28,7 @@ from robot_bridge.nodes.controllers import message_type
 from robot_bridge.recording.recorder import Entry, Kind, Recording, Topic
 from vla.contracts import robot_file
 
+RMWError = rclpy_implementation.RMWError
 SETTLE_S = 0.25
 """Period in s of flushes and of checks of the room on the disk."""
 QUEUE = 200
@@ -150,11 +152,21 @@ class Recorder(Node):
             "instruction": self._on_instruction, "safety_node/status": self._on_status,
             "sim_arm/episode": self._on_episode,
         }  # fmt: skip
-        take = partial(special.get(topic.name, self._take), full)
+        take = partial(self._guarded, special.get(topic.name, self._take), full)
         events = SubscriptionEventCallbacks(message_lost=partial(self._count_lost, full))
         self.create_subscription(
             kind, topic.name, take, _qos(topic), raw=True, event_callbacks=events
         )
+
+    def _guarded(self, take: Callable[[str, bytes], None], topic: str, data: bytes) -> None:
+        """Take a message; one that is damaged is left out and ends nothing."""
+        try:
+            take(topic, data)
+        except (ValueError, RMWError) as error:
+            self.get_logger().error(
+                f"{topic}: a message of {len(data)} bytes is damaged ({error}); it is left out",
+                throttle_duration_sec=1.0,
+            )
 
     def _take(self, topic: str, data: bytes) -> None:
         """Record a message; a full disk ends the episode, not the node."""

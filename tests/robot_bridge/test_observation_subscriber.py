@@ -9,7 +9,7 @@ pytest.importorskip("rclpy")
 
 from rclpy.clock import Clock
 from rclpy.serialization import serialize_message
-from sensor_msgs.msg import Image
+from sensor_msgs.msg import Image, JointState
 
 from robot_bridge.nodes.observation_subscriber import ObservationSubscriber
 from robot_bridge.sensing import convert
@@ -82,3 +82,25 @@ def test_damaged_pictures_are_named():
     assert observations.look(time.monotonic()) == "no image of camera front yet"
     observations._on_image("front", message[:20])
     assert observations.look(time.monotonic()) == "camera front: 20 bytes that are no image"
+
+
+def test_stamps_that_are_no_time_or_of_the_future_hide_nothing():
+    node, wrong = Listener(), []
+    observations = ObservationSubscriber(
+        node, SyncConfig(), ("front",), ("hinge",), (2, 3), compressed=False, on_error=wrong.append
+    )
+    for sec in (-5, 2_145_916_800):  # rclpy has no negative time; the year 2038
+        joints = JointState(name=["hinge"], position=[0.1])
+        joints.header.stamp.sec = sec
+        observations._on_joints(joints)
+        image = Image(height=2, width=3, step=9, encoding="rgb8", data=bytes(18))
+        image.header.stamp.sec = sec
+        observations._on_image("front", serialize_message(image))
+    assert sum("in the future" in why for why in wrong) == 2
+    joints = JointState(name=["hinge"], position=[0.2])
+    joints.header.stamp, image = packed(node.clock)
+    observations._on_joints(joints)
+    observations._on_image("front", image)
+    seen = observations.look(time.monotonic())
+    assert isinstance(seen, SyncedObservation), seen
+    assert seen.proprio == pytest.approx([0.2])

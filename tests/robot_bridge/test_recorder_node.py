@@ -12,6 +12,7 @@ import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
+from sensor_msgs.msg import JointState
 from std_msgs.msg import Header
 from std_srvs.srv import Trigger
 
@@ -125,6 +126,25 @@ def test_an_empty_instruction_ends_the_episode_and_begins_none(tmp_path, node):
         recorder.terminate()
         assert recorder.wait(WAIT_S) == 0
     assert [entry.task for entry in read_index(tmp_path)] == ["press"]
+
+
+def test_a_damaged_message_is_left_out_and_ends_nothing(tmp_path, node):
+    teller = node.create_publisher(Header, "instruction", LATCHED)
+    states = node.create_publisher(JointState, "joint_states", 10)
+    spin = lambda: node.executor_.spin_once(timeout_sec=0.05)  # noqa: E731
+    with started("robot_bridge.nodes.recorder", "-p", f"folder:={tmp_path}") as recorder:
+        until(lambda: teller.get_subscription_count() and states.get_subscription_count(), spin)
+        teller.publish(Header(frame_id="press"))
+        until(lambda: list(tmp_path.glob("*.part")), spin)
+        for damaged in (bytes(4), b"\0\1\0\0", bytes(11), b"\0\1\0\0" + b"\xff" * 40):
+            states.publish(damaged)
+            teller.publish(damaged)
+        states.publish(JointState(name=["a"], position=[1.0]))
+        time.sleep(1.0)
+        assert recorder.poll() is None
+        recorder.terminate()
+        assert recorder.wait(WAIT_S) == 0
+    assert read_index(tmp_path)
 
 
 def test_services_begin_and_end_an_episode_and_diagnostics_say_so(tmp_path, node):
