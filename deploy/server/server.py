@@ -133,7 +133,9 @@ class Server:
             with self.state:
                 strangers = [one for one in self.connections if not one.role]
             if len(strangers) >= STRANGERS:  # whoever knows the token says it at once
-                min(strangers, key=lambda one: one.begin_s).hang_up()
+                oldest = min(strangers, key=lambda one: one.begin_s)
+                self.leave(oldest)  # its thread ends a moment later
+                oldest.hang_up()
             if connection.family != socket.AF_UNIX:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             client = _Connection(self, connection)

@@ -196,8 +196,6 @@ def test_a_memory_that_is_not_finite_is_not_gone_on_from(policy):
             chunk, new = policy.act(obs, state, noise)
             return chunk, with_tokens(new, np.full_like(new["slot_tokens"], np.nan))
 
-    with serving(Explodes()) as (address, _), RemotePolicy(address) as remote:
-        obs, start, noise = given(policy)
-        state = remote.act(obs, start, noise)[1]
-        with pytest.raises(ValueError, match="slot_tokens: is not finite; hold the arm"):
-            remote.act(given(policy, time_s=0.8)[0], state, noise)
+    refused = pytest.raises(ValueError, match="slot_tokens is not finite; hold the arm")
+    with serving(Explodes()) as (address, _), RemotePolicy(address) as remote, refused:
+        remote.act(*given(policy))

@@ -161,7 +161,8 @@ def test_a_policy_may_be_at_an_address(where):
 
 SETTINGS = {
     "safety_node": {"safety/settings.py": "Settings", "safety/gate_config.py": "GateConfig"},
-    "policy_node": {"nodes/policy.py": "Settings"},
+    "policy_node": {"policy/settings.py": "Settings"},
+    "twist_teleop": {"nodes/twist_teleop.py": "Settings"},
     "sim_arm": {"sim_arm/settings.py": "Settings"},
     "recorder": {"nodes/recorder.py": "Settings"},
     "monitor": {"nodes/monitor.py": "Settings"},
@@ -184,6 +185,7 @@ def test_a_node_knows_every_parameter_it_is_given(name, policy):
     full = {
         "policy": policy, "reward_model": policy, "instruction": "go", "targets": ("onnxruntime",),
         "token_file": __file__, "authority": __file__, "joints": joints, "collision": True,
+        "twist": True,
     }  # fmt: skip
     nodes = graph.sim_arm(SimArm(**full)) + graph.record(Record(out="x", **full))
     for node in (node for node in nodes if node.name == name):

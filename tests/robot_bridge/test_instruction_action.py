@@ -121,7 +121,7 @@ def test_every_end_of_a_goal(arm):
     time.sleep(3.0)
     held = measured(operator)
     time.sleep(1.0)
-    np.testing.assert_allclose(measured(operator), held, atol=5e-3)
+    np.testing.assert_allclose(measured(operator), held, atol=0.03)
     with pytest.raises(ValueError, match="rejected"):
         client.run("")
 

@@ -6,7 +6,6 @@ import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -444,18 +443,3 @@ def test_pictures_inside_tables_are_looked_at(copy, tmp_path) -> None:
     found = found_in(copy)
     assert [(f.kind, f.episodes) for f in found] == [("black camera", (0,))]
     assert "in 6 frames of episode 0, first in frame 3" in found[0].message
-
-
-def test_episodes_shorter_than_the_longest_lag_are_looked_at():
-    rng = np.random.default_rng(0)
-    action = rng.normal(size=(15, 2)).astype(np.float32)
-    numbers = object.__new__(detectors.Numbers)
-    for name, value in {
-        "action": action,
-        "state": np.concatenate([action[:1], action[:-1]]),
-        "info": SimpleNamespace(num_episodes=2, offsets=np.array([0, 12, 15])),
-    }.items():
-        object.__setattr__(numbers, name, value)
-    lag, correlation = detectors.best_lag(numbers)
-    assert lag == 1
-    assert correlation > 0.8
