@@ -14,7 +14,9 @@ from robot_bridge.nodes.threaded import Threaded
 PATIENCE_S = 60.0
 """Longest time in s until a node answers; a policy loads in that time."""
 SETTLED_S = 30.0
-"""Longest time in s for which the safety node may refuse because it lacks joint states."""
+"""Longest time in s for which the safety node may refuse because it lacks what a driver says."""
+NOT_YET = ("no joint states", "still coming", "the driver has not said")
+"""Beginnings of such refusals."""
 
 
 class Operator(Threaded):
@@ -72,14 +74,11 @@ class Operator(Threaded):
             ValueError: the safety node refuses.
         """
         end_s = time.monotonic() + SETTLED_S
-        while True:  # it may not have joint states yet
+        while True:
             answer = self.call(SetBool, "safety_node/enable", SetBool.Request(data=on))
             if answer.success:
                 break
-            if (
-                not answer.message.startswith(("no joint states", "still coming"))
-                or time.monotonic() > end_s
-            ):
+            if not answer.message.startswith(NOT_YET) or time.monotonic() > end_s:
                 raise ValueError(f"safety_node: {answer.message}")
             time.sleep(0.1)
         wanted = ("holding", "tracking") if on else ("disabled", "latched_fault")
