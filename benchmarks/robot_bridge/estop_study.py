@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,12 +85,8 @@ def press(operator: Any, presses: int, name: str) -> dict[str, Any]:
     for _ in track(range(presses), f"e-stop, flood: {name}", transient=True):
         operator.rearm()
         operator.enable(True)
-        answered = threading.Event()
         begin_s = time.monotonic()
-        future = client.call_async(Trigger.Request())
-        future.add_done_callback(lambda _, answered=answered: answered.set())
-        operator.executor.wake()
-        answered.wait(30.0)
+        operator.answer(client.call_async(Trigger.Request()), "e-stop")
         took_s.append(time.monotonic() - begin_s)
         operator.wait(lambda: operator.state == "latched_fault", "the latch", 30.0)
         latched += operator.state == "latched_fault"

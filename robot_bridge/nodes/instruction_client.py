@@ -82,7 +82,7 @@ class InstructionClient(Operator):
         sent.add_done_callback(self._cancel_if_left)
         self._left = False
         try:
-            handle = self._wait(sent)
+            handle = self.answer(sent, NAME, FOUND_S)
             if not handle.accepted:
                 raise ValueError(f"{NAME}: the goal is rejected; policy_node's log says why")
             return self._follow(handle, heard_s)
@@ -122,14 +122,6 @@ class InstructionClient(Operator):
     def _raise_if_canceled(self) -> None:
         if self._cancel.is_set():
             raise ValueError("canceled before it began")
-
-    def _wait(self, future: Any) -> Any:
-        done = threading.Event()
-        future.add_done_callback(lambda _: done.set())
-        self.executor.wake()
-        if not done.wait(FOUND_S):
-            raise ValueError(f"{NAME} did not answer in {FOUND_S:g} s")
-        return future.result()
 
 
 def text(feedback: Any) -> str:

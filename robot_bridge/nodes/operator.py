@@ -58,13 +58,24 @@ class Operator(Threaded):
         client = self.clients[name]
         if not client.wait_for_service(PATIENCE_S):
             raise ValueError(f"no service {name} in {PATIENCE_S:g} s; see what its node says")
-        done = threading.Event()
         future = client.call_async(request or kind.Request())
+        try:
+            return self.answer(future, name)
+        except ValueError:
+            client.remove_pending_request(future)
+            raise
+
+    def answer(self, future: Any, name: str, limit_s: float = PATIENCE_S) -> Any:
+        """Return the result of a future.
+
+        Raises:
+            ValueError: it does not come in time.
+        """
+        done = threading.Event()
         future.add_done_callback(lambda _: done.set())
         self.executor.wake()
-        if not done.wait(PATIENCE_S):
-            client.remove_pending_request(future)
-            raise ValueError(f"{name} did not answer in {PATIENCE_S:g} s")
+        if not done.wait(limit_s):
+            raise ValueError(f"{name} did not answer in {limit_s:g} s")
         return future.result()
 
     def enable(self, on: bool) -> None:
