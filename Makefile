@@ -1,5 +1,6 @@
 # make demo   the main job: record, train with and without memory, evaluate, report
 # make test   the tests           make check   format, lint, types, walls between folders, docs/cli.md
+# make audit  known vulnerabilities of the locked packages
 # Each builds .venv from requirements.lock when it is missing or out of date; in a clean clone,
 # PYTHON=python3.12 make test takes another Python than the first of 3.11 to 3.13 that it finds.
 
@@ -11,7 +12,7 @@ export FASTDDS_DEFAULT_PROFILES_FILE := $(CURDIR)/launch/params/fastdds_loopback
 
 BIN := .venv/bin
 
-.PHONY: demo test check lock clean
+.PHONY: demo test check audit lock clean
 
 demo: .venv/.renders
 	@$(BIN)/python -m benchmarks.demo
@@ -33,6 +34,12 @@ check: .venv/.installed
 .venv/.renders: .venv/.installed tools/venv.sh
 	@bash tools/venv.sh renders
 	@touch $@
+
+# In an environment of its own; needs PyPI's list of vulnerabilities, and fails without it.
+audit: .venv/.installed
+	@$(BIN)/python -m venv .venv/audit
+	@.venv/audit/bin/pip install --quiet pip-audit
+	@.venv/audit/bin/pip-audit --strict --requirement requirements.lock --disable-pip --require-hashes
 
 # Needs uv. Versions stay as they are where they can; UPGRADE=--upgrade takes the newest. evdev is left
 # out: it needs a compiler and kernel headers, and lerobot's keyboard teleoperation alone loads it.

@@ -238,13 +238,13 @@ class ArmEnv:
     def _begin(self, seed: int, index: int) -> None:
         """Start an episode and observe; the arm stays disabled until the first action."""
         in_place = self.config.reset == "arm" and self._index >= 0
-        begin_s = time.monotonic()
         episode = self._arm.begin(seed, index, "next" if in_place else "reset")
         self._seed, self._index, self._steps = seed, index, 0
         self._task = str(episode["instruction"])
         self._path = []
         self._note_pose()
-        self._obs = self._look(begin_s)
+        began_ns = round(1e9 * episode["began_s"])
+        self._obs = self._look(self._arm.observations.monotonic_s(began_ns))
 
     def _finish_episode(self) -> None:
         """End the episode: the arm retraces its path if nobody resets it, and is disabled."""

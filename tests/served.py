@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 
-from deploy.server import server, wire
+from deploy.server import sockets, wire
 from deploy.server.server import Limits, Server
 from tests.fakes import fake_observation
 
@@ -14,7 +14,7 @@ from tests.fakes import fake_observation
 @contextlib.contextmanager
 def serving(policy, address="127.0.0.1:0", token="", tls=None, **limits):
     """Serve a policy; yield the address and the server."""
-    listener = server.listen(address, token, tls is not None)
+    listener = sockets.listen(address, token, tls is not None)
     with Server(policy, listener, token=token, tls=tls, limits=Limits(**limits)) as running:
         thread = threading.Thread(target=running.serve)
         thread.start()

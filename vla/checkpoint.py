@@ -115,17 +115,27 @@ def replace_folder(new: Path, folder: Path) -> None:
     files.flush(new)
     old = old_place(folder)
     shutil.rmtree(old, ignore_errors=True)
-    if folder.exists():
+    if not folder.exists():
+        new.rename(folder)
+    elif files.exchange(new, folder):
+        old = new
+    else:
         folder.rename(old)
-    new.rename(folder)
+        try:
+            new.rename(folder)
+        except OSError:
+            old.rename(folder)
+            raise
+    files.sync(folder.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
 def recover_folder(folder: Path) -> None:
     """Finish a replacement that was killed and delete its leftovers; only the writer calls it."""
-    if old_place(folder).exists() and not folder.exists():
-        old_place(folder).rename(folder)
-    for leftover in folder.parent.glob(f".{folder.name}.new-*"):
+    old = old_place(folder)
+    if old.exists() and not folder.exists():
+        old.rename(folder)
+    for leftover in [*folder.parent.glob(f".{folder.name}.new-*"), *[old] * old.exists()]:
         shutil.rmtree(leftover)
 
 
@@ -155,9 +165,24 @@ def load(
     if robot is not None:
         check_robot(trained_on, robot)
     check_described(config, folder / "policy.json")
-    policy = config.build(trained_on, statistics, read_tokenizer(folder / "tokenizer.json"))
+    tokenizer = read_tokenizer(folder / "tokenizer.json")
+    with building(folder / "policy.json"):
+        policy = config.build(trained_on, statistics, tokenizer)
     load_weights(policy, folder / "model.safetensors")
     return policy.to(device).eval(), origin
+
+
+@contextlib.contextmanager
+def building(description: Path) -> Iterator[None]:
+    """Turn what a network raises for sizes that cannot be into a ValueError that names the file."""
+    try:
+        yield
+    except (ArithmeticError, LookupError, RuntimeError, TypeError) as error:
+        text = " ".join(str(error).split())[:300]
+        raise ValueError(
+            f"{description}: describes no network that can be built ({text}); restore the folder, "
+            "or train again"
+        ) from error
 
 
 def check_described(config: PluginConfig, path: Path) -> None:
@@ -260,7 +285,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file, or raise ValueError."""
     try:
         value = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path}: damaged, not JSON ({error}); restore the checkpoint") from error
     if not isinstance(value, dict):
         raise ValueError(f"{path}: damaged, no JSON object; restore the checkpoint")

@@ -2,9 +2,15 @@
 
 import difflib
 import errno
+import functools
 import importlib
 import os
+import shlex
+import signal
 import sys
+import threading
+import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -137,15 +143,22 @@ VERBS: dict[str, tuple[str, str]] = {
 INTERRUPTED = 130
 """Exit code of a command ended by Ctrl-C: 128 + SIGINT."""
 
+DEFECT = 70
+"""Exit code of an error that no sentence explains: EX_SOFTWARE of sysexits.h."""
+
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a full disk or quota."""
+
+LOG_BYTES = 1_000_000
+"""Size at which the log of errors becomes `errors.log.1`, and a new one begins."""
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one verb and return the exit code.
 
-    A `ValueError`, a missing file or package and a full disk become one sentence and exit code 1;
-    `--debug` before the verb, or MNEME_DEBUG=1, shows the traceback. An unknown verb gives 2.
+    Every error becomes one sentence, and exit code 1, or 70 if it is a defect of the program; its
+    traceback goes to `error_log()`. `--debug` before the verb, or MNEME_DEBUG=1, shows it instead.
+    An unknown verb gives 2.
 
     Args:
         argv: Words after `vla`; the process's if None.
@@ -157,8 +170,7 @@ def main(argv: list[str] | None = None) -> int:
     if words[:1] == ["--debug"]:
         debug, words = True, words[1:]
     if not words or words[0] in ("-h", "--help", "help"):
-        print(usage(VERBS))
-        return 0 if words else 2
+        return run("vla.cli:_print_usage", words)
     verb = " ".join(words[:2])
     if verb not in VERBS and (words[0] in VERBS or not _is_group(words[0])):
         verb = words[0]
@@ -168,8 +180,14 @@ def main(argv: list[str] | None = None) -> int:
     return run(VERBS[verb][0], rest, debug=debug)
 
 
+def _print_usage(words: list[str]) -> int:
+    print(usage(VERBS), flush=True)
+    return 0 if words else 2
+
+
 def run(target: str, argv: list[str], *, debug: bool = False) -> int:
     """Import "module:function", call it with `argv`, and return an exit code for any error."""
+    before, threading.excepthook = threading.excepthook, functools.partial(_in_thread, argv, target)
     try:
         return _load(target)(argv) or 0
     except Interrupted as stop:
@@ -178,28 +196,76 @@ def run(target: str, argv: list[str], *, debug: bool = False) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
-    except Exception as error:
-        sentence = explain(error)
-        if debug or sentence is None:
+    except BrokenPipeError:  # of `vla ... | head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except BaseException as error:
+        panic = type(error).__name__ == "PanicException"  # of a library in Rust, no Exception
+        if debug or not (isinstance(error, Exception) or panic):
             raise
-        _complain(sentence)
-        return 1
+        log = _keep_traceback(argv, target, error)
+        sentence = explain(error)
+        _complain(sentence or f"{_one_line(error)}: a defect of this program; report it with {log}")
+        return 1 if sentence else DEFECT
+    finally:
+        threading.excepthook = before
 
 
-def explain(error: Exception) -> str | None:
+def _in_thread(argv: list[str], target: str, failure: threading.ExceptHookArgs) -> None:
+    """Say that a thread, of a library mostly, ended by an error."""
+    error = failure.exc_value or failure.exc_type()
+    log = _keep_traceback(argv, target, error)
+    _complain(f"a thread ended: {explain(error) or _one_line(error)}; its traceback is in {log}")
+
+
+def error_log() -> Path:
+    """Return the file with the tracebacks of the last errors of this user's commands."""
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(state).expanduser() / "mneme-vla" / "errors.log"
+
+
+def _keep_traceback(argv: list[str], target: str, error: BaseException) -> str:
+    """Append the traceback of an error to the log; return where it is."""
+    text = "".join(traceback.format_exception(error))
+    now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    log = error_log()
+    try:
+        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if log.exists() and log.stat().st_size > LOG_BYTES:
+            log.replace(log.with_name(f"{log.name}.1"))
+        with log.open("a") as file:
+            file.write(f"{now} {target} {shlex.join(argv)}\n{text[-LOG_BYTES // 10 :]}\n")
+    except OSError:  # a home that cannot be written must not hide the error itself
+        return "what `vla --debug` shows"
+    return str(log)
+
+
+def _one_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+
+
+def explain(error: BaseException) -> str | None:
     """Return a sentence for the user about an error, or None for a defect of the program."""
     # Libraries in C or Rust raise their own errors with the system's message.
     if getattr(error, "errno", None) in FULL or os.strerror(errno.ENOSPC) in str(error):
-        place = getattr(error, "filename", None)
+        # Of a copy, the file that is written.
+        place = getattr(error, "filename2", None) or getattr(error, "filename", None)
         where = f" at {place}" if isinstance(place, str) else ""
         return f"disk full{where}: free space and run the same command again"
+    if getattr(error, "errno", None) == errno.EIO or os.strerror(errno.EIO) in str(error):
+        text = " ".join(str(error).split())
+        return f"{text}: see whether the disk is sound, and run the same command again"
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"package {error.name} is not installed: `vla doctor` says how to install it"
     if isinstance(error, FileNotFoundError) and error.filename:
         return f"no such file or folder: {error.filename}"
-    if isinstance(error, OSError) and error.filename and error.strerror:
+    if isinstance(error, OSError) and error.strerror:
         place = error.filename2 or error.filename  # of a rename, the target
-        return f"{error.strerror.lower()}: {place}; give another path, or fix this one"
+        place = os.fsdecode(place) if isinstance(place, bytes) else place
+        where = f"{error.strerror.lower()}: {place}" if place else " ".join(error.strerror.split())
+        return f"{where}; give another path, or fix this one"
+    if isinstance(error, MemoryError):
+        return f"out of memory ({error or 'no more could be had'}): free memory, or ask for less"
     if isinstance(error, (ValueError, FileNotFoundError)):
         return " ".join(str(error).split()) or type(error).__name__
     return None

@@ -121,7 +121,7 @@ def hostile_request(
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return a request to act that is valid but for its images, or the memory that it names."""
     camera, count = policy.robot.cameras[0], len(policy.robot.cameras)
-    obs, noise = _observed(rng, policy, 0)
+    obs, noise = observed(rng, policy, 0)
     data, lengths = jpeg.encode(obs.images, int(rng.integers(1, 101)))
     raw = data.tobytes()[: int(lengths[0, 0])]
     at = raw.index(b"\xff\xc0")
@@ -156,7 +156,7 @@ def hostile_request(
     }  # fmt: skip
 
 
-def _observed(
+def observed(
     rng: np.random.Generator, policy: ArmPolicy, decision: int
 ) -> tuple[Observation, np.ndarray]:
     """Return random images and noise of one row, at a decision of an episode."""
@@ -244,7 +244,7 @@ def overhead(folder: Path, at: str, args: StudyArgs) -> tuple[np.ndarray, np.nda
         for run in range(args.runs):
             state = policy.initial_state(1)
             for i in range(times.shape[-1]):
-                obs, noise = _observed(rng, policy, i)
+                obs, noise = observed(rng, policy, i)
                 for j in (i % 2, 1 - i % 2):
                     begin = time.perf_counter()
                     _, new = (policy, remote)[j].act(obs, state, noise)
@@ -260,7 +260,7 @@ def throughput(at: str, clients: int, seconds: float) -> tuple[float, float]:
     def drive(remote: RemotePolicy, seed: int) -> int:
         rng, state, k = np.random.default_rng(seed), remote.initial_state(1), 0
         while time.perf_counter() - begin < seconds:
-            obs, noise = _observed(rng, remote, k)
+            obs, noise = observed(rng, remote, k)
             state, k = remote.act(obs, state, noise)[1], k + 1
         return k
 

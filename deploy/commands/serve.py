@@ -1,16 +1,19 @@
 """`vla serve`: an exported policy, or a checkpoint, behind a socket."""
 
+import contextlib
 import logging
 import signal
 import ssl
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from deploy.server import server
+from deploy.server import metrics, sockets
+from deploy.server.metrics_http import MetricsServer
 from deploy.server.server import Limits, Server
 from vla.contracts.config import validate_min
 from vla.runtime import policy_loader
@@ -39,6 +42,8 @@ class ServeArgs:
     onnxruntime, tensorrt and others for an exported policy; the first that runs it here is used."""
     reference_checkpoint: Path | None = None
     """Checkpoint of an exported policy, if targets name torch or torch-compile."""
+    metrics_port: int | None = None
+    """Port on 127.0.0.1 of /metrics (Prometheus), /livez and /readyz; 0 for a free one."""
     limits: Limits = field(default_factory=Limits)
     """Limits of clients, and dynamic batching."""
 
@@ -89,6 +94,19 @@ def tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
     return context
 
 
+def pages(serving: Server) -> dict[str, Callable[[], tuple[int, str]]]:
+    """Return what a `MetricsServer` answers, by path."""
+
+    def state(good: bool, word: str) -> tuple[int, str]:
+        return (200, f"{word}\n") if good else (503, f"not {word}\n")
+
+    return {
+        "/metrics": lambda: (200, metrics.text(serving.metrics())),
+        "/livez": lambda: state(serving.is_alive, "alive"),
+        "/readyz": lambda: state(serving.is_ready, "ready"),
+    }
+
+
 def main(argv: list[str]) -> int:
     """Run `vla serve FOLDER`; ends by Ctrl-C or SIGTERM.
 
@@ -103,24 +121,27 @@ def main(argv: list[str]) -> int:
     loaded = policy_loader.open_policy(
         Path(argv[0]), args.threads, args.targets, reference_checkpoint=args.reference_checkpoint
     )
-    listener = server.listen(args.address, token, context is not None)
+    listener = sockets.listen(args.address, token, context is not None)
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(name)s %(message)s")
     about = {"task": loaded.task.get("type"), "step": loaded.step, "target": loaded.target}
-    with Server(
-        loaded.policy, listener, token=token, tls=context, limits=args.limits, about=about
-    ) as serving:
-
-        def stop(*_: Any) -> None:
-            serving.stopped.set()  # `serve` checks it five times a second
-
-        signal.signal(signal.SIGTERM, stop)
-        signal.signal(signal.SIGINT, stop)
+    with contextlib.ExitStack() as stack:
+        serving = stack.enter_context(
+            Server(
+                loaded.policy, listener, token=token, tls=context, limits=args.limits, about=about
+            )
+        )
+        for one in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(one, lambda *_: serving.stop())
         address = args.address
         is_unix = address.startswith("unix:")
         where = address if is_unix else _address(listener.getsockname())
         console = Console(highlight=False, soft_wrap=True)
         served = f"{loaded.folder}: served at {where}, target: {loaded.target}"
-        for line in (*loaded.refusals(), served):
+        lines = [*loaded.refusals()]
+        if args.metrics_port is not None:
+            port = stack.enter_context(MetricsServer(args.metrics_port, pages(serving))).port
+            lines.append(f"metrics at http://127.0.0.1:{port}/metrics")
+        for line in (*lines, served):
             console.print(line, markup=False)
         serving.serve()
         if is_unix:  # before it is closed: then another server may take the path

@@ -14,6 +14,7 @@ from deploy.export.graph import Traced
 from deploy.runtime import artefact as artefacts
 from deploy.runtime.artefact import Graph, Kind
 from vla import checkpoint
+from vla.utils import files
 
 
 @contextlib.contextmanager
@@ -31,9 +32,10 @@ def replacing(folder: Path, kind: Kind) -> Iterator[Path]:
         raise ValueError(
             f"{folder}: is there and no exported {artefacts.prose(kind)}; give another --out"
         )
-    checkpoint.recover_folder(folder)  # what a killed export left
-    with checkpoint.new_folder(folder) as new:
-        yield new
+    with files.claim(folder):
+        checkpoint.recover_folder(folder)  # what a killed export left
+        with checkpoint.new_folder(folder) as new:
+            yield new
 
 
 def graphs(

@@ -69,9 +69,9 @@ def _round(
         model.graph.initializer.append(constants[short])
 
 
-def bf16_as_fp32(path: Path) -> bytes:
+def bf16_as_fp32(graph: bytes) -> bytes:
     """Return a bf16 graph with the same rounding computed in FP32, for runtimes without bf16."""
-    model = onnx.load(path)
+    model = onnx.load_from_string(graph)
     short, _ = TYPES["bf16"]
     rounded = {t.name for t in model.graph.initializer if t.data_type == short}
     rounded |= {node.output[0] for node in model.graph.node if _casts_to(node, short)}

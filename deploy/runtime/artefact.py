@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from tokenizers import Tokenizer
 
+from deploy.runtime import external_data
 from vla.contracts import config as configs
 from vla.contracts import migrate
 from vla.contracts.specs import RobotSpec
@@ -194,6 +195,32 @@ class ExportedGraphs:
         """Return the file of a graph."""
         return self.folder / self.manifest.graphs[graph].file
 
+    def graph_bytes(self, graph: str) -> bytes:
+        """Return the file of a graph: the very bytes whose hash the manifest holds.
+
+        A target loads these and not the path: the file may be replaced at any time.
+
+        Raises:
+            ValueError: it is gone, was changed since it was opened, or keeps weights elsewhere.
+        """
+        path = self.path(graph)
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise ValueError(
+                f"{path}: cannot be read ({error.strerror}); export again, and open it anew"
+            ) from error
+        if hashlib.sha256(data).hexdigest() != self.manifest.graphs[graph].sha256:
+            raise ValueError(
+                f"{path}: was changed since it was opened; open it anew, or export again"
+            )
+        if external_data.has_external_data(data):
+            raise ValueError(
+                f"{path}: keeps weights in another file, which no hash covers; expected all in one "
+                "file: export again"
+            )
+        return data
+
 
 @dataclass(frozen=True, kw_only=True)
 class Artefact(ExportedGraphs):
@@ -220,7 +247,7 @@ def kind_of(folder: Path) -> str:
         return "nothing"
     try:
         return _kind(json.loads(path.read_text()))
-    except (json.JSONDecodeError, UnicodeDecodeError):
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
         return "damaged"
 
 
@@ -248,7 +275,7 @@ def read_manifest(folder: Path, description: type[M], kind: Kind) -> M:
         )
     try:
         content = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path}: damaged, not JSON ({error}); export again") from error
     got = _kind(content)
     if got in _SOURCE and got != kind:

@@ -4,6 +4,7 @@ It satisfies `vla.contracts.protocols.Policy`. Loop, noise schedule, units and l
 `GraphRunner` computes the networks.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
@@ -19,6 +20,8 @@ from vla.runtime import prefixes
 
 UNKNOWN = 1
 """Token of an instruction without a single known word."""
+CACHED = 256
+"""Most instructions whose tokens are kept."""
 
 
 @runtime_checkable
@@ -133,8 +136,9 @@ class DeployedPolicy:
             port = self.ports.get(name)
             if port is None:
                 continue  # a policy without memory takes none
-            if self.manifest.precision in CALIBRATED and not np.isfinite(value).all():
-                # Integers have no NaN: quantisation would make a command of it.
+            # Integers have no NaN: quantisation would make a command of it.
+            finite = name == "proprio" or self.manifest.precision in CALIBRATED
+            if finite and not np.isfinite(value).all():
                 raise ValueError(f"{name}: is not finite; hold the arm, and observe again")
             shape = tuple(n if isinstance(n, int) else value.shape[-1] for n in port.shape[1:])
             if value.shape != (rows, *shape) or value.dtype != port.dtype:
@@ -173,18 +177,15 @@ class DeployedPolicy:
 
 
 class InstructionTokenizer:
-    """Instructions to token ids, with a cache."""
+    """Instructions to token ids; the latest `CACHED` are kept: clients choose instructions."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self.tokenizer = tokenizer
-        self.ids: dict[str, list[int]] = {}
+        self.ids = functools.lru_cache(CACHED)(lambda task: tokenizer.encode(task).ids or [UNKNOWN])
 
     def __call__(self, tasks: tuple[str, ...]) -> np.ndarray:
         """Return ids i64 [b, w], padded with 0."""
-        for task in set(tasks) - set(self.ids):
-            self.ids[task] = self.tokenizer.encode(task).ids or [UNKNOWN]
-        width = max(len(self.ids[task]) for task in tasks)
-        rows = [self.ids[task] for task in tasks]
+        rows = [self.ids(task) for task in tasks]
+        width = max(len(row) for row in rows)
         return np.array([row + [0] * (width - len(row)) for row in rows], np.int64)
 
 

@@ -17,6 +17,7 @@ from vla.contracts.config import PluginConfig
 from vla.contracts.protocols import ArmPolicy
 from vla.contracts.types import Observation
 from vla.runtime.policy_loader import CHECKPOINT_TARGETS, import_function
+from vla.utils.arrays import to_numpy
 
 TARGETS = "deploy.targets"
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -120,7 +121,10 @@ def open_policy(
         return loaded.policy
 
     check_targets(names)
-    return select(names, open_target)
+    try:
+        return select(names, open_target)
+    except ValueError as error:
+        raise ValueError(f"{artefact.folder}: {error}") from error
 
 
 def try_out(policy: ArmPolicy) -> None:
@@ -140,7 +144,7 @@ def try_out(policy: ArmPolicy) -> None:
         )  # fmt: skip
         noise = np.zeros((1, *policy.noise_shape), np.float32)
         chunk, state = policy.act(obs, state, noise)
-        if not np.isfinite(np.asarray(chunk.values)).all():
+        if not np.isfinite(to_numpy(chunk.values)).all():
             raise ValueError(
                 "its actions are not finite; export again, or name another target with --targets"
             )

@@ -4,6 +4,7 @@ It satisfies `vla.contracts.protocols.ArmPolicy`: memory, noise and time are arg
 Memory that equals the last answer's to the bit is named instead of sent.
 """
 
+import os
 import socket
 import ssl
 import time
@@ -13,11 +14,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from deploy.server import wire
+from deploy.server import sockets, wire
 from deploy.server.wire import Closed, FrameReader, Malformed
 from vla.contracts import config as configs
 from vla.contracts.specs import RobotSpec
 from vla.contracts.types import ActionChunk, Observation, PolicyState, Prefix
+
+RETRY_S = 0.2
+"""Pause between two tries to connect again."""
+
+
+class ServerStopped(ValueError):
+    """The server said that it stops; an episode in progress ends, a new one connects again."""
+
+
+class _Unreachable(ValueError):
+    """Nobody listens at an address."""
 
 
 class _StateNotHeld(ValueError):
@@ -63,20 +75,65 @@ class RemotePolicy:
                 f"{address}: the token would travel in clear; give authority, the certificate that "
                 "the server's is signed with"
             )
-        self.address, self.sequence = address, -1
+        self.address, self.role, self.timeout_s = address, role, timeout_s
+        self.token, self.authority = token, authority
         self.encode = _encoder(jpeg) if jpeg else None
+        self._open()
+
+    def _open(self) -> None:
+        """Connect and say hello."""
+        self.sequence = -1
         self.last: _LastResult | None = None
-        self.connection = _connect(address, authority, timeout_s)
-        self.frames = FrameReader(self.connection, timeout_s)
-        try:
-            hello, start = self._ask(
-                {"do": "hello", "protocol": wire.PROTOCOL, "token": token, "role": role}
+        self.is_told = False
+        self.connection = _connect(self.address, self.authority, self.timeout_s)
+        user = sockets.foreign_user(self.connection)
+        if user is not None:
+            self.close()
+            raise ValueError(
+                f"{self.address}: user {user} serves there, expected you ({os.geteuid()}) or root; "
+                "give a path in a folder of your own, such as $XDG_RUNTIME_DIR"
             )
+        self.frames = FrameReader(self.connection, self.timeout_s)
+        hello = {"do": "hello", "protocol": wire.PROTOCOL, "token": self.token, "role": self.role}
+        try:
+            said, start = self._ask(hello)
             self.start = PolicyState(tensors={name: x.copy() for name, x in start.items()})
-            self._read_hello(hello)
+            self._read_hello(said)
         except ValueError:
             self.close()
             raise
+
+    def reconnect(self) -> None:
+        """Connect anew to the same policy, for a new episode: the memory of the last one is lost.
+
+        It waits up to `timeout_s` for a server that restarts.
+
+        Raises:
+            ValueError: none answers by then, it refuses, or its policy is for another arm.
+        """
+        self.close()
+        before, deadline = self._kind(), time.monotonic() + self.timeout_s
+        while True:
+            try:
+                self._open()
+                break
+            except ValueError as error:
+                self.is_told = True  # the next new episode tries again
+                waits = isinstance(error, (_Unreachable, ServerStopped))
+                if not waits or time.monotonic() > deadline:
+                    raise
+                time.sleep(RETRY_S)
+        if self._kind() != before:
+            self.close()
+            raise ValueError(
+                f"{self.address}: another policy is served there now; open it as a new RemotePolicy"
+            )
+
+    def _kind(self) -> tuple[Any, ...]:
+        """Return what callers have built on: arm, shapes and length of actions and memory."""
+        shapes = {name: value.shape for name, value in self.start.tensors.items()}
+        return (self.robot, self.n_action_steps, self.noise_shape, self.remembers,
+                self.max_prefix_len, shapes)  # fmt: skip
 
     def _read_hello(self, hello: dict[str, Any]) -> None:
         """Set the policy's attributes from the server's first answer."""
@@ -111,10 +168,25 @@ class RemotePolicy:
     ) -> tuple[ActionChunk, PolicyState]:  # fmt: skip
         """See `Policy.act`; `observed_s` is the observation's `time.monotonic`, now if None.
 
+        Where the server said that it stops, a new episode (all of `time_s` 0) connects again.
+
         Raises:
+            ServerStopped: it stopped within an episode; begin a new one.
             ValueError: the server refuses or does not answer; the caller has to hold the arm.
         """
         observed_s = time.monotonic() if observed_s is None else observed_s
+        try:
+            return self._act(obs, state, noise, prefix, observed_s)
+        except ServerStopped:
+            if np.any(obs.time_s):
+                raise
+        self.reconnect()
+        return self._act(obs, state, noise, prefix, observed_s)
+
+    def _act(
+        self, obs: Observation, state: PolicyState, noise: np.ndarray, prefix: Prefix | None,
+        observed_s: float,
+    ) -> tuple[ActionChunk, PolicyState]:  # fmt: skip
         arrays = {  # longer numbers first, so that each array is aligned
             "time_s": np.asarray(obs.time_s), "noise": np.asarray(noise),
             "proprio": np.asarray(obs.proprio), "image_ok": np.asarray(obs.image_ok),
@@ -167,19 +239,39 @@ class RemotePolicy:
         return self._ask({"do": "health"})[0]
 
     def _ask(self, say: dict[str, Any], arrays: dict[str, np.ndarray] | None = None) -> wire.Frame:
-        try:
-            wire.send(self.connection, wire.parts(say, arrays))
-            answer, values = self.frames.read()
-        except (OSError, Closed, Malformed) as error:
+        if not self.is_told:
+            try:
+                answer, values = self._exchange(wire.parts(say, arrays))
+            except (OSError, Closed, Malformed) as error:
+                self.close()
+                raise ValueError(
+                    f"{self.address}: the policy server does not answer ({error or 'it hung up'}); "
+                    "see whether `vla serve` runs there, and connect again"
+                ) from error
+            self.is_told = answer.get("reconnect") is True
+        if self.is_told:
             self.close()
-            raise ValueError(
-                f"{self.address}: the policy server does not answer ({error or 'it hung up'}); see "
-                "whether `vla serve` runs there, and connect again"
-            ) from error
+            raise ServerStopped(
+                f"{self.address}: the policy server stopped; hold the arm, and begin a new "
+                "episode, at time_s 0, which connects again"
+            )
         if answer.get("ok") is not True:
             kind = _StateNotHeld if answer.get("lacks") == "memory" else ValueError
             raise kind(f"{self.address}: the policy server refuses: {answer.get('error')}")
         return answer, values
+
+    def _exchange(self, frame: list[wire.Part]) -> wire.Frame:
+        """Send a frame and return the answer; a server that stops has answered before."""
+        try:
+            wire.send(self.connection, frame)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            try:
+                return self.frames.read()
+            except (OSError, Closed, Malformed):
+                raise error from None
+        return self.frames.read()
 
 
 def _encoder(quality: int) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
@@ -210,7 +302,7 @@ def _connect(address: str, authority: Path | None, timeout_s: float) -> socket.s
     except (OSError, ValueError) as error:
         if connection is not None:
             connection.close()
-        raise ValueError(
+        raise _Unreachable(
             f"{address}: no policy server there ({error}); start one with `vla serve`, or give its "
             "address, unix:PATH or HOST:PORT"
         ) from error

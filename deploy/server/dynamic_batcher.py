@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from deploy.server.metrics import ROWS, BoundedLog, Histogram
 from deploy.server.request import Refused, Request, decide
 from vla.contracts.protocols import ArmPolicy
 
@@ -51,7 +52,9 @@ class DynamicBatcher:
         self.waiting: deque[_Pending] = deque()
         self.deciding = False
         self.calls: deque[tuple[float, int]] = deque(maxlen=WINDOW)
-        self.decisions = 0
+        self.decisions = self.failures = 0
+        self.rows = Histogram(ROWS)
+        self.log = BoundedLog()
 
     def act(self, request: Request, deadline: float) -> dict[str, np.ndarray]:
         """Return values f32 [b, k, u] and the new memory of a request's rows.
@@ -99,6 +102,15 @@ class DynamicBatcher:
         try:
             if batch:
                 self._decide(batch)
+        except BaseException as error:  # noqa: BLE001  a panic in Rust is no Exception
+            self.failures += 1
+            self.log("call", "a call of the policy failed", trace=True)
+            for waiting in batch:
+                if not waiting.done:
+                    waiting.error = Refused(
+                        f"the policy failed ({type(error).__name__}); hold the arm, and begin a "
+                        "new episode"
+                    )
         finally:
             with self.turn:
                 self.deciding = False
@@ -130,6 +142,7 @@ class DynamicBatcher:
 
     def _decide(self, batch: list[_Pending]) -> None:
         begin = time.perf_counter()
+        rows = sum(pending.request.rows for pending in batch)
         try:
             results = decide(self.policy, [pending.request for pending in batch])
         except Exception as error:  # noqa: BLE001  raised again in the thread of the request
@@ -139,9 +152,9 @@ class DynamicBatcher:
             for pending in batch:  # each alone: one that fails does not fail the others
                 self._decide([pending])
             return
-        rows = sum(pending.request.rows for pending in batch)
         with self.turn:
             self.calls.append((time.perf_counter() - begin, rows))
             self.decisions += len(batch)
+            self.rows.observe(rows)
         for pending, result in zip(batch, results, strict=True):
             pending.result = result

@@ -10,6 +10,7 @@ import numpy as np
 from deploy.server import jpeg, wire
 from vla.contracts.protocols import ArmPolicy
 from vla.contracts.types import ActionChunk, Observation, PolicyState, Prefix
+from vla.utils.arrays import to_numpy
 
 RAW, JPEG = ("images",), ("jpeg", "jpeg_bytes")
 """Arrays of the images: either raw or JPEG."""
@@ -163,7 +164,7 @@ def _check(name: str, got: np.ndarray, entry: ArraySpec, rows: int) -> None:
 
 def memory(state: PolicyState) -> dict[str, np.ndarray]:
     """Return a state's arrays f32 by name, rows first."""
-    return {name: np.asarray(value, np.float32) for name, value in state.tensors.items()}
+    return {name: to_numpy(value, np.float32) for name, value in state.tensors.items()}
 
 
 def decide(policy: ArmPolicy, requests: Sequence[Request]) -> list[dict[str, np.ndarray]]:
@@ -196,7 +197,7 @@ def _prefix(arrays: dict[str, np.ndarray]) -> Prefix | None:
 def _split(
     chunk: ActionChunk, new: PolicyState, rows: Sequence[int]
 ) -> list[dict[str, np.ndarray]]:
-    whole = {"values": np.asarray(chunk.values, np.float32), **memory(new)}
+    whole = {"values": to_numpy(chunk.values, np.float32), **memory(new)}
     parts, begin = [], 0
     for count in rows:
         parts.append({name: value[begin : begin + count].copy() for name, value in whole.items()})

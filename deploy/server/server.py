@@ -6,26 +6,20 @@ request's sequence number instead of sending it. `Limits` bound how many clients
 watch the server's health. A client can choose neither code nor files.
 """
 
-import contextlib
-import hmac
-import logging
+import math
 import socket
 import ssl
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
+from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from deploy.server import wire
+from deploy.server import metrics, sockets
+from deploy.server.connection import Connection, RefusedHello
 from deploy.server.dynamic_batcher import DynamicBatcher
-from deploy.server.request import Refused, Request, RequestSpec, StateNotHeld, memory
-from deploy.server.wire import Closed, FrameReader, Malformed
-from vla.contracts import config as configs
+from deploy.server.metrics import BoundedLog, Counts, Metric, Sample
+from deploy.server.request import RequestSpec, memory
 from vla.contracts.config import validate_min
 from vla.contracts.protocols import ArmPolicy
 
@@ -33,10 +27,12 @@ CLIENTS, STRANGERS = 16, 64
 """Most connections at once that have said hello, and that have not: strangers shut nobody out."""
 ACCEPT_PAUSE_S = 0.2
 """Pause after the system refused a connection, as it does without free descriptors."""
-HELLO_TIMEOUT_S = 5.0
-"""How long a connection may be silent before it has said hello."""
-Arrays = dict[str, np.ndarray]
-LOG = logging.getLogger("mneme.serve")
+POLL_S = 0.2
+"""How often the loop that accepts connections looks whether the server stops, in s."""
+ALIVE_S = 5.0
+"""Longest turn of the loop that accepts connections."""
+RELEASE_S = 1.0
+"""How long a hello waits for control: a client that closes and connects anew at once gets it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +52,8 @@ class Limits:
     idle_timeout_s: float = 30.0
     """Silence after which a connection is closed and its control released, in s; also the longest
     time that a request may take to arrive."""
+    drain_timeout_s: float = 5.0
+    """How long decisions in flight may take once the server was told to stop, in s."""
 
     def __post_init__(self) -> None:
         validate_min(self, max_batch_size=1, max_clients=1)
@@ -63,7 +61,9 @@ class Limits:
             raise ValueError(
                 f"max_queue_delay_ms: got {self.max_queue_delay_ms}, expected 0 to 1000"
             )
-        for name in ("max_request_rate_hz", "max_observation_age_s", "idle_timeout_s"):
+        for name in (
+            "max_request_rate_hz", "max_observation_age_s", "idle_timeout_s", "drain_timeout_s",
+        ):  # fmt: skip
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected more than 0")
 
@@ -86,6 +86,7 @@ class Server:
         about: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         self.policy, self.listener, self.token, self.tls = policy, listener, token, tls
+        listener.settimeout(POLL_S)
         self.limits, self.about = limits or Limits(), about or {}
         self.spec = RequestSpec(policy, self.limits.max_batch_size)
         self.start = memory(policy.initial_state(1))
@@ -94,11 +95,12 @@ class Server:
             max_queue_delay_s=1e-3 * self.limits.max_queue_delay_ms,
             clients=lambda: len(self.acting),
         )  # fmt: skip
-        self.state = threading.Lock()
-        self.acting: set[_Connection] = set()
-        self.connections: set[_Connection] = set()
-        self.refused = 0
-        self.begin = time.monotonic()
+        self.state = threading.Condition()
+        self.acting: set[Connection] = set()
+        self.connections: set[Connection] = set()
+        self.counts, self.log = Counts(), BoundedLog()
+        self.begin = self.turned_s = time.monotonic()
+        self.stops = 0
         self.stopped = threading.Event()
 
     def __enter__(self) -> "Server":
@@ -116,285 +118,128 @@ class Server:
         for connection in connections:
             connection.hang_up()
 
-    def serve(self) -> None:
-        """Accept connections until the server is closed."""
-        self.listener.settimeout(0.2)
-        while not self.stopped.is_set():
-            try:
-                connection, _ = self.listener.accept()
-            except TimeoutError:
-                continue
-            except OSError as error:
-                if self.stopped.is_set() or self.listener.fileno() < 0:
-                    break
-                LOG.error("no connection can be accepted: %s", error)
-                self.stopped.wait(ACCEPT_PAUSE_S)
-                continue
-            with self.state:
-                strangers = [one for one in self.connections if not one.role]
-            if len(strangers) >= STRANGERS:  # whoever knows the token says it at once
-                oldest = min(strangers, key=lambda one: one.begin_s)
-                self.leave(oldest)  # its thread ends a moment later
-                oldest.hang_up()
-            if connection.family != socket.AF_UNIX:
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            client = _Connection(self, connection)
-            with self.state:
-                self.connections.add(client)
-            threading.Thread(target=client.run, daemon=True).start()
+    def stop(self) -> None:
+        """Let `serve` return once what was asked is answered; a second call, at once.
 
-    def take_control(self, client: "_Connection") -> None:
-        """Let a client act.
+        A signal handler may call it: it takes no lock.
+        """
+        self.stops += 1
+
+    def serve(self) -> None:
+        """Accept connections until the server is closed or stopped."""
+        deadline = math.inf
+        while not self.stopped.is_set():
+            self.turned_s = time.monotonic()
+            if self.stops and deadline == math.inf:
+                deadline = self.turned_s + self.limits.drain_timeout_s
+            if self.stops > 1 or self.turned_s > deadline or (self.stops and not self.connections):
+                break
+            self._accept()
+        self.stopped.set()
+
+    def _accept(self) -> None:
+        """Accept a connection, if one comes."""
+        try:
+            connection, _ = self.listener.accept()
+        except TimeoutError:
+            return
+        except OSError as error:
+            if not self.stopped.is_set() and self.listener.fileno() < 0:
+                self.stopped.set()
+            elif not self.stopped.is_set():
+                self.log("accept", f"no connection can be accepted: {error}")
+                self.stopped.wait(ACCEPT_PAUSE_S)
+            return
+        with self.state:
+            strangers = [one for one in self.connections if not one.role]
+        if len(strangers) >= STRANGERS:  # whoever knows the token says it at once
+            oldest = min(strangers, key=lambda one: one.begin_s)
+            self.refuse("evicted", f"more than {STRANGERS} connections have not said hello")
+            self.leave(oldest)  # its thread ends a moment later
+            oldest.hang_up()
+        sockets.set_options(connection)
+        client = Connection(self, connection)
+        with self.state:
+            self.connections.add(client)
+        threading.Thread(target=client.run, daemon=True).start()
+
+    def refuse(self, reason: str, sentence: str) -> None:
+        """Count and log a refused connection."""
+        self.counts.refuse_connection(reason)
+        self.log(reason, f"refused a connection ({reason}): {sentence}")
+
+    def take_control(self, client: "Connection") -> None:
+        """Let a client act, at once or when another leaves within a moment.
 
         Raises:
             Refused: as many clients act as may.
         """
         with self.state:
-            if len(self.acting) >= self.limits.max_clients:
-                raise Refused(
+            self.state.wait_for(self._has_room, RELEASE_S)
+            if not self._has_room():
+                raise RefusedHello(
                     "another client controls; close it, or say hello with role watch (or serve "
-                    f"with --limits.max-clients {len(self.acting) + 1})"
-                )
+                    f"with --limits.max-clients {len(self.acting) + 1})", "control",
+                )  # fmt: skip
             self.acting.add(client)
 
-    def admit(self, client: "_Connection") -> None:
+    def _has_room(self) -> bool:
+        return len(self.acting) < self.limits.max_clients
+
+    def admit(self, client: "Connection") -> None:
         """Raise Refused if too many clients have said hello."""
         with self.state:
             if sum(bool(one.role) for one in self.connections - {client}) >= CLIENTS:
-                raise Refused(f"{CLIENTS} clients are connected already; close one")
+                raise RefusedHello(f"{CLIENTS} clients are connected already; close one", "full")
 
-    def leave(self, client: "_Connection") -> None:
+    def leave(self, client: "Connection") -> None:
         """Forget a client and release its control."""
         with self.state:
             self.connections.discard(client)
             self.acting.discard(client)
+            self.state.notify_all()
 
     def health(self) -> dict[str, Any]:
         """Return the state of the server; answered while the policy decides, too."""
         with self.state:
             clients, acting = len(self.connections), len(self.acting)
         return {
-            "uptime_s": time.monotonic() - self.begin, "refused": self.refused, "clients": clients,
-            "acting_clients": acting, "target": self.about.get("target"), **self.batcher.stats(),
+            "uptime_s": time.monotonic() - self.begin, "refused": self.counts.refused,
+            "clients": clients, "acting_clients": acting, "target": self.about.get("target"),
+            **self.batcher.stats(),
         }  # fmt: skip
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether it accepts connections."""
+        return not self.stopped.is_set() and time.monotonic() - self.turned_s < ALIVE_S
 
-class _StateHandle(NamedTuple):
-    """The memory after a decision: sequence number of the request, and tensors by name."""
+    @property
+    def is_ready(self) -> bool:
+        """Whether a client may say hello."""
+        return self.is_alive and not self.stops
 
-    sequence: int
-    arrays: dict[str, np.ndarray]
-
-
-class _Connection:
-    """One connection: says hello, then asks for health or for decisions."""
-
-    def __init__(self, server: Server, connection: socket.socket) -> None:
-        self.server, self.connection = server, connection
-        self.frames = FrameReader(connection)
-        self.role, self.begin_s = "", time.monotonic()
-        self.last = -1
-        self.task: tuple[str, ...] = ()
-        self.held: _StateHandle | None = None
-        self.times: deque[float] = deque()
-
-    def run(self) -> None:
-        """Answer requests until either side hangs up."""
-        try:
-            # A client that does not finish a frame blocks its own thread alone, and not for ever.
-            timeout_s = min(HELLO_TIMEOUT_S, self.server.limits.idle_timeout_s)
-            self.connection.settimeout(timeout_s)
-            if self.server.tls:
-                self.connection = self.server.tls.wrap_socket(self.connection, server_side=True)
-            self.frames = FrameReader(self.connection, timeout_s)
-            while self._answer():
-                pass
-        except (OSError, Closed):
-            pass  # closed, silent for too long, or no TLS
-        except Exception:
-            LOG.exception("a connection ended by an error of the server")
-        finally:
-            self.held = None
-            self.server.leave(self)
-            self.hang_up()
-
-    def hang_up(self) -> None:
-        """End the connection."""
-        with contextlib.suppress(OSError):  # the other side may have been first
-            self.connection.shutdown(socket.SHUT_RDWR)
-        self.connection.close()
-
-    def _answer(self) -> bool:
-        """Read one frame and answer it; return whether the connection goes on."""
-        try:
-            say, arrays = self.frames.read(self.server.spec.body_bytes if self.role else 0)
-        except Malformed as error:
-            self.server.refused += 1
-            self._send({"ok": False, "error": f"no frame: {error}; the connection ends"})
-            return False
-        try:
-            self._count()
-            answer, values = self._do(say, arrays)
-        except ValueError as error:  # refused here or by the policy
-            self.server.refused += 1
-            lacks = {"lacks": "memory"} if isinstance(error, StateNotHeld) else {}
-            self._send({"ok": False, "error": " ".join(str(error).split()), **lacks})
-            return bool(self.role)  # before hello there is one try
-        self._send({"ok": True, **answer}, values)
-        return True
-
-    def _do(self, say: dict[str, Any], arrays: Arrays) -> wire.Frame:
-        verbs: dict[str, Callable[..., wire.Frame]] = {
-            "hello": self._hello, "health": self._health, "act": self._act,
-        }  # fmt: skip
-        verb = say.get("do")
-        if not isinstance(verb, str) or verb not in verbs:
-            raise Refused(f"do {verb!r:.40}; this server does {', '.join(verbs)}")
-        if not self.role and verb != "hello":
-            raise Refused("say hello first")
-        return verbs[verb](say, arrays)
-
-    def _hello(self, say: dict[str, Any], arrays: Arrays) -> wire.Frame:
-        if self.role:  # a client that acts would keep control under another role
-            raise Refused("has said hello already; connect again for another role")
-        token, role = say.get("token", ""), say.get("role")
-        # In constant time: the delay of a refusal reveals nothing of the token.
-        valid = isinstance(token, str) and hmac.compare_digest(
-            token.encode(), self.server.token.encode()
-        )
-        if not valid:
-            raise Refused("wrong token")
-        if say.get("protocol") != wire.PROTOCOL:
-            raise Refused(
-                f"protocol {say.get('protocol')!r:.20}, this server speaks {wire.PROTOCOL}"
-            )
-        if role not in ("control", "watch"):
-            raise Refused(f"role {role!r:.20}, expected control or watch")
-        self.server.admit(self)
-        if role == "control":
-            self.server.take_control(self)
-        self.role = role
-        self.connection.settimeout(self.server.limits.idle_timeout_s)
-        self.frames.frame_s = self.server.limits.idle_timeout_s
-        policy = self.server.policy
-        return {
-            "robot": configs.to_json(policy.robot), "n_action_steps": policy.n_action_steps,
-            "noise_shape": list(policy.noise_shape), "max_prefix_len": policy.max_prefix_len,
-            "remembers": policy.remembers, "about": self.server.about,
-        }, self.server.start  # fmt: skip
-
-    def _health(self, say: dict[str, Any], arrays: Arrays) -> wire.Frame:
-        return self.server.health(), {}
-
-    def _act(self, say: dict[str, Any], arrays: Arrays) -> wire.Frame:
-        if self.role != "control":
-            raise Refused("a client that watches does not act; say hello with role control")
-        sequence, task = say.get("sequence"), say.get("task")
-        if type(sequence) is not int or sequence <= self.last:
-            raise Refused(f"sequence {sequence!r:.20} after {self.last}; count up")
-        self.last = sequence
-        age, limit_s = say.get("age_s"), self.server.limits.max_observation_age_s
-        if not isinstance(age, (int, float)) or not 0 <= age <= limit_s:
-            raise Refused(
-                f"an observation {age!r:.20} s old, at most {limit_s} s; hold the arm, and observe "
-                "again"
-            )
-        deadline = time.monotonic() + limit_s - age
-        request = self.server.spec.read(task, arrays, self._named(say))
-        self._same_task(request)
-        # Dropped first: after a failed decision no memory can be named.
-        self.held = None
-        result = self.server.batcher.act(request, deadline)
-        for name, value in result.items():
-            if value.dtype.kind == "f" and not np.isfinite(value).all():
-                raise Refused(
-                    f"the policy's {name} is not finite; hold the arm, begin a new episode"
-                )
-        self.held = _StateHandle(
-            sequence=sequence, arrays={n: v for n, v in result.items() if n in self.server.start}
-        )
-        self.task = request.task
-        return {"sequence": sequence}, result
-
-    def _named(self, say: dict[str, Any]) -> dict[str, np.ndarray] | None:
-        """Return the memory that a request names, None if it brings its own."""
-        if "continues" not in say:
-            return None
-        sequence = say["continues"]
-        if self.held is None or type(sequence) is not int or sequence != self.held.sequence:
-            raise StateNotHeld(
-                f"the memory after request {sequence!r:.20} is not held here; send it whole"
-            )
-        return self.held.arrays
-
-    def _same_task(self, request: Request) -> None:
-        """Raise Refused if a row has another task in the middle of an episode."""
-        time_s = request.arrays["time_s"]
-        rows = zip(request.task, self.task, strict=False)
-        if any(task != last and time_s[i] != 0 for i, (task, last) in enumerate(rows)):
-            raise Refused("another task in the middle of an episode; begin a new one, at time_s 0")
-
-    def _count(self) -> None:
-        """Raise Refused if a connection asks too often."""
-        now, rate = time.monotonic(), self.server.limits.max_request_rate_hz
-        self.times.append(now)
-        while self.times and now - self.times[0] > 1.0:
-            self.times.popleft()
-        if len(self.times) > rate:
-            raise Refused(f"more than {rate:g} requests in a second; ask less often")
-
-    def _send(self, say: dict[str, Any], arrays: dict[str, np.ndarray] | None = None) -> None:
-        wire.send(self.connection, wire.parts(say, arrays))
-
-
-def listen(address: str, token: str, tls: bool) -> socket.socket:
-    """Return a listening socket.
-
-    Args:
-        address: "unix:PATH", or "HOST:PORT"; port 0 is a free one.
-        token: Token of clients.
-        tls: Whether connections are encrypted.
-
-    Raises:
-        ValueError: the address is malformed, or other machines can reach it and there is no token
-            or no TLS, or another server listens there.
-    """
-    if address.startswith("unix:"):
-        path = Path(address.removeprefix("unix:"))
-        if path.exists() and not path.is_socket():
-            raise ValueError(f"{path}: is there and no socket; give another --address")
-        if _is_listening(path):
-            raise ValueError(
-                f"{path}: another server listens there; stop it, or give another --address"
-            )
-        path.unlink(missing_ok=True)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(str(path))
-        path.chmod(0o600)  # the owner alone
-    else:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal() or int(port) > 65535:
-            raise ValueError(f"address: got {address!r}, expected unix:PATH or HOST:PORT")
-        if not wire.is_loopback(host) and not (token and tls):
-            raise ValueError(
-                f"address: {host} can be reached from elsewhere, which needs --token-file and "
-                "--certificate with --key; or serve at 127.0.0.1 or unix:PATH"
-            )
-        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host.strip("[]"), int(port)))
-    listener.listen(STRANGERS)
-    return listener
-
-
-def _is_listening(path: Path) -> bool:
-    """Whether a server answers at a Unix socket, or may; False if a dead server left it."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)  # a full queue would block
-        try:
-            probe.connect(str(path))
-        except (FileNotFoundError, ConnectionRefusedError):
-            return False
-        except OSError:  # its queue is full, or its permissions deny us
-            return True
-    return True
+    def metrics(self) -> list[Metric]:
+        """Return what Prometheus reads."""
+        with self.state:
+            roles = Counter(one.role or "stranger" for one in self.connections)
+        batcher = self.batcher
+        with batcher.turn:
+            decisions, queue, failures = batcher.decisions, len(batcher.waiting), batcher.failures
+            rows = batcher.rows.samples()
+        return [
+            Metric("mneme_decisions_total", "counter", "Decided requests.", [Sample(decisions)]),
+            Metric("mneme_failed_calls_total", "counter", "Calls that the policy did not survive.",
+                   [Sample(failures)]),
+            *self.counts.metrics(),
+            Metric("mneme_call_rows", "histogram", "Rows of a call of the policy.", rows),
+            Metric("mneme_queue_requests", "gauge", "Requests that wait.", [Sample(queue)]),
+            Metric("mneme_connections", "gauge", "Connections.",
+                   [Sample(roles[n], f'{{role="{n}"}}') for n in ("control", "watch", "stranger")]),
+            Metric("mneme_ready", "gauge", "1 if a client may say hello.",
+                   [Sample(int(self.is_ready))]),
+            Metric("process_resident_memory_bytes", "gauge", "Resident memory.",
+                   [Sample(metrics.resident_bytes())]),
+            Metric("process_open_fds", "gauge", "Open descriptors.",
+                   [Sample(metrics.open_descriptors())]),
+        ]  # fmt: skip

@@ -160,6 +160,12 @@ class FrameReader:
         self.begin = self.end = 0
         self.deadline = math.inf
 
+    @property
+    def has_bytes(self) -> bool:
+        """Whether bytes of the next frame are here, in this buffer or in that of TLS."""
+        tls = self.connection.pending() if isinstance(self.connection, ssl.SSLSocket) else 0
+        return self.end > self.begin or tls > 0
+
     def read(self, body_bytes: int = BODY_BYTES) -> Frame:
         """Return the next frame; its arrays are valid until the next call.
 

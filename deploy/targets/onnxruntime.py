@@ -45,7 +45,10 @@ class Config(PluginConfig):
 
 
 class OnnxRunner:
-    """Satisfies `deploy.runtime.policy.GraphRunner`; a graph is loaded when it is first run."""
+    """Satisfies `deploy.runtime.policy.GraphRunner`; a graph is loaded when it is first run.
+
+    Its file is read and its hash compared then: what runs is what the manifest describes.
+    """
 
     def __init__(self, config: Config, artefact: ExportedGraphs) -> None:
         self.config, self.artefact = config, artefact
@@ -80,21 +83,24 @@ class OnnxRunner:
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
         path = self.artefact.path(graph)
-        model: str | bytes = str(path)
         precision = getattr(self.artefact.manifest, "precision", "fp32")  # a reward model is FP32
         if precision == "nvfp4":
             raise ValueError(
                 f"{path}: ONNX Runtime has no operators of FP4, which is for TensorRT; export with "
                 "another --precision to run it here"
             )
+        model = self.artefact.graph_bytes(graph)
         if precision == "bf16" and self.config.providers[0] == CPU:
-            model = _bf16_as_fp32(path)
+            model = _bf16_as_fp32(path, model)
         try:
             session = onnxruntime.InferenceSession(
                 model, options, providers=list(self.config.providers)
             )
         except Exception as error:  # the library's own errors derive from Exception alone
             raise ValueError(f"{path}: ONNX Runtime refuses it: {error}; export again") from error
+        # It keeps the bytes, twice the weights, to fall back on other providers, which we refuse.
+        session.disable_fallback()
+        session._model_bytes = None  # noqa: SLF001
         got = session.get_providers()
         if got[0] != self.config.providers[0]:
             raise ValueError(
@@ -142,7 +148,7 @@ class BoundSession:
             self.binding.bind_output(port.tensor, self.device, 0)
 
 
-def _bf16_as_fp32(path: Path) -> bytes:
+def _bf16_as_fp32(path: Path, model: bytes) -> bytes:
     """Return a bf16 graph rewritten to FP32, for a CPU, which has no operators of bf16."""
     try:
         from deploy.precision import sixteen_bit
@@ -151,4 +157,4 @@ def _bf16_as_fp32(path: Path) -> bytes:
             f"{path}: bf16 runs on a CPU by being rewritten ({error}); pip install onnx ml_dtypes, "
             "or export with --precision fp32"
         ) from error
-    return sixteen_bit.bf16_as_fp32(path)
+    return sixteen_bit.bf16_as_fp32(model)

@@ -12,6 +12,7 @@ from rich.table import Table
 from deploy.runtime import artefact as artefacts
 from deploy.runtime.artefact import ExportManifest
 from vla.contracts.types import PolicyState
+from vla.utils.arrays import to_numpy
 
 
 class Difference(NamedTuple):
@@ -46,7 +47,7 @@ def alike(state: PolicyState, other: PolicyState) -> bool:
     decisions of a slot's count.
     """
     return all(
-        np.allclose(np.asarray(value), np.asarray(other[name]), rtol=1e-4, atol=0.1)
+        np.allclose(to_numpy(value), to_numpy(other[name]), rtol=1e-4, atol=0.1)
         for name, value in state.tensors.items()
     )
 

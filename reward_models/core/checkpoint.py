@@ -106,7 +106,8 @@ def load(place: str | Path) -> Scorer:
     description = describe(folder)
     file = folder / "tokenizer.json"
     tokenizer = checkpoint.read_tokenizer(file) if file.is_file() else None
-    reward_model = _local(description.reward_model).build(tokenizer)
+    with checkpoint.building(_description(folder)):
+        reward_model = _local(description.reward_model).build(tokenizer)
     checkpoint.load_weights(reward_model, folder / "model.safetensors")
     return Scorer(reward_model.eval(), description.scorer, description.calibration)
 

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from vla import checkpoint
 from vla.contracts import migrate
+from vla.data.parquet import write_table
 
 SETTINGS_FILE = "labelling.json"
 
@@ -49,7 +50,7 @@ class Parts:
         """Write an episode's part to disk, atomically."""
         temporary = self.folder / f".{episode:07d}.{os.getpid()}.tmp"
         try:
-            pq.write_table(pa.table(columns), temporary)
+            write_table(pa.table(columns), temporary)
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())
             temporary.rename(self.path(episode))

@@ -9,7 +9,7 @@ import numpy as np
 
 from reward_models.core import checkpoint as reward_models
 from reward_models.core.overrides import Override
-from reward_models.label import corrections, parts, settings, source
+from reward_models.label import corrections, parts, settings, source, write
 from reward_models.label.columns import Derivation
 from reward_models.label.score import Job, encode_example, score_group
 from reward_models.label.settings import LabelArgs
@@ -67,6 +67,7 @@ def prepare(args: LabelArgs) -> Plan:
     file = corrections.find(args.source, args.overrides)
     overrides = tuple(corrections.read(file, data.info)) if file else None
     settings.shard(args.shard)
+    write.check_copied(args.source)
     sums = source.checksums(args.source)
     config = scorer.config
     return Plan(

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+
+from vla.data.parquet import write_table
 
 FILE = "sarm_progress.parquet"
 ABOVE, STEP = 1.1, 0.1
@@ -60,4 +61,4 @@ def _numbers(episode: np.ndarray, count: int) -> np.ndarray:
 
 def write(path: Path, rows: pa.Table) -> None:
     """Write the sidecar into a data set."""
-    pq.write_table(rows, path / FILE)
+    write_table(rows, path / FILE)

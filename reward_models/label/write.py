@@ -21,6 +21,7 @@ from reward_models.label import sarm
 from reward_models.label.columns import EPISODE_COLUMNS
 from reward_models.label.source import Source
 from vla.data.episode import scalar_feature
+from vla.data.parquet import ParquetWriter, write_table
 from vla.data.reader import table_files
 from vla.data.stats import NAMES, as_lists, column_stats
 from vla.data.writer import check_complete
@@ -60,6 +61,23 @@ def write_dataset(source: Source, out: Path, labels: Labels) -> Path:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     return temporary
+
+
+def check_copied(path: Path) -> None:
+    """Raise ValueError if a file of the source could not be copied or rewritten in the end."""
+    root = path.resolve()
+    for file in path.rglob("*"):
+        target = file.resolve()
+        # In the Hub's cache every file is a link into the folder of blobs next to the revisions.
+        of_hub = target.parent.name == "blobs" and root.is_relative_to(target.parent.parent)
+        if not (target.is_relative_to(root) or of_hub):
+            raise ValueError(
+                f"{file}: is a link to {target}, outside of the data set, so its content would be "
+                "in the new one; delete the link"
+            )
+    _read_stats(path)
+    for file in table_files(path, "data"):
+        _features_of(file, pq.read_schema(file))
 
 
 def _write(source: Source, temporary: Path, labels: Labels) -> None:
@@ -124,29 +142,37 @@ def _rewrite_frames(
                 table = parquet.read_row_group(group)
                 episode = table["episode_index"].to_numpy()
                 rows = source.info.offsets[episode] + table["frame_index"].to_numpy()
-                metadata = _metadata(table.schema, renamed, labels)
+                metadata = _metadata(file, table.schema, renamed, labels)
                 table = table.rename_columns([renamed.get(n, n) for n in table.column_names])
                 for name, values in labels.frame.items():
                     table = table.append_column(name, pa.array(values[rows]))
                 table = table.replace_schema_metadata(metadata)
-                writer = writer or pq.ParquetWriter(target, table.schema, compression="snappy")
+                writer = writer or ParquetWriter(target, table.schema, compression="snappy")
                 writer.write_table(table)
     finally:
         if writer is not None:
             writer.close()
 
 
-def _metadata(
-    schema: pa.Schema, renamed: Mapping[str, str], labels: Labels
-) -> dict[bytes, bytes] | None:
-    """Return the metadata of Hugging Face's `datasets` with the new columns; None without any."""
+def _features_of(file: Path, schema: pa.Schema) -> dict[str, Any] | None:
+    """Return the metadata of Hugging Face's `datasets`, None without any."""
     metadata = (schema.metadata or {}).get(b"huggingface")
     if metadata is None:
         return None
-    value = json.loads(metadata)
-    features = value.get("info", {}).get("features")
-    if not isinstance(features, dict):
+    with files.parsing(file):
+        value = json.loads(metadata)
+        known = isinstance(value.get("info", {}).get("features"), dict)
+    return value if known else None
+
+
+def _metadata(
+    file: Path, schema: pa.Schema, renamed: Mapping[str, str], labels: Labels
+) -> dict[bytes, bytes] | None:
+    """Return the metadata of Hugging Face's `datasets` with the new columns; None without any."""
+    value = _features_of(file, schema)
+    if value is None:
         return None
+    features = value["info"]["features"]
     features = {renamed.get(name, name): kind for name, kind in features.items()}
     for name, column in labels.frame.items():
         features[name] = {"dtype": str(column.dtype), "_type": "Value"}
@@ -171,7 +197,7 @@ def _rewrite_episodes(
         for key in NAMES:
             column = pa.array([each[key].tolist() for each in stats])
             table = table.append_column(f"stats/{name}/{key}", column)
-    pq.write_table(table, target)
+    write_table(table, target)
 
 
 def _renamed_stats(name: str, renamed: Mapping[str, str]) -> str:
@@ -190,10 +216,14 @@ def _rewrite_info(path: Path, temporary: Path, labels: Labels, renamed: Mapping[
     write_json(temporary / "meta/info.json", {**info, "features": features})
 
 
-def _rewrite_stats(path: Path, temporary: Path, labels: Labels, renamed: Mapping[str, str]) -> None:
+def _read_stats(path: Path) -> dict[str, Any]:
     file = path / "meta/stats.json"
-    stats = json.loads(file.read_text()) if file.exists() else {}
-    stats = {renamed.get(name, name): values for name, values in stats.items()}
+    with files.parsing(file):
+        return dict(json.loads(file.read_text())) if file.exists() else {}
+
+
+def _rewrite_stats(path: Path, temporary: Path, labels: Labels, renamed: Mapping[str, str]) -> None:
+    stats = {renamed.get(name, name): values for name, values in _read_stats(path).items()}
     stats |= as_lists({name: column_stats(values) for name, values in labels.frame.items()})
     write_json(temporary / "meta/stats.json", stats)
 

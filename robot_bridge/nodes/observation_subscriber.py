@@ -73,16 +73,17 @@ class ObservationSubscriber:
             self.node.destroy_subscription(subscription)
         self.subscriptions = []
 
-    def _monotonic_s(self, stamp_ns: int) -> float:
+    def monotonic_s(self, stamp_ns: int) -> float:
         """Return a stamp on the monotonic clock."""
-        age_ns = self.node.get_clock().now().nanoseconds - stamp_ns
-        return time.monotonic() - 1e-9 * age_ns
+        # In this order, a pause between the clocks makes a message older, never newer.
+        now_s = time.monotonic()
+        return now_s - 1e-9 * (self.node.get_clock().now().nanoseconds - stamp_ns)
 
     def _on_joints(self, message: JointState) -> None:
         now_s, stamp = time.monotonic(), message.header.stamp
         stamp_ns = 1_000_000_000 * stamp.sec + stamp.nanosec  # a negative one is no time for rclpy
         try:
-            at_s = self._monotonic_s(stamp_ns) if stamp_ns else now_s  # a driver without stamps
+            at_s = self.monotonic_s(stamp_ns) if stamp_ns else now_s  # a driver without stamps
             with self.lock:
                 joints = self.joints
                 joints.take(now_s, now_s - at_s, message.name, message.position)
@@ -102,7 +103,7 @@ class ObservationSubscriber:
     def _on_image(self, camera: str, packed: bytes) -> None:
         received_s = time.monotonic()
         try:
-            time_s = self._monotonic_s(convert.stamp_ns(packed))
+            time_s = self.monotonic_s(convert.stamp_ns(packed))
             if time_s - received_s > self.config.max_observation_age_s:  # it would hide later ones
                 raise ValueError(
                     f"stamped {time_s - received_s:.2f} s in the future, at most "

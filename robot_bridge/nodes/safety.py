@@ -150,7 +150,8 @@ class SafetyNode(Node):
         self.publish_status = common.status_publisher(self, self._line)
         common.create_timer(self, STATUS_S, self._publish_status)
         # Last: it answers at once, with all that was made above.
-        threading.Thread(target=self._spin_emergency, daemon=True).start()
+        self.emergency_thread = threading.Thread(target=self._spin_emergency, daemon=True)
+        self.emergency_thread.start()
 
     # --- subscriptions and services -----------------------------------------------------------
 
@@ -407,6 +408,8 @@ class SafetyNode(Node):
             time.sleep(self.gate.dt_s)
         self.over.set()
         self.thread.join(timeout=1.0)
+        # The thread first: a shutdown destroys what a spinning executor still uses.
+        self.emergency_thread.join(timeout=1.0)
         self.emergency_executor.shutdown()
         self.emergency.destroy_node()
         if self.log is not None:

@@ -21,6 +21,7 @@ class Threaded:
         self.executor.add_node(self.node)
         self.changed = threading.Condition()
         """Held and notified by callbacks that store a message."""
+        self._over = threading.Event()
         self._connect()
         self.thread = threading.Thread(target=self._spin, daemon=True)
         self.thread.start()
@@ -36,11 +37,15 @@ class Threaded:
 
     def close(self) -> None:
         """End thread and node."""
-        self.executor.shutdown()
+        # The thread first: a shutdown destroys what a spinning executor still uses.
+        self._over.set()
+        self.executor.wake()
         self.thread.join(5.0)
+        self.executor.shutdown()
         self.node.destroy_node()
         rclpy.shutdown(context=self.context)
 
     def _spin(self) -> None:
         with contextlib.suppress(ExternalShutdownException):
-            self.executor.spin()
+            while not self._over.is_set():
+                self.executor.spin_once()

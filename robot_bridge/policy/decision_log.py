@@ -7,6 +7,7 @@ import numpy as np
 
 from robot_bridge.policy.policy_runner import Decision
 from vla.contracts.types import PolicyState
+from vla.utils.arrays import to_numpy
 
 MEMORY = "memory_"
 """Prefix of the arrays with the policy state's tensors after each decision."""
@@ -58,7 +59,7 @@ class DecisionLog:
         if not decisions:
             return
         requests = [decision.request for decision in decisions]
-        memory = PolicyState.concatenate([d.state.map(np.asarray) for d in decisions])
+        memory = PolicyState.concatenate([d.state.map(to_numpy) for d in decisions])
         path = self.folder / f"episode-{requests[0].episode:06d}.npz"
         partial = path.with_name(f".{path.name}.new")
         with partial.open("wb") as file:

@@ -17,6 +17,7 @@ from vla.contracts.protocols import ArmPolicy
 from vla.contracts.types import ActionChunk, Observation, PolicyState, Prefix
 from vla.runtime.noise import episode_noise
 from vla.runtime.rtc_scheduler import RealtimeConfig, Scheduler
+from vla.utils.arrays import to_numpy
 
 
 class DecisionRequest(NamedTuple):
@@ -138,7 +139,7 @@ class PolicyRunner:
         stale = request.episode != self.episode or request.number != self.scheduler.number
         if stale or not self.active:
             return None
-        self.scheduler.arrive(now_s, np.asarray(chunk.values)[0], request.number)
+        self.scheduler.arrive(now_s, to_numpy(chunk.values)[0], request.number)
         self.state = state
         return Decision(request=request, state=state, latency_s=latency_s)
 

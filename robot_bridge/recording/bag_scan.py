@@ -4,6 +4,7 @@ Bags are those of the node `recorder`, or of rosbag2 with the same topics.
 `robot_bridge.recording.convert_bag` makes a data set of them.
 """
 
+import io
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,11 +16,13 @@ import cv2
 import numpy as np
 from mcap.records import Message
 from mcap_ros2.decoder import DecoderFactory
+from PIL import Image
 
 from robot_bridge.launching.driver import Driver
 from robot_bridge.recording.mcap_reader import Bag, open_bag
 from robot_bridge.sensing import convert
 from robot_bridge.sensing.joint_states import JointStates
+from vla.contracts.specs import MAX_IMAGE_PX
 
 STATE = "sensor_msgs/msg/JointState"
 FORWARD = "std_msgs/msg/Float64MultiArray"
@@ -30,8 +33,6 @@ INSTRUCTION = "std_msgs/msg/Header"
 STATUS = "diagnostic_msgs/msg/DiagnosticArray"
 SAFETY_COMMAND = "safety_node/command"
 """Topic of the safety node with the next pose of the arm under the robot's names."""
-MOST_PX = 1 << 25
-"""Pixels of the largest decoded image."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -362,10 +363,20 @@ def _decode_compressed(data: bytes, what: str) -> np.ndarray:
     if not data.startswith((b"\xff\xd8", b"\x89PNG\r\n\x1a\n")):
         raise ValueError(f"{what}: begins with {data[:4]!r}, expected jpeg or png; leave it out")
     try:
+        with Image.open(io.BytesIO(data)) as header:
+            width, height = header.size
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise ValueError(f"{what}: damaged image ({error}); leave the bag out") from error
+    if height * width > MAX_IMAGE_PX:
+        raise ValueError(
+            f"{what}: image is {height} x {width}, expected at most {MAX_IMAGE_PX:,} pixels; leave "
+            "the bag out"
+        )
+    try:
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
     except cv2.error as error:
         raise ValueError(f"{what}: damaged image ({error.err}); leave the bag out") from error
     whole = data.rstrip(b"\0").endswith((b"\xff\xd9", b"IEND\xaeB`\x82"))
-    if pixels is None or not whole or pixels.shape[0] * pixels.shape[1] > MOST_PX:
+    if pixels is None or not whole:
         raise ValueError(f"{what}: damaged image ({len(data)} bytes); leave the bag out")
     return pixels[..., ::-1]

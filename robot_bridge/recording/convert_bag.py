@@ -23,8 +23,9 @@ from vla.contracts import migrate, robot_file
 from vla.contracts.specs import RobotSpec
 from vla.data.episode import EpisodeData, episode_data, feature_table
 from vla.data.info import DatasetInfo
+from vla.data.source import check_names
 from vla.data.writer import DatasetWriter
-from vla.utils import arguments
+from vla.utils import arguments, files
 
 INTERVENTION = "intervention"
 """Column that is true while a person led the arm."""
@@ -118,10 +119,16 @@ def convert_bags(config: ConvertConfig) -> tuple[DatasetInfo, list[str]]:
     fps = config.fps if config.fps is not None else int(robot.control_hz)
     if config.fps is None and fps != robot.control_hz:
         raise ValueError(f"{robot.name} acts at {robot.control_hz} Hz, a set wants whole: --fps")
-    if config.out.exists():
-        raise ValueError(f"{config.out}: is there already; choose another --out, or delete it")
+    with files.claim(config.out):
+        if config.out.exists():
+            raise ValueError(f"{config.out}: is there already; choose another --out, or delete it")
+        return _convert(config, robot, fps)
+
+
+def _convert(config: ConvertConfig, robot: RobotSpec, fps: int) -> tuple[DatasetInfo, list[str]]:
     paths = bag_files(config.bags)
     sizes = image_sizes(robot, config)
+    check_names(Path("--cameras"), sizes)
     names = topic_names(config, tuple(sizes))
     scans = []
     for path in paths:
@@ -139,7 +146,6 @@ def convert_bags(config: ConvertConfig) -> tuple[DatasetInfo, list[str]]:
     notes += [line for bag_scan in scans for line in bag_notes(bag_scan)]
     recording: dict[str, Any] = {"bags": [path.name for path in paths], "episodes": []}
 
-    config.out.parent.mkdir(parents=True, exist_ok=True)
     features = feature_table(sizes, robot.names, robot.names, {INTERVENTION: "bool"})
     with DatasetWriter(
         config.out, robot=robot.name, fps=fps, features=features, recording=recording
@@ -267,6 +273,12 @@ def cut_episodes(content: Scan, fps: int, config: ConvertConfig) -> Iterator[Fra
     ends = [stamp for stamp, _ in starts[1:]] + [last]
     # An empty instruction ends an episode and begins none.
     spans = [(*start, end) for start, end in zip(starts, ends, strict=True) if start[1]]
+    bad = [task for _, task, _ in spans if not task.strip() or "\0" in task]
+    if bad:
+        raise ValueError(
+            f"{content.bag.path}: got the instruction {bad[0]!r}, expected text; give it with "
+            "--task TEXT"
+        )
     for number, (begin, task, end) in enumerate(spans):
         yield _frames(content, (begin, max(end, begin)), task, fps, config, number)
 

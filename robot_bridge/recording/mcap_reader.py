@@ -9,10 +9,11 @@ import os
 import struct
 import zlib
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import lz4.frame
 import zstandard
 from mcap.data_stream import ReadDataStream
 from mcap.exceptions import McapError
@@ -21,6 +22,7 @@ from mcap.records import Channel, Chunk, Message, Metadata, Schema
 from mcap.stream_reader import breakup_chunk
 
 from robot_bridge.recording.mcap_writer import McapWriter
+from vla.data.limits import MAX_CHUNK_BYTES
 
 MAGIC = b"\x89MCAP0\r\n"
 _HEAD = struct.Struct("<BQ")
@@ -73,6 +75,11 @@ class Bag:
                     ) from error
                 for record in records:
                     if isinstance(record, Message):
+                        if record.channel_id not in self.channels:
+                            raise ValueError(
+                                f"{self.path}: damaged: a message of channel {record.channel_id}, "
+                                "which nothing describes; copy it again, or leave it out"
+                            )
                         yield record
                     else:
                         self._keep(record)
@@ -175,8 +182,25 @@ def _inner(opcode: int, data: bytes) -> Iterator[Any]:
     """Yield the records of a chunk, or the record itself if it is of a read kind."""
     stream = ReadDataStream(io.BytesIO(data))
     if opcode == Opcode.CHUNK:
-        yield from breakup_chunk(Chunk.read(stream), validate_crc=True)
+        yield from breakup_chunk(_decompressed(Chunk.read(stream)), validate_crc=True)
     elif opcode == Opcode.MESSAGE:
         yield Message.read(stream, len(data))
     elif opcode in _READERS:
         yield _READERS[opcode](stream)
+
+
+def _decompressed(chunk: Chunk) -> Chunk:
+    """Return a chunk without its compression, which the library would undo without any bound."""
+    size = chunk.uncompressed_size
+    if size > MAX_CHUNK_BYTES:
+        raise ValueError(f"a chunk of {size:,} bytes, expected at most {MAX_CHUNK_BYTES:,}")
+    if chunk.compression == "zstd":
+        with zstandard.ZstdDecompressor().stream_reader(chunk.data) as reader:
+            data = reader.read(size + 1)
+    elif chunk.compression == "lz4":
+        data = lz4.frame.LZ4FrameDecompressor().decompress(chunk.data, max_length=size + 1)
+    else:
+        return chunk
+    if len(data) != size:
+        raise ValueError(f"a chunk of {len(data):,} bytes or more, its head says {size:,}")
+    return replace(chunk, compression="", data=data)

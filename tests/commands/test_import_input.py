@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.vla import other_formats
+from benchmarks.hardening import other_formats
 from vla import cli
 
 CAMERA = "observation.images.front"

@@ -172,10 +172,10 @@ def follow(shell: Shell, lines: list[str]) -> None:
     elif line.startswith("vla ros launch arm"):
         with shell.running(line, "safety_node", 0):
             pass
-    elif "unix:/tmp/reach" in line:
+    elif "unix:$XDG_RUNTIME_DIR/reach" in line:
         place = f"unix:{shell.folder}/socket"
         with (
-            shell.running(line.replace("unix:/tmp/reach", place), "served at", 0),
+            shell.running(line.replace("unix:$XDG_RUNTIME_DIR/reach", place), "served at", 0),
             RemotePolicy(place) as policy,
         ):
             decide(policy)

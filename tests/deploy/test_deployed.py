@@ -10,7 +10,7 @@ import torch
 
 from deploy.runtime import artefact as artefacts
 from deploy.runtime import chain
-from deploy.runtime.policy import DeployedPolicy
+from deploy.runtime.policy import CACHED, DeployedPolicy, InstructionTokenizer
 from deploy.targets import onnxruntime
 from tests.deploy.conftest import made, with_steps
 from tests.fakes import fake_noise, fake_observation
@@ -179,10 +179,9 @@ def test_a_stale_memory_is_forgotten_at_the_first_observation_even_if_it_is_not_
 def test_what_is_not_a_number_is_not_turned_into_a_command(exported):
     artefact = artefacts.read(exported["remembers"])
     policy, rng = deployed(artefact), np.random.default_rng(0)
-    obs = fake_observation(rng, 1, 0.0)
-    obs = replace(obs, proprio=np.full_like(obs.proprio, np.nan))
     noise = np.zeros((1, *policy.noise_shape), np.float32)
-    assert np.isnan(policy.act(obs, policy.initial_state(1), noise)[0].values).all()
+    memory = policy.initial_state(1).map(lambda value: value + np.nan)
+    assert np.isnan(policy.act(fake_observation(rng, 1, 1.0), memory, noise)[0].values).all()
 
 
 def test_what_does_not_fit_its_cameras_arm_or_memory_is_refused_by_name(exported):
@@ -236,3 +235,22 @@ def test_a_provider_that_is_not_installed_is_refused(exported):
     artefact = artefacts.read(exported["remembers"])
     with pytest.raises(ValueError, match="installed are .*CPUExecutionProvider"):
         onnxruntime.Config(providers=("TensorrtExecutionProvider",)).open(artefact)
+
+
+def test_the_tokens_of_the_latest_instructions_alone_are_kept(exported):
+    tokenize = InstructionTokenizer(artefacts.read(exported["remembers"]).tokenizer)
+    first = tokenize(("press the red button",))
+    for i in range(CACHED + 50):
+        tokenize((f"press button {i}",))
+    kept = tokenize.ids.cache_info()
+    assert (kept.currsize, kept.maxsize) == (CACHED, CACHED)
+    np.testing.assert_array_equal(tokenize(("press the red button",)), first)
+
+
+def test_what_the_memory_would_never_forget_is_refused(pair):
+    policy = deployed(pair[1])
+    rng = np.random.default_rng(0)
+    obs, noise = fake_observation(rng, 2), fake_noise(rng, policy, 2)
+    obs.proprio[1, 0] = np.nan
+    with pytest.raises(ValueError, match="proprio: is not finite; hold the arm, and observe again"):
+        policy.act(obs, policy.initial_state(2), noise)

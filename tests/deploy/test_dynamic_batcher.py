@@ -242,3 +242,43 @@ def test_a_client_that_goes_while_it_waits_takes_nobody_with_it(policy):
 def test_limits_that_make_no_sense_are_refused(name, value):
     with pytest.raises(ValueError, match=f"{name}: got {value}, expected"):
         Limits(**{name: value})
+
+
+def test_a_panic_fails_the_call_for_all_who_wait_and_leaves_nobody_waiting(policy, caplog):
+    class PanicException(BaseException):
+        """As a panic in Rust arrives in Python."""
+
+    class Panics:
+        robot, n_action_steps, noise_shape = policy.robot, policy.n_action_steps, policy.noise_shape
+        max_prefix_len, remembers = policy.max_prefix_len, policy.remembers
+        initial_state = policy.initial_state
+        healed = False
+
+        def act(self, obs, state, noise, prefix=None):
+            if not self.healed:
+                raise PanicException("called `Option::unwrap()` on a `None` value")
+            return policy.act(obs, state, noise)
+
+    def ask(remote, i):
+        try:
+            return remote.act(*given(policy, seed=i))[0].values
+        except ValueError as error:
+            return str(error)
+
+    panics = Panics()
+    with serving(
+        panics, max_clients=CLIENTS, max_queue_delay_ms=300.0, max_observation_age_s=10.0
+    ) as (address, one):
+        remotes = [RemotePolicy(address) for _ in range(CLIENTS)]
+        found = together([lambda i=i: ask(remotes[i], i) for i in range(CLIENTS)])
+        for said in found:
+            assert "refuses: the policy failed (PanicException); hold the arm, and begin" in said
+        panics.healed = True  # the connections stay, and control with them
+        for i, remote in enumerate(remotes):
+            expected = policy.act(*given(policy, seed=i))[0].values
+            np.testing.assert_array_equal(ask(remote, i), expected)
+            remote.close()
+        assert one.batcher.failures >= 1
+        assert not one.batcher.waiting
+    assert caplog.text.count("a call of the policy failed") == 1
+    assert "Option::unwrap" in caplog.text

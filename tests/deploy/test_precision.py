@@ -86,7 +86,7 @@ def test_bf16_computed_in_fp32_rounds_as_bf16_does(tmp_path):
     import onnxruntime as engine
 
     session = engine.InferenceSession(
-        sixteen_bit.bf16_as_fp32(path), providers=["CPUExecutionProvider"]
+        sixteen_bit.bf16_as_fp32(path.read_bytes()), providers=["CPUExecutionProvider"]
     )
     (found,) = session.run(None, {"x": x})
     expected = rounded(rounded(x) @ rounded(weight).T + rounded(bias))

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from deploy.commands import serve
-from deploy.server import server, wire
+from deploy.server import sockets, wire
 from deploy.server.client import RemotePolicy
 from deploy.server.request import ArraySpec
 from tests.fakes import fake_noise, fake_observation, fake_policy
@@ -111,19 +111,19 @@ def test_nobody_gets_in_without_the_token(policy):
 @pytest.mark.parametrize(("token", "tls"), [("", False), (TOKEN, False), ("", True)])
 def test_no_other_machine_reaches_it_without_token_and_tls(at, token, tls):
     with pytest.raises(ValueError, match="can be reached from elsewhere, which needs --token-file"):
-        server.listen(at, token, tls)
+        sockets.listen(at, token, tls)
 
 
 @pytest.mark.parametrize("at", ["7410", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:99999", ":80"])
 def test_addresses_that_are_none_are_refused(at):
     with pytest.raises(ValueError, match=f"got '{at}', expected unix:PATH or HOST:PORT"):
-        server.listen(at, "", tls=False)
+        sockets.listen(at, "", tls=False)
 
 
 def test_a_file_that_is_no_socket_is_not_replaced(tmp_path):
     (tmp_path / "thesis").write_text("years of work")
     with pytest.raises(ValueError, match="no socket"):
-        server.listen(f"unix:{tmp_path / 'thesis'}", "", tls=False)
+        sockets.listen(f"unix:{tmp_path / 'thesis'}", "", tls=False)
     assert (tmp_path / "thesis").read_text() == "years of work"
 
 
@@ -131,7 +131,7 @@ def test_a_socket_on_which_a_server_listens_is_not_taken_over(policy, tmp_path):
     at = f"unix:{tmp_path / 's'}"
     with serving(policy, at) as (address, _), RemotePolicy(address) as remote:
         with pytest.raises(ValueError, match="another server listens there; stop it, or give"):
-            server.listen(at, "", tls=False)
+            sockets.listen(at, "", tls=False)
         remote.act(*given(policy))
         with RemotePolicy(address, role="watch") as watcher:  # newcomers still find the first
             assert watcher.health()["decisions"] == 1
@@ -147,19 +147,19 @@ def test_a_socket_whose_queue_is_full_is_not_taken_over(tmp_path):
             with contextlib.suppress(BlockingIOError):
                 waiting.connect(str(tmp_path / "s"))
         with pytest.raises(ValueError, match="another server listens there"):
-            server.listen(f"unix:{tmp_path / 's'}", "", tls=False)
+            sockets.listen(f"unix:{tmp_path / 's'}", "", tls=False)
 
 
 def test_a_socket_that_a_dead_server_left_is_replaced(policy, tmp_path):
     at = f"unix:{tmp_path / 's'}"
-    server.listen(at, "", tls=False).close()
+    sockets.listen(at, "", tls=False).close()
     assert (tmp_path / "s").is_socket()
     with serving(policy, at) as (address, _), RemotePolicy(address) as remote:
         remote.act(*given(policy))
 
 
 def test_a_unix_socket_is_its_owners_alone(tmp_path):
-    listener = server.listen(f"unix:{tmp_path / 's'}", "", tls=False)
+    listener = sockets.listen(f"unix:{tmp_path / 's'}", "", tls=False)
     assert (tmp_path / "s").stat().st_mode & 0o077 == 0
     listener.close()
 

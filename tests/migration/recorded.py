@@ -52,6 +52,12 @@ def same_machine() -> bool:
     return json.loads((FORMAT_1 / "machine.json").read_text()) == machine()
 
 
+def same_kernels() -> bool:
+    """Return whether the engines and their instruction set are those of the record."""
+    recorded = json.loads((FORMAT_1 / "machine.json").read_text())
+    return {**recorded, "processor": ""} == {**machine(), "processor": ""}
+
+
 def same_to_the_bit(a: Any, b: Any) -> bool:
     """Return whether two arrays have one shape, one dtype and the same bytes (NaN equals NaN)."""
     a, b = np.asarray(a), np.asarray(b)
@@ -59,8 +65,15 @@ def same_to_the_bit(a: Any, b: Any) -> bool:
 
 
 def assert_same(got: Any, expected: Any, atol: float = 1e-6) -> None:
-    """Assert that a computed array is the recorded one: within `atol`, here to the bit."""
-    np.testing.assert_allclose(np.asarray(got), expected, rtol=0, atol=atol)
+    """Assert that a computed array is the recorded one: within `atol`, here to the bit.
+
+    Other kernels than the record's (AVX2 for AVX-512, another ONNX Runtime) round otherwise: with
+    them it is within ten times `atol`.
+    """
+    kernels = same_kernels()
+    np.testing.assert_allclose(
+        np.asarray(got), expected, rtol=0, atol=atol * (1 if kernels else 10)
+    )
     if same_machine():
         assert same_to_the_bit(got, expected), "equal within the tolerance, but not to the bit"
 

@@ -106,6 +106,7 @@ class Ears:
         self._heard, self._came = {}, threading.Condition()
         self._executor = SingleThreadedExecutor(context=self.context)
         self._executor.add_node(self.node)
+        self._over = threading.Event()
         self._thread = threading.Thread(target=self._spin)
         self._thread.start()
 
@@ -117,7 +118,8 @@ class Ears:
 
     def _spin(self):
         with contextlib.suppress(ExternalShutdownException):
-            self._executor.spin()
+            while not self._over.is_set():
+                self._executor.spin_once()
 
     def hear(self, kind, topic, qos=qos_profile_sensor_data):
         """Keep the messages of a topic, each with the monotonic time at which it came."""
@@ -186,8 +188,10 @@ class Ears:
 
     def close(self):
         """End thread and node."""
-        self._executor.shutdown()
+        self._over.set()
+        self._executor.wake()
         self._thread.join(10)
+        self._executor.shutdown()
         self.node.destroy_node()
         rclpy.shutdown(context=self.context)
 

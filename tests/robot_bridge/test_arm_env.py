@@ -117,6 +117,27 @@ def test_an_arm_behind_ros_is_an_environment(arm, monkeypatch):
             env.step_chunk(held(HOME, 1))
 
 
+def test_the_first_observation_is_never_of_the_time_before_the_reset(arm, monkeypatch):
+    env = arm()
+    env.reset(3)
+    begin_episode, look, stale, returned = env._arm.begin, env._arm.look, [], []
+
+    def begin_late(*args):
+        time.sleep(0.3)  # as where the simulated arm answers late
+        stale.append(look())
+        return begin_episode(*args)
+
+    def look_late():
+        returned.append(look() if returned else stale[0])  # as where pictures come late
+        return returned[-1]
+
+    monkeypatch.setattr(env._arm, "begin", begin_late)
+    monkeypatch.setattr(env._arm, "look", look_late)
+    env.reset(4)
+    assert len(returned) > 1
+    assert returned[-1].time_s > stale[0].time_s
+
+
 def test_an_episode_may_end_while_the_experts_next_target_is_awaited(arm, monkeypatch):
     env = arm()
     begin(env, 3, 0)

@@ -211,3 +211,30 @@ def test_the_command_prints_what_it_cut(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "the camera front on /cameras/front/image_raw is older than 0.25 s" in said
     assert "1 episodes, 12 frames in" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "tasks", "said"),
+    [
+        (
+            {"cameras": ("../../x",), "size": (96, 96)},
+            None,
+            r"--cameras: got the feature name '\.\./\.\./x', expected a folder",
+        ),
+        ({}, {0: "  "}, "got the instruction '  ', expected text; give it with --task TEXT"),
+    ],
+)
+def test_names_that_leave_the_set_and_empty_instructions_are_refused(
+    options, tasks, said, tmp_path, converted
+):
+    bag = arm_bag(tmp_path / "a.mcap", tasks=tasks)
+    with pytest.raises(ValueError, match=said):
+        converted(bag, **options)
+    assert [p.name for p in tmp_path.iterdir()] == ["a.mcap"]
+
+
+def test_what_a_killed_conversion_began_is_deleted_by_the_next(tmp_path, converted):
+    (tmp_path / ".set.4711.tmp/videos").mkdir(parents=True)
+    (tmp_path / ".another.4711.tmp").mkdir()
+    converted(arm_bag(tmp_path / "a.mcap"))
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".another.4711.tmp", "a.mcap", "set"]

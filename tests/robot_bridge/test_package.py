@@ -133,7 +133,7 @@ BY_ROSDEP = {
 """Python packages that rosdep installs, by their names in pyproject.toml."""
 IMPORTED_AS = {
     "cv2": "opencv-python-headless", "yaml": "pyyaml", "mcap_ros2": "mcap-ros2-support",
-    "zstandard": "mcap",
+    "zstandard": "mcap", "lz4": "mcap", "PIL": "pillow",
 }  # fmt: skip
 """Packages that bring a module, where they have another name."""
 

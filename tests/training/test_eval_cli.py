@@ -34,7 +34,7 @@ def test_the_trained_task_is_tested_by_default_and_results_lie_in_the_run(run, c
     assert found["rate"] == sum(found["success"]) / 3
     assert f"{sum(found['success'])} of 3 episodes" in capsys.readouterr().out
     with av.open(str(run / "episodes.mp4")) as film:
-        assert film.streams.video[0].frames > max(found["steps"][:2])
+        assert sum(1 for _ in film.decode(video=0)) > max(found["steps"][:2])
     assert json.loads((run / "memory.json").read_text())["episode"] in (0, 1)
     assert (run / "memory.svg").read_text().startswith("<svg")
 

@@ -249,3 +249,24 @@ def test_the_last_weights_may_be_the_best_and_the_final_evaluation_chooses_nothi
         out = run(tiny_config(eval=plan), arm_dataset, tmp_path / name)
         kept = json.loads((out / "best" / "score.json").read_text())
         assert (kept["step"], kept["rate"]) == (best, 0.75)
+
+
+def test_a_run_whose_weights_diverged_says_so_and_keeps_the_last_good_checkpoint(
+    arm_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Optimizer.step
+
+    def diverging_step(self: Optimizer, loss: Any) -> dict[str, float]:
+        values = step(self, loss)
+        if self.count == 6:
+            with torch.no_grad():
+                self.adam.param_groups[0]["params"][0].fill_(torch.inf)
+        return values
+
+    monkeypatch.setattr(Optimizer, "step", diverging_step)
+    with pytest.raises(ValueError, match="training diverged by update 6"):
+        run(tiny_config(), arm_dataset, tmp_path / "run")
+    assert checkpoint.load(tmp_path / "run")[1].step == 3
+    monkeypatch.undo()
+    run(tiny_config(), arm_dataset, tmp_path / "run")
+    assert checkpoint.load(tmp_path / "run")[1].step == 8

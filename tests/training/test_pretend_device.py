@@ -14,6 +14,8 @@ from torch import nn
 
 from benchmarks import tiny_models
 from benchmarks.reward_models import synthetic_dataset
+from deploy.runtime import target_selection
+from deploy.server import request
 from reward_models.label.command import label
 from reward_models.label.plan import prepare
 from reward_models.label.settings import LabelArgs
@@ -227,3 +229,26 @@ def test_evaluation_and_other_numbers_of_steps(arm_dataset: Path, tmp_path: Path
         ended = evaluate(policy.with_steps(2).eval(), config.task, episodes=2, seed=1)
         results.append((ended.success, policy.device.type))
     assert results == [(results[0][0], "cpu"), (results[0][0], NAME)]
+
+
+def test_servers_bridges_and_logs_take_decisions_of_a_device(
+    arm_dataset: Path, tmp_path: Path
+) -> None:
+    folder = run(tiny_config(steps=1), arm_dataset, tmp_path / "run")
+    policy, _ = checkpoint.load(folder, device=NAME)
+    target_selection.try_out(policy)  # raises if it cannot read the actions
+    arm, _ = checkpoint.load(folder)
+    px = arm.robot.cameras[0].height_px
+    shape = (1, len(arm.robot.cameras), px, px, 3)
+    arrays = {
+        "images": np.zeros(shape, np.uint8), "image_ok": np.ones(shape[:2], np.bool_),
+        "proprio": np.array([arm.robot.home], "f4"), "time_s": np.zeros(1),
+        "noise": np.zeros((1, *arm.noise_shape), "f4"),
+    }  # fmt: skip
+    answers = []
+    for each in (arm, policy):
+        start = request.memory(each.initial_state(1))
+        asked = request.Request(task=("go",), arrays=arrays | start, memory=tuple(start))
+        answers.append(request.decide(each, [asked])[0])
+    for name, value in answers[0].items():
+        np.testing.assert_allclose(answers[1][name], value, atol=1e-4)

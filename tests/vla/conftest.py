@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.vla import other_formats
-from tests.vla.other_formats import B_FRAMES
+from benchmarks.hardening import other_formats
+from benchmarks.hardening.other_formats import B_FRAMES
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,7 @@ from tests.fakes import PX, TASKS, fake_noise, fake_observation, fake_policy
 from vla import checkpoint
 from vla.memory import bank
 from vla.policies import vla
+from vla.utils import files
 
 CONFIG = vla.Config(chunk_size=4, n_action_steps=2, memory=bank.Config(slots=9, recent=3))
 TASK = {"type": "cue_colour", "colours": 4}
@@ -214,6 +215,7 @@ def test_a_kill_between_the_two_renames_loses_nothing(policy, tmp_path: Path, mo
             raise Killed
         return rename(self, target)
 
+    monkeypatch.setattr(files, "exchange", lambda one, other: False)  # as on macOS
     monkeypatch.setattr(Path, "rename", killed_at_the_second)
     # a killed process does not clean up after itself either
     monkeypatch.setattr(shutil, "rmtree", lambda *a, **k: None)
@@ -229,6 +231,27 @@ def test_a_kill_between_the_two_renames_loses_nothing(policy, tmp_path: Path, mo
     assert [f.name for f in tmp_path.iterdir()] == ["checkpoint"]
     save(folder, policy, step=3)
     assert checkpoint.load(folder)[1].step == 3
+
+
+def test_without_an_exchange_of_names_a_failed_rename_is_taken_back(
+    policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, rename, calls = tmp_path / "checkpoint", Path.rename, []
+
+    def failing(self: Path, target: Path) -> Path:
+        calls.append(target)
+        if len(calls) == 2:
+            raise OSError(5, "Input/output error")
+        return rename(self, target)
+
+    save(folder, policy, step=1)
+    monkeypatch.setattr(files, "exchange", lambda one, other: False)
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(OSError, match="Input/output error"):
+        save(folder, policy, step=2)
+    monkeypatch.undo()
+    assert checkpoint.load(folder)[1].step == 1
+    assert [f.name for f in tmp_path.iterdir()] == ["checkpoint"]
 
 
 def test_a_full_disk_leaves_the_old_checkpoint_and_no_rest(policy, tmp_path: Path) -> None:

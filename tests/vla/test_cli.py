@@ -4,6 +4,7 @@ import errno
 import importlib.util
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,13 @@ def verb(monkeypatch):
     monkeypatch.setitem(cli.VERBS, "try", ("nowhere:main", "for tests"))
     monkeypatch.delenv("MNEME_DEBUG", raising=False)
     return install
+
+
+@pytest.fixture
+def state_home(tmp_path, monkeypatch):
+    """Return the folder of the user's logs."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state"
 
 
 def test_help_has_one_line_per_verb_and_imports_nothing_heavy():
@@ -95,6 +103,14 @@ def test_a_group_alone_lists_its_verbs(capsys):
             RuntimeError("write: No space left on device (os error 28)"),
             "vla: disk full: free space",
         ),
+        (
+            OSError(errno.EIO, "Input/output error", "a/b"),
+            "vla: [Errno 5] Input/output error: 'a/b': see whether the disk is sound, and run",
+        ),
+        (
+            PermissionError(errno.EACCES, "Failed to open local file 'a/b'. Permission denied"),
+            "vla: Failed to open local file 'a/b'. Permission denied; give another path, or fix",
+        ),
         (ModuleNotFoundError("x", name="lerobot"), "vla: package lerobot is not installed: `vla"),
     ],
 )
@@ -113,10 +129,80 @@ def test_debug_shows_the_traceback(verb, monkeypatch):
         cli.main(["try"])
 
 
-def test_a_defect_of_ours_keeps_its_traceback(verb):
+def test_a_defect_of_ours_is_one_sentence_and_keeps_its_traceback(verb, capsys, state_home):
     verb(ZeroDivisionError("ours"))
+    assert cli.main(["try", "--episodes", "3"]) == cli.DEFECT
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "vla: ZeroDivisionError: ours: a defect of this program; report it with" in said
+    log = state_home / "mneme-vla" / "errors.log"
+    assert str(log) in said
+    assert "Traceback (most recent call last)" in log.read_text()
+    assert "nowhere:main --episodes 3" in log.read_text()
+    assert log.parent.stat().st_mode & 0o77 == 0
     with pytest.raises(ZeroDivisionError, match="ours"):
-        cli.main(["try"])
+        cli.main(["--debug", "try"])
+
+
+def test_an_error_in_a_thread_of_a_library_is_one_sentence_too(monkeypatch, capsys, state_home):
+    def main(argv):
+        def fail():
+            raise OSError(errno.ENOSPC, "full", "a/b")
+
+        thread = threading.Thread(target=fail)
+        thread.start()
+        thread.join()
+
+    before = threading.excepthook
+    monkeypatch.setattr(cli, "_load", lambda target: main)
+    assert cli.run("nowhere:main", []) == 0
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.startswith("vla: a thread ended: disk full at a/b: free space and run the same")
+    assert "Traceback" in (state_home / "mneme-vla" / "errors.log").read_text()
+    assert threading.excepthook is before
+
+
+def test_the_log_of_errors_stays_small(verb, state_home, monkeypatch):
+    monkeypatch.setattr(cli, "LOG_BYTES", 2000)
+    verb(ValueError("x" * 900))
+    for _ in range(30):
+        assert cli.main(["try"]) == 1
+    logs = sorted((state_home / "mneme-vla").iterdir())
+    assert [log.name for log in logs] == ["errors.log", "errors.log.1"]
+    assert all(log.stat().st_size < 4000 for log in logs)
+
+
+def test_a_home_that_cannot_be_written_does_not_hide_the_error(verb, tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    verb(ZeroDivisionError("ours"))
+    assert cli.main(["try"]) == cli.DEFECT
+    assert "ours: a defect of this program; report it with what `vla --debug`" in (
+        capsys.readouterr().err
+    )
+
+
+def test_a_panic_of_a_library_is_a_defect_and_no_memory_is_a_sentence(verb, capsys, state_home):
+    verb(type("PanicException", (BaseException,), {})("in Rust"))
+    assert cli.main(["try"]) == cli.DEFECT
+    verb(MemoryError("Unable to allocate 8.00 TiB"))
+    assert cli.main(["try"]) == 1
+    assert "out of memory (Unable to allocate 8.00 TiB): free memory" in capsys.readouterr().err
+
+
+def test_a_reader_that_leaves_is_no_error():
+    code = "import sys; from vla import cli; sys.exit(cli.main(['--help']))"
+    shell = f"'{sys.executable}' -u -c \"{code}\" | head -n 1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)
+    assert "BrokenPipe" not in done.stderr
+    assert done.stdout.startswith("usage: vla")
+
+
+def test_a_full_disk_names_the_file_that_is_written(verb, capsys, state_home):
+    verb(OSError(errno.ENOSPC, "No space left on device", "/source/a", None, "/target/a"))
+    assert cli.main(["try"]) == 1
+    assert "disk full at /target/a: free space" in capsys.readouterr().err
 
 
 def test_an_interrupted_verb_exits_as_shells_expect(verb):

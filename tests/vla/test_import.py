@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks.hardening import other_formats
+from benchmarks.hardening.other_formats import B_FRAMES, FLAT, decoded, encode, frames_of, v2_video
 from tests.commands.lines import content
-from tests.vla import other_formats
-from tests.vla.other_formats import B_FRAMES, FLAT, decoded, encode, frames_of, v2_video
 from vla import cli
 from vla.data import remux
 from vla.data.import_command import ImportConfig, import_dataset

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks.hardening import other_formats
+from benchmarks.hardening.other_formats import FLAT, decoded, encode, v2_video
 from tests.commands.lines import content
-from tests.vla import other_formats
-from tests.vla.other_formats import FLAT, decoded, encode, v2_video
 from tests.vla.test_import import imported, same_numbers
 from vla.data import import_parts, tfrecord
 from vla.data.reader import open_dataset

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks.hardening.other_formats import decoded, png
 from sim.experts.episode import record_episode
 from sim.vec_env import load_robot
 from tests.commands.lines import content
-from tests.vla.other_formats import decoded, png
 from vla import cli
 from vla.data.decode import decode_image as picture
 from vla.data.info import Camera
@@ -364,6 +364,13 @@ def test_a_planted_fault_is_found_where_it_is_and_nothing_else(fault, copy) -> N
     assert {f.kind for f in found} - {kind} <= CONSEQUENCES.get(fault, set())
 
 
+def test_a_number_of_the_reward_that_is_not_finite_is_an_error(copy) -> None:
+    change(copy, "progress", lambda values: values.__setitem__(3, np.nan))
+    (found,) = found_in(copy)
+    assert found.severity == ERROR
+    assert "progress" in found.message
+
+
 def test_limits_of_another_arm_are_those_that_are_asked_for(recorded, tmp_path) -> None:
     numbers, _, _ = inspect(recorded, tmp_path / "page.html", "panda")
     assert numbers.robot is not None
@@ -429,8 +436,6 @@ def test_the_command_writes_a_page_without_network_and_ends_by_what_it_found(
 
 
 def test_pictures_inside_tables_are_looked_at(copy, tmp_path) -> None:
-    from tests.vla.other_formats import png
-
     key = "observation.images.wrist"
     frames = decoded(copy / f"videos/{key}/chunk-000/file-000.mp4")
     frames[3:9] = 0

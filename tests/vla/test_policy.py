@@ -268,3 +268,13 @@ def test_settings_that_do_not_fit_are_refused(changes, message: str) -> None:
     config = replace(configuration(), **changes)
     with pytest.raises(ValueError, match=message):
         config.build(fake_robot(PX), STATISTICS, train_tokenizer(TASKS))
+
+
+@pytest.mark.parametrize("method", ["act", "sample"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_the_memory_would_never_forget_is_refused(method: str, value: float) -> None:
+    actor, rng = policy(), np.random.default_rng(0)
+    obs, noise = fake_observation(rng, 2), fake_noise(rng, actor, 2)
+    obs.proprio[1, 0] = value
+    with pytest.raises(ValueError, match="proprio: is not finite; hold the arm, and observe again"):
+        getattr(actor, method)(obs, actor.initial_state(2), noise)

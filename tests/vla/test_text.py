@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vla.nn.text import VOCABULARY, TextEncoder, train_tokenizer
+from vla.nn.text import CACHED, VOCABULARY, TextEncoder, train_tokenizer
 
 INSTRUCTIONS = ("Press the red button", "press the blue button", "touch it")
 ENCODER = TextEncoder(train_tokenizer(INSTRUCTIONS))
@@ -36,3 +36,12 @@ def test_encoding_twice_and_beside_longer_text_gives_the_same_ids() -> None:
     alone = ENCODER(("touch it",), CPU)[0]
     beside = ENCODER(("touch it", INSTRUCTIONS[0]), CPU)[0]
     assert alone.tolist() == beside.tolist()[: len(alone)]
+
+
+def test_it_keeps_the_tokens_of_the_latest_instructions_alone() -> None:
+    encoder = TextEncoder(train_tokenizer(INSTRUCTIONS))
+    for i in range(CACHED + 50):
+        encoder((f"press button {i}", "touch it"), CPU)
+    assert len(encoder._cache) == CACHED
+    assert "touch it" in encoder._cache  # used again and again
+    assert "press button 0" not in encoder._cache

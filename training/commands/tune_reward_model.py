@@ -26,7 +26,7 @@ from vla.data.info import Columns, DatasetInfo
 from vla.data.reader import open_dataset, read_columns
 from vla.nn import vlm
 from vla.nn.devices import check_device
-from vla.utils import arguments
+from vla.utils import arguments, files
 
 NOT_DONE, DONE = 0.8, 0.95
 """Progress below which a task counts as not complete, and from which as complete, where success is
@@ -232,6 +232,7 @@ def _replaced(rows: torch.Tensor, at: int, row: torch.Tensor) -> torch.Tensor:
 def main(argv: list[str]) -> int:
     """Run the verb."""
     args = arguments.read(TuneArgs, argv, "vla reward-model tune")
-    tune(args.tune, args.dataset, args.out)
+    with files.claim(args.out):
+        tune(args.tune, args.dataset, args.out)
     print(f"reward model: {args.out}")
     return 0

@@ -141,8 +141,8 @@ def run(
         The evaluations made by this call; the last one uses episodes of another seed.
 
     Raises:
-        ValueError: `out` holds a run with another configuration, or other files, or the learner
-            cannot train in several processes.
+        ValueError: `out` holds a run with another configuration, or other files, another process
+            trains there, or the learner cannot train in several processes.
         Interrupted: SIGINT or SIGTERM arrived; everything is saved.
     """
     check(config, out)
@@ -161,10 +161,19 @@ def run(
     # On the CPU: a run draws the same numbers on every device.
     generator = torch.Generator().manual_seed(config.seed)
     trainer = _Trainer(config, out, learner, optimizer, generator, group, callback)
-    if group.is_main:
-        _claim(config, out)  # only now: a configuration that cannot start leaves no files
-        checkpoint.recover_folder(out / "checkpoint")
-    group.barrier()
+    # Only now: a configuration that cannot start leaves no files.
+    with files.claim(out) if group.is_main else contextlib.nullcontext():
+        if group.is_main:
+            _write_config(config, out)
+            checkpoint.recover_folder(out / "checkpoint")
+        group.barrier()
+        return _train(trainer, console)
+
+
+def _train(trainer: "_Trainer", console: Console) -> list[Outcome]:
+    """Resume, run the updates that are left and evaluate; `out` is claimed."""
+    config, out, group = trainer.config, trainer.out, trainer.group
+    learner, optimizer = trainer.learner, trainer.optimizer
     trainer.resume()
     parameters = sum(p.numel() for p in learner.module.parameters())
     left = config.steps - optimizer.count
@@ -286,6 +295,12 @@ class _Trainer:
         saved = self.group.full_tensors(
             {**optimizer.tensors(), "generator": self.generator.get_state()}
         )
+        bad = [name for name, value in saved.items() if not torch.isfinite(value).all()]
+        if bad:
+            raise ValueError(
+                f"training diverged by update {optimizer.count}: {bad[0]} is not finite; the "
+                f"checkpoint saved before stays in {self.out}; lower --optimizer.lr"
+            )
         if not self.group.is_main:
             return
 
@@ -365,7 +380,7 @@ def _count(value: Any) -> int:
     return sum(map(_count, value)) if isinstance(value, list) else 1
 
 
-def _claim(config: RunConfig, out: Path) -> None:
+def _write_config(config: RunConfig, out: Path) -> None:
     """Write the run's configuration atomically, unless it exists."""
     path = out / "config.json"
     if not path.exists():

@@ -7,7 +7,6 @@ resumes and ends with the same content.
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import multiprocessing
 import shutil
@@ -17,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -127,16 +126,17 @@ def record_demos(config: DemosConfig, record: Recorder | None = None) -> Dataset
     record = record or expert
     recording = _recording(config)
     parts = config.out.with_name(config.out.name + ".parts")
-    if config.out.exists():
-        if not (config.out / "meta/info.json").exists():
-            raise ValueError(f"{config.out}: exists and holds no data set; choose another --out")
-        info = open_dataset(config.out)
-        _check_same(config.out, info.recording, recording)
-        shutil.rmtree(parts, ignore_errors=True)
-        return info
-    parts.mkdir(parents=True, exist_ok=True)
-    with (parts / "lock").open("w") as lock:
-        _claim(lock, config.out)
+    with files.claim(config.out):
+        if config.out.exists():
+            if not (config.out / "meta/info.json").exists():
+                raise ValueError(
+                    f"{config.out}: exists and holds no data set; choose another --out"
+                )
+            info = open_dataset(config.out)
+            _check_same(config.out, info.recording, recording)
+            shutil.rmtree(parts, ignore_errors=True)
+            return info
+        parts.mkdir(exist_ok=True)
         _continue(parts, recording)
         saved = sum(_shards(parts).values())
         if saved < config.episodes:
@@ -145,7 +145,7 @@ def record_demos(config: DemosConfig, record: Recorder | None = None) -> Dataset
             finally:
                 _clear_leftovers(parts)
         info = merge_shards(list(_shards(parts)), config.out, recording)
-    shutil.rmtree(parts)
+        shutil.rmtree(parts)
     return info
 
 
@@ -170,16 +170,6 @@ def _check_same(place: Path, stored: dict[str, Any] | None, wanted: dict[str, An
             )
 
 
-def _claim(lock: TextIO, out: Path) -> None:
-    try:
-        # Released by the system if this process is killed.
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise ValueError(
-            f"{out}: another process is recording it; wait for it or stop it"
-        ) from error
-
-
 def _continue(parts: Path, recording: dict[str, Any]) -> None:
     """Check that `parts` holds this recording, or start it; delete leftovers of a kill."""
     file = parts / "recording.json"
@@ -192,8 +182,7 @@ def _continue(parts: Path, recording: dict[str, Any]) -> None:
 
 def _clear_leftovers(parts: Path) -> None:
     """Delete unfinished files of killed workers; no recording may be in progress."""
-    out = parts.with_name(parts.name.removesuffix(".parts"))
-    for leftover in (*parts.glob(".episodes-*.tmp"), *files.leftovers(out)):
+    for leftover in parts.glob(".episodes-*.tmp"):
         shutil.rmtree(leftover)
 
 

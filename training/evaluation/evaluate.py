@@ -21,6 +21,7 @@ from vla.contracts.protocols import ArmPolicy
 from vla.contracts.types import Observation, PolicyState
 from vla.runtime.noise import episode_noise
 from vla.utils import statistics
+from vla.utils.arrays import to_numpy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +112,7 @@ class Player:
         else:
             chunk, self.state = self.policy.act(obs, self.state, noise)
         self.decision += 1
-        values: Any = chunk.values[:, : self.policy.n_action_steps]
-        return values if isinstance(values, np.ndarray) else values.cpu().numpy()
+        return to_numpy(chunk.values)[:, : self.policy.n_action_steps]
 
 
 def evaluate(

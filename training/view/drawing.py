@@ -5,7 +5,6 @@ Rerun is imported only when a recording is opened.
 
 import colorsys
 import io
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +24,7 @@ Times = Mapping[str, np.ndarray]
 @contextmanager
 def recording(path: Path) -> Iterator[Any]:
     """Write a recording to a file atomically."""
-    temporary = path.with_name(f".{path.name}.new-{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.new")
     try:
         stream = new_stream(path.stem)
         stream.save(temporary)

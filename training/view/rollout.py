@@ -25,6 +25,7 @@ from vla.contracts.protocols import ArmPolicy
 from vla.contracts.specs import RobotSpec
 from vla.contracts.types import ActionChunk, Array, Frames, Observation, PolicyState
 from vla.policies.vla import VLAPolicy
+from vla.utils.arrays import to_numpy
 
 SLOTS = "slot_count"
 """State tensor that identifies a slot memory, which is shown slot by slot."""
@@ -51,7 +52,7 @@ class RecordedPolicy:
     ) -> tuple[ActionChunk, PolicyState]:
         """Decide as the policy does and record the decision."""
         chunk, after = self.policy.act(obs, state, noise, prefix)
-        values = _numpy(chunk.values).copy()
+        values = to_numpy(chunk.values).copy()
         for row in self.rows:
             row.record_decision(values, state, after)
         return chunk, after
@@ -95,9 +96,9 @@ class Rollout:
         self.at.append(step)
         self.chunk.append(chunk[e])
         # Copies: some policies write a memory in place. The first decision resets its input.
-        self.read.append(before.map(lambda value: _numpy(value)[e : e + 1].copy() * (step > 0)))
+        self.read.append(before.map(lambda value: to_numpy(value)[e : e + 1].copy() * (step > 0)))
         if SLOTS in after.tensors:
-            self.wrote.append(_numpy(after["slot_tokens"])[e, -1].copy())
+            self.wrote.append(to_numpy(after["slot_tokens"])[e, -1].copy())
 
     def record_step(self, played: Played) -> None:
         """Append a control step of a batch, unless the episode has ended."""
@@ -244,7 +245,3 @@ def _log_slots(stream: Any, at: str, row: Rollout, policy: ArmPolicy, state: Pol
 
 def _times(steps: np.ndarray, robot: RobotSpec) -> drawing.Times:
     return {"time": steps / robot.control_hz, "step": steps}
-
-
-def _numpy(value: Any) -> np.ndarray:
-    return value if isinstance(value, np.ndarray) else value.detach().cpu().numpy()

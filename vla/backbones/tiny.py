@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from vla.contracts.config import validate_max, validate_min
 from vla.nn.backbone import BackboneConfig
 from vla.nn.context import Context, Encoded, Retrieved
 from vla.nn.text import MeanEmbedding
@@ -19,6 +20,10 @@ PERCEPTUAL = 16
 """Perceptual tokens per decision: a 4 x 4 grid."""
 VISION = ("stem", "look", "perceive", "place", "view", "temperature", "conv", "norm")
 """Parts that are independent of instruction, memory and proprioception."""
+
+
+MAX_SIDE_PX = 2048
+"""Largest side of images: memory grows with its square, and anybody may write a description."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +48,10 @@ class Config(BackboneConfig):
     """Keypoints selected by instruction and memory: selection is one product, not a network."""
     frozen: bool = False
     """Freeze the initial weights of the layers before instruction and memory enter."""
+
+    def __post_init__(self) -> None:
+        validate_min(self, image_px=8)
+        validate_max(self, image_px=MAX_SIDE_PX)
 
     def build(self, views: int, proprio: int, vocabulary: int, memory: int) -> "TinyBackbone":
         """Return a backbone; see `BackboneConfig`."""

@@ -53,6 +53,14 @@ def validate_min(config: Any, **minimum: int) -> None:
             raise ValueError(f"{name}: got {value}, expected at least {low}")
 
 
+def validate_max(config: Any, **maximum: int) -> None:
+    """Raise ValueError unless each named field of `config` is at most its number."""
+    for name, high in maximum.items():
+        value = getattr(config, name)
+        if not value <= high:
+            raise ValueError(f"{name}: got {value}, expected at most {high}")
+
+
 def to_json(value: Any) -> Any:
     """Return `value` (dataclasses, tuples, dicts, scalars) as JSON types."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -3,6 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+MAX_IMAGE_PX = 1 << 25
+"""Most pixels of an image, 33 megapixels: what declares more is refused before it is decoded."""
+
 Unit = Literal["rad", "m", "1"]
 """Radians, metres, or a normalised command of the simulator's own controller."""
 
@@ -59,6 +62,14 @@ class CameraSpec:
     """Image width."""
     height_px: int = 96
     """Image height."""
+
+    def __post_init__(self) -> None:
+        height, width = self.height_px, self.width_px
+        if not (min(height, width) >= 1 and height * width <= MAX_IMAGE_PX):
+            raise ValueError(
+                f"camera {self.name!r}: got images of {height} x {width}, expected 1 to "
+                f"{MAX_IMAGE_PX:,} pixels"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from vla.contracts.specs import MAX_IMAGE_PX
 from vla.data.info import Camera, DatasetInfo
 from vla.data.reader import table_files
 
@@ -181,6 +182,11 @@ def decode_image(data: Any, size_hw: tuple[int, int] | None = None) -> np.ndarra
             if size_hw is not None and sorted(image.size) != sorted(size_hw):
                 raise ValueError(
                     f"it is {image.height} x {image.width}, expected {size_hw[0]} x {size_hw[1]}"
+                )
+            if image.height * image.width > MAX_IMAGE_PX:
+                raise ValueError(
+                    f"it is {image.height} x {image.width}, expected at most {MAX_IMAGE_PX:,} "
+                    "pixels"
                 )
             return np.asarray(image.convert("RGB"))
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:

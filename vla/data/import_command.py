@@ -5,13 +5,12 @@ in `vla.data.importers`.
 """
 
 import dataclasses
-import fcntl
 import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import tyro
 
@@ -71,13 +70,12 @@ def import_dataset(config: ImportConfig) -> tuple[DatasetInfo, list[str]]:
     check_names(config.source, source.features)
     settings = _settings(config, source)
     parts = config.out.with_name(config.out.name + ".parts")
-    if config.out.exists():
-        _check_same(config.out, config.out / RECORDING_FILE, settings)
-        shutil.rmtree(parts, ignore_errors=True)
-        return open_dataset(config.out), [f"{config.out}: was complete already"]
-    parts.mkdir(parents=True, exist_ok=True)
-    with (parts / "lock").open("w") as lock:
-        _claim(lock, config.out)
+    with files.claim(config.out):
+        if config.out.exists():
+            _check_same(config.out, config.out / RECORDING_FILE, settings)
+            shutil.rmtree(parts, ignore_errors=True)
+            return open_dataset(config.out), [f"{config.out}: was complete already"]
+        parts.mkdir(exist_ok=True)
         if _saved(parts):
             # Parts saved without this option are complete, so a later command may add it.
             same = {name: value for name, value in settings.items() if name != LEAVE_OUT}
@@ -85,7 +83,8 @@ def import_dataset(config: ImportConfig) -> tuple[DatasetInfo, list[str]]:
         if not config.leave_out_damaged:
             _delete_left_out(parts)
         files.write_text(parts / "import.json", json.dumps({"import": settings}, indent=1))
-        _clear_leftovers(config.out, parts)
+        for leftover in parts.glob(".episode-*.tmp"):
+            shutil.rmtree(leftover)
         try:
             notes = _read_and_join(config, source, settings, parts)
         finally:
@@ -121,11 +120,13 @@ def open_source(config: ImportConfig) -> Source:
         importer = registry.load(FORMATS, config.format)
         if not importer.recognizes(path):
             raise ValueError(f"{path}: is not of format {config.format!r}; leave --format out")
-        return importer.open_source(path, config)
+        with files.parsing(path):
+            return importer.open_source(path, config)
     for name in registry.names(FORMATS):
         importer = registry.load(FORMATS, name)
         if importer.recognizes(path):
-            return importer.open_source(path, config)
+            with files.parsing(path):
+                return importer.open_source(path, config)
     if (path / "meta/info.json").is_file():
         open_dataset(path)  # reports damage
         raise ValueError(f"{path}: is a LeRobotDataset v3 already; use it as it is")
@@ -163,19 +164,6 @@ def _check_same(place: Path, file: Path, settings: Mapping[str, Any]) -> None:
             raise ValueError(f"{place}: was imported {what}; choose another --out, or delete it")
 
 
-def _claim(lock: TextIO, out: Path) -> None:
-    try:  # the system releases the lock if this process is killed
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise ValueError(f"{out}: another process is importing it; wait, or stop it") from error
-
-
-def _clear_leftovers(out: Path, parts: Path) -> None:
-    """Delete unfinished files of a killed import; no other import may be running."""
-    for leftover in (*parts.glob(".episode-*.tmp"), *files.leftovers(out)):
-        shutil.rmtree(leftover)
-
-
 def _read_and_join(
     config: ImportConfig, source: Source, settings: dict[str, Any], parts: Path
 ) -> list[str]:
@@ -186,7 +174,7 @@ def _read_and_join(
         with sigterm_as_interrupt(), bar("episodes") as shown:
             line = shown.add_task("reading", total=count, completed=count - len(missing))
             for number in missing:
-                write_part(source, number, folders[number], config.leave_out_damaged)
+                _write_named(config, source, number, folders[number])
                 shown.advance(line)
             read = [read_part(folder) for folder in folders]
             complete = [part for part in read if not part.left_out]
@@ -202,6 +190,16 @@ def _read_and_join(
     except KeyboardInterrupt:
         raise Interrupted(f"{_saved(parts)} of {count} episodes are saved in {parts}") from None
     return [*source.notes, *_notes(read)]
+
+
+def _write_named(config: ImportConfig, source: Source, number: int, folder: Path) -> None:
+    """Write a part; an error names the source."""
+    try:
+        write_part(source, number, folder, config.leave_out_damaged)
+    except ValueError as error:
+        if str(config.source) in str(error):
+            raise
+        raise ValueError(f"{config.source}: {error}") from error
 
 
 def _notes(parts: Sequence[Part]) -> list[str]:

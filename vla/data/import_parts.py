@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from vla.data import remux
 from vla.data.episode import EpisodeData
 from vla.data.info import DatasetInfo
+from vla.data.parquet import write_table
 from vla.data.source import Source
 from vla.data.stats import (
     SAMPLE,
@@ -32,6 +33,7 @@ from vla.data.stats import (
 )
 from vla.data.video_writer import VideoWriter
 from vla.data.writer import DatasetWriter
+from vla.utils import files
 
 TABLE, EPISODE = "table.parquet", "episode.json"
 VECTORS = ("observation.state", "action")
@@ -114,7 +116,8 @@ def write_part(source: Source, number: int, folder: Path, leave_out: bool) -> No
 
 def _write(source: Source, number: int, folder: Path) -> dict[str, Any]:
     name = source.names[number]
-    episode = source.read(number)
+    with files.parsing(name):
+        episode = source.read(number)
     length = len(episode.timestamp)
     _check(name, source, episode)
     videos, encoded, statistics = {}, {}, dict(episode.statistics)
@@ -132,10 +135,10 @@ def _write(source: Source, number: int, folder: Path) -> dict[str, Any]:
         videos[key] = f"{place}.mp4"
         video = VideoWriter(folder / videos[key], source.features[key]["shape"], source.fps)
         try:
-            statistics[key] = video.write(images, length, name)
+            statistics[key] = video.write(_parsed(images, name), length, name)
         finally:
             video.close()
-    pq.write_table(
+    write_table(
         episode.columns.append_column(INSTRUCTION, pa.array(episode.task, pa.int64()))
         .append_column(TIMESTAMP, pa.array(episode.timestamp, pa.float32())),
         folder / TABLE,
@@ -146,12 +149,22 @@ def _write(source: Source, number: int, folder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _parsed(images: Iterator[np.ndarray], name: str) -> Iterator[np.ndarray]:
+    with files.parsing(name):
+        yield from images
+
+
 def _check(name: str, source: Source, episode: EpisodeData) -> None:
     """Raise ValueError if readers of the data set would refuse the episode."""
     if not len(episode.timestamp):
         raise ValueError(f"{name}: has no frame; leave it out")
-    if not all(text.strip() for text in episode.tasks):
-        raise ValueError(f"{name}: has no instruction; give one with --task TEXT")
+    for text in episode.tasks:
+        if not isinstance(text, str) or not text.strip() or "\0" in text:
+            raise ValueError(
+                f"{name}: has {text!r:.80} as instruction, expected text; give one with --task TEXT"
+            )
+    if not np.isfinite(episode.timestamp).all():
+        raise ValueError(f"{name}: has timestamps that are no numbers; repair it or leave it out")
     for key in (k for k, f in source.features.items() if k in VECTORS or has_stats(f)):
         values = column_values(episode.columns[key])
         if key not in VECTORS:

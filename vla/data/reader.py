@@ -13,17 +13,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from vla.contracts.specs import MAX_IMAGE_PX
 from vla.data import mp4, path_pattern
 from vla.data.info import RECORDING_FILE, Camera, Columns, DatasetInfo
+from vla.data.limits import MAX_CHANNELS
+from vla.utils import files
 
 STATE = "observation.state"
 ACTION = "action"
 VERSION = "v3.0"
+MAX_FPS = 100_000
 _INFO_KINDS: dict[str, Any] = {
     "fps": (int, float), "features": dict, "total_episodes": int, "total_frames": int,
     "data_path": str, "video_path": (str, type(None)),
 }  # fmt: skip
 _INDEX_COLUMNS = ("episode_index", "frame_index", "index", "task_index")
+
+
+ADVICE = "copy the data set again, or record it again"
 
 
 def open_dataset(path: Path | str, *, content: bool = True) -> DatasetInfo:
@@ -39,6 +46,11 @@ def open_dataset(path: Path | str, *, content: bool = True) -> DatasetInfo:
         ValueError: what is wrong, in one sentence with what to do about it.
     """
     path = Path(path)
+    with files.parsing(path, ADVICE):
+        return _open(path, content)
+
+
+def _open(path: Path, content: bool) -> DatasetInfo:
     meta = _read_info(path)
     features = meta["features"]
     _check_features(path, features)
@@ -54,15 +66,15 @@ def open_dataset(path: Path | str, *, content: bool = True) -> DatasetInfo:
         raise ValueError(
             f"{path}: task_index {min(unknown)} is not in meta/tasks.parquet; record it again"
         )
-    start, files = _locate_videos(path, meta, cameras, episodes)
+    start, videos = _locate_videos(path, meta, cameras, episodes)
     if content:
-        for camera in start:
-            _check_videos(path, float(meta["fps"]), files[camera], start[camera] + np.diff(offsets))
+        for key in start:
+            _check_videos(path, float(meta["fps"]), videos[key], start[key] + np.diff(offsets))
     info = DatasetInfo(
         path=path, fps=float(meta["fps"]), robot=meta.get("robot_type"), cameras=cameras,
         state_names=_names(features, STATE), action_names=_names(features, ACTION),
         scalars=_scalars(features), tasks=tuple(task_text[int(i)] for i in task_index),
-        offsets=offsets, video_start=start, video_file=files, recording=_read_recording(path),
+        offsets=offsets, video_start=start, video_file=videos, recording=_read_recording(path),
     )  # fmt: skip
     if content:
         _check_finite(info, _columns(info, table, order))
@@ -71,18 +83,20 @@ def open_dataset(path: Path | str, *, content: bool = True) -> DatasetInfo:
 
 def read_columns(info: DatasetInfo) -> Columns:
     """Read state, action and scalar columns of every frame, in order of episode and time."""
-    meta = _read_info(info.path)
-    table = _read_tables(info.path, "data", _wanted_columns(meta["features"]))
-    order, _ = _episode_order(info.path, meta, table)
-    return _columns(info, table, order)
+    with files.parsing(info.path, ADVICE):
+        meta = _read_info(info.path)
+        table = _read_tables(info.path, "data", _wanted_columns(meta["features"]))
+        order, _ = _episode_order(info.path, meta, table)
+        return _columns(info, table, order)
 
 
 def read_timestamps(info: DatasetInfo) -> np.ndarray:
     """Read when each frame was recorded, f64 `n` seconds, in order of episode and time."""
-    meta = _read_info(info.path)
-    table = _read_tables(info.path, "data", [*_INDEX_COLUMNS, "timestamp"])
-    order, _ = _episode_order(info.path, meta, table)
-    return table["timestamp"].to_numpy()[order].astype(np.float64)
+    with files.parsing(info.path, ADVICE):
+        meta = _read_info(info.path)
+        table = _read_tables(info.path, "data", [*_INDEX_COLUMNS, "timestamp"])
+        order, _ = _episode_order(info.path, meta, table)
+        return table["timestamp"].to_numpy()[order].astype(np.float64)
 
 
 def table_files(path: Path, folder: str) -> list[Path]:
@@ -116,16 +130,17 @@ def _read_info(path: Path) -> dict[str, Any]:
             raise ValueError(
                 f"{file}: column {key!r} has no dtype and shape; copy the data set again"
             )
-    if not meta["fps"] > 0:
-        raise ValueError(f"{file}: 'fps' is {meta['fps']}, expected more than 0; correct it there")
+    if not 0 < meta["fps"] < MAX_FPS:
+        raise ValueError(
+            f"{file}: 'fps' is {meta['fps']}, expected more than 0 and less than {MAX_FPS:,}; "
+            "correct it there"
+        )
     return meta
 
 
 def _read_json(file: Path) -> dict[str, Any]:
-    try:
+    with files.parsing(file, ADVICE):
         value = json.loads(file.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file}: damaged ({error}); copy the data set again") from error
     if not isinstance(value, dict):
         raise ValueError(f"{file}: damaged (no JSON object); copy the data set again")
     return value
@@ -139,9 +154,10 @@ def _check_features(path: Path, features: dict[str, Any]) -> None:
                 "that holds it, or record the data set with it"
             )
         shape = features[key]["shape"]
-        if len(shape) != 1 or shape[0] < 1:
+        if len(shape) != 1 or not 1 <= shape[0] <= MAX_CHANNELS:
             raise ValueError(
-                f"{path}: {key!r} has shape {list(shape)}, expected one dimension; flatten it"
+                f"{path}: {key!r} has shape {str(shape)[:200]}, expected one dimension of at most "
+                f"{MAX_CHANNELS:,} numbers; flatten it"
             )
 
 
@@ -155,6 +171,11 @@ def _cameras(path: Path, features: dict[str, Any]) -> tuple[Camera, ...]:
             height, width = shape["height"], shape["width"]
         else:
             height, width = sorted(feature["shape"])[-2:]
+        if not (min(height, width) >= 1 and height * width <= MAX_IMAGE_PX):
+            raise ValueError(
+                f"{path}: {key!r} has images of {height} x {width}, expected at most "
+                f"{MAX_IMAGE_PX:,} pixels; repair meta/info.json"
+            )
         name = key.removeprefix("observation.").removeprefix("images.")
         cameras.append(
             Camera(
@@ -205,11 +226,11 @@ def _wanted_columns(features: dict[str, Any]) -> list[str]:
 
 
 def _read_tables(path: Path, folder: str, columns: list[str]) -> pa.Table:
-    files = table_files(path, folder)
-    if not files:
+    found = table_files(path, folder)
+    if not found:
         raise ValueError(f"{path}: has no parquet file under {folder}/; copy the data set again")
     tables = []
-    for file in files:
+    for file in found:
         try:
             with pq.ParquetFile(file) as parquet:
                 missing = set(columns) - set(parquet.schema_arrow.names)
@@ -287,6 +308,11 @@ def _read_episodes(path: Path, cameras: tuple[Camera, ...], lengths: np.ndarray)
             "the recorder was interrupted: delete the surplus or record it again"
         )
     table = table.sort_by("episode_index")
+    if table["episode_index"].to_pylist() != list(range(len(table))):
+        raise ValueError(
+            f"{path}: meta/episodes does not number its episodes 0 to {len(table) - 1}; copy the "
+            "data set again"
+        )
     wrong = np.flatnonzero(table["length"].to_numpy() != lengths)
     if len(wrong):
         e = int(wrong[0])
@@ -321,7 +347,7 @@ def _locate_videos(
     path: Path, meta: dict[str, Any], cameras: tuple[Camera, ...], episodes: pa.Table
 ) -> tuple[dict[str, np.ndarray], dict[str, tuple[Path, ...]]]:
     """Return where each episode's frames begin, and in which file."""
-    start, files = {}, {}
+    start, videos = {}, {}
     for key in (camera.key for camera in cameras if camera.video):
         chunk, file, from_s = (episodes[name].to_numpy() for name in _video_columns(key))
         start[key] = np.rint(from_s * meta["fps"]).astype(np.int64)
@@ -334,14 +360,14 @@ def _locate_videos(
                 values = {"video_key": key, "chunk_index": place[0], "file_index": place[1]}
                 found = path_pattern.file_of(path, where, pattern, values)
                 known[place] = found.relative_to(os.path.abspath(path))
-        files[key] = tuple(known[p] for p in zip(chunk.tolist(), file.tolist(), strict=True))
-    return start, files
+        videos[key] = tuple(known[p] for p in zip(chunk.tolist(), file.tolist(), strict=True))
+    return start, videos
 
 
-def _check_videos(path: Path, fps: float, files: tuple[Path, ...], ends: np.ndarray) -> None:
+def _check_videos(path: Path, fps: float, videos: tuple[Path, ...], ends: np.ndarray) -> None:
     """Raise ValueError unless the files of a camera hold the frames of its episodes."""
     needed: dict[Path, int] = {}
-    for name, end in zip(files, ends.tolist(), strict=True):
+    for name, end in zip(videos, ends.tolist(), strict=True):
         needed[name] = max(needed.get(name, 0), end)
     for name, end in needed.items():
         mp4.check_video(path / name, fps, end)

@@ -18,6 +18,7 @@ from vla.data.info import FILES_PER_CHUNK, VIDEO
 from vla.data.stats import FeatureStats
 from vla.data.video_writer import VideoWriter
 from vla.utils import files
+from vla.utils.video import OutputFile
 
 OFF_GRID = 0.1
 """Largest deviation of a frame from the time grid, in frames, before its video is encoded again."""
@@ -61,6 +62,8 @@ def read_track(path: Path) -> Track:
             stream = container.streams.video[0]
             packets = [(p.pts, p.is_keyframe) for p in container.demux(stream) if p.size]
             context = stream.codec_context
+            if context is None:
+                raise ValueError(f"{path}: its codec is not known; copy the data set again")
             kind = (
                 context.name, context.width, context.height, context.pix_fmt,
                 bytes(context.extradata or b""),
@@ -96,6 +99,7 @@ class CameraVideos:
         self._linked: Path | None = None
         self._kind: tuple[Any, ...] | None = None
         self._out: Any = None
+        self._joined: Any = None
         self._stream: Any = None
         self._frames = self._bytes = 0
         self._last = BEFORE
@@ -116,7 +120,8 @@ class CameraVideos:
         with av.open(str(path)) as source:
             stream = source.streams.video[0]
             if source_track.kind != self._kind or self._bytes > self._limit:
-                self._out = av.open(str(self._next_file()), "w")
+                self._joined = OutputFile(self._next_file())
+                self._out = av.open(self._joined, "w", format="mp4")
                 self._stream = self._out.add_stream_from_template(stream, opaque=True)
                 self._stream.time_base = Fraction(1, self._fps * TICKS)
                 self._kind, self._frames, self._bytes = source_track.kind, 0, 0
@@ -125,6 +130,7 @@ class CameraVideos:
             for packet in self._shifted(source, stream):
                 self._bytes += packet.size
                 self._out.mux(packet)
+            self._joined.check()
         self._frames += len(source_track.times)
         return self._place(begin / self._fps)
 
@@ -137,10 +143,10 @@ class CameraVideos:
 
     def close(self) -> None:
         """Write the index of the last file."""
-        for file in (self._out, self._encoder):
+        for file in (self._out, self._joined, self._encoder):
             if file is not None:
                 file.close()
-        self._out = self._encoder = self._linked = self._kind = None
+        self._out = self._joined = self._encoder = self._linked = self._kind = None
 
     def _next_file(self) -> Path:
         self.close()

@@ -84,12 +84,15 @@ def column_values(column: pa.ChunkedArray) -> np.ndarray:
     """Return a column of numbers or of lists of one length as f64 `t d`.
 
     Raises:
-        ValueError: the lists differ in length.
+        ValueError: the lists differ in length, or hold no numbers.
     """
     rows = column.combine_chunks()
     flat = rows
-    while not (pa.types.is_primitive(flat.type) or pa.types.is_boolean(flat.type)):
+    lists = (pa.ListArray, pa.LargeListArray, pa.FixedSizeListArray)
+    while isinstance(flat, lists):
         flat = flat.flatten()
+    if not (pa.types.is_primitive(flat.type) or pa.types.is_boolean(flat.type)):
+        raise ValueError(f"got values of type {column.type}, expected numbers")
     values = flat.to_numpy(zero_copy_only=False).astype(np.float64)
     if not len(rows) or values.size % len(rows):
         raise ValueError(

@@ -9,6 +9,7 @@ import numpy as np
 from av.video.frame import PictureType
 
 from vla.data.stats import SAMPLE, THIN, FeatureStats, image_stats
+from vla.utils.video import OutputFile
 
 # Full chroma: LeRobot's setting \(4:2:0, crf 30\) changes the colour of 2 to 5 px objects in 96 px
 # frames by 25 to 40 of 255, this setting by 2 to 8, and it encodes 3 to 10 times faster.
@@ -23,7 +24,8 @@ class VideoWriter:
 
     def __init__(self, path: Path, shape: Sequence[int], fps: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._container = av.open(str(path), "w")
+        self._file = OutputFile(path)
+        self._container = av.open(self._file, "w", format="mp4")
         self._stream = self._container.add_stream(CODEC, fps, options=CODEC_OPTIONS)
         self._stream.pix_fmt = PIXEL_FORMAT
         self._stream.height, self._stream.width = shape[:2]
@@ -40,6 +42,7 @@ class VideoWriter:
 
         Raises:
             ValueError: an image has another size, or there are more or fewer; names `name`.
+            OSError: the disk is full.
         """
         sample, count = [], 0
         for pixels in frames:
@@ -55,6 +58,7 @@ class VideoWriter:
             for packet in self._stream.encode(frame):
                 self.bytes += packet.size
                 self._container.mux(packet)
+            self._file.check()
             self.frames += 1
             count += 1
         if count != length:
@@ -62,6 +66,11 @@ class VideoWriter:
         return image_stats(np.stack(sample))
 
     def close(self) -> None:
-        """Write buffered frames and the index, without which the file is unreadable."""
+        """Write buffered frames and the index, without which the file is unreadable.
+
+        Raises:
+            OSError: the disk is full.
+        """
         self._container.mux(self._stream.encode())
         self._container.close()
+        self._file.close()

@@ -4,6 +4,7 @@
 episodes, that are merged without decoding (`training.data.demos`).
 """
 
+import contextlib
 import dataclasses
 import json
 import shutil
@@ -27,6 +28,7 @@ from vla.data.info import (
     VIDEO,
     DatasetInfo,
 )
+from vla.data.parquet import ParquetWriter, write_table
 from vla.data.reader import VERSION, open_dataset, table_files
 from vla.data.remux import CameraVideos, VideoPlace
 from vla.data.stats import Statistics, as_lists, column_stats, column_values, has_stats, merge_stats
@@ -43,7 +45,7 @@ class DatasetWriter:
     """Writes a data set under a temporary name: `with` it, `add` episodes, and it is published.
 
     At the end of the `with` block everything is checked, flushed to disk and renamed. After an
-    error, or without an episode, nothing is left.
+    error, or without an episode, nothing is left. Whoever writes has claimed `path`.
     """
 
     info: DatasetInfo
@@ -68,17 +70,18 @@ class DatasetWriter:
             if feature["dtype"] == "video"
         }
         self._tasks: dict[str, int] = {}
-        self._data: pq.ParquetWriter | None = None
+        self._data: ParquetWriter | None = None
         self._schema: pa.Schema | None = None
         self._data_file, self._data_bytes = -1, 0
         self._rows: list[dict[str, Any]] = []
-        self._table: pq.ParquetWriter | None = None
+        self._table: ParquetWriter | None = None
         self._statistics: Statistics = {}
         self._episodes = self._frames = 0
 
     def __enter__(self) -> "DatasetWriter":
-        shutil.rmtree(self._root, ignore_errors=True)
-        self._root.mkdir(parents=True)
+        self._root.parent.mkdir(parents=True, exist_ok=True)
+        files.clear_leftovers(self._path)
+        self._root.mkdir()
         return self
 
     def __exit__(
@@ -86,7 +89,9 @@ class DatasetWriter:
         trace: TracebackType | None,
     ) -> None:  # fmt: skip
         try:
-            self._close()
+            # After an error, that one is reported, not what it does to the files.
+            with contextlib.nullcontext() if error is None else contextlib.suppress(Exception):
+                self._close()
             if error is None:
                 self._write_meta()
                 info = check_complete(self._root, self._episodes)
@@ -173,14 +178,14 @@ class DatasetWriter:
             chunk, within = divmod(self._data_file, FILES_PER_CHUNK)
             path = self._root / DATA.format(chunk_index=chunk, file_index=within)
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._data = pq.ParquetWriter(path, self._schema, compression="snappy")
+            self._data = ParquetWriter(path, self._schema, compression="snappy")
         self._data.write_table(table.cast(self._schema))
         self._data_bytes += table.nbytes
 
     def _write_episodes(self) -> None:
         if self._table is None:
             (self._root / EPISODES).parent.mkdir(parents=True)
-            self._table = pq.ParquetWriter(self._root / EPISODES, _row_schema(self._rows[0]))
+            self._table = ParquetWriter(self._root / EPISODES, _row_schema(self._rows[0]))
         self._table.write_table(pa.Table.from_pylist(self._rows, self._table.schema))
         self._rows = []
 
@@ -205,8 +210,10 @@ class DatasetWriter:
             "splits": {"train": f"0:{self._episodes}"}, "data_path": DATA,
             "video_path": VIDEO if self._videos else None, "features": self._features,
         }  # fmt: skip
-        pq.write_table(_task_table(self._tasks), meta / "tasks.parquet")
-        (meta / "stats.json").write_text(json.dumps(as_lists(self._statistics), indent=4))
+        write_table(_task_table(self._tasks), meta / "tasks.parquet")
+        (meta / "stats.json").write_text(
+            json.dumps(as_lists(self._statistics), indent=4, sort_keys=True)
+        )
         (meta / "info.json").write_text(json.dumps(info, indent=4))
         (self._root / RECORDING_FILE).write_text(json.dumps(dict(self._recording), indent=1))
 

@@ -116,20 +116,21 @@ def pull(argv: list[str]) -> int:
     args = arguments.read(PullArgs, argv, "vla hub pull")
     name, revision = hub_name.split(args.name)
     out = args.out
-    if not out.exists():
-        checkpoint.recover_folder(out)  # restores a folder whose replacement was killed
-    _check_free(out)
-    remote.check_online()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    download = out.with_name(f".{out.name}.new-pull")
-    try:
-        commit = remote.pull(name, checkpoint.FILES, download, revision=revision)
-        policy, _ = checkpoint.load(download)
-        _check_free(out)  # never delete what appeared in the meantime
-        files.flush(download)
-        download.rename(out)
-    finally:
-        shutil.rmtree(download, ignore_errors=True)
+    with files.claim(out):
+        if not out.exists():
+            checkpoint.recover_folder(out)  # restores a folder whose replacement was killed
+        _check_free(out)
+        remote.check_online()
+        out.parent.mkdir(parents=True, exist_ok=True)
+        download = out.with_name(f".{out.name}.new-pull")
+        try:
+            commit = remote.pull(name, checkpoint.FILES, download, revision=revision)
+            policy, _ = checkpoint.load(download)
+            _check_free(out)  # never delete what appeared in the meantime
+            files.flush(download)
+            download.rename(out)
+        finally:
+            shutil.rmtree(download, ignore_errors=True)
     count = sum(p.numel() for p in policy.parameters())
     print(f"{out}: {name} at {commit}, {count:,} parameters for {policy.robot.name}")
     return 0

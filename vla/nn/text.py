@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 VOCABULARY = 512
 """Largest vocabulary."""
+CACHED = 256
+"""Most instructions whose tokens are kept: whoever asks chooses them."""
 
 
 def train_tokenizer(instructions: Iterable[str]) -> Tokenizer:
@@ -61,6 +63,8 @@ class TextEncoder:
         return torch.tensor([row + [0] * (width - len(row)) for row in rows], device=device)
 
     def _ids(self, task: str) -> list[int]:
-        if task not in self._cache:
-            self._cache[task] = self.tokenizer.encode(task).ids or [1]
-        return self._cache[task]
+        ids = self._cache.pop(task, None) or self.tokenizer.encode(task).ids or [1]
+        self._cache[task] = ids  # the latest is last
+        if len(self._cache) > CACHED:
+            del self._cache[next(iter(self._cache))]
+        return ids

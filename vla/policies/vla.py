@@ -8,9 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from vla.contracts.config import PluginConfig, plugin
 from vla.contracts.specs import RobotSpec
@@ -154,8 +156,9 @@ class VLAPolicy(nn.Module):
         """See `Policy.act`; deterministic given the noise.
 
         Raises:
-            ValueError: the policy does not support the prefix.
+            ValueError: the policy does not support the prefix, or `obs.proprio` is not finite.
         """
+        _check_finite(obs.proprio)
         fixed = None if prefix is None else self.normalized_prefix(prefix, len(obs.time_s))
         context, state = self._perceive(obs, state)
         latents, _ = self.head.sample(context, self._tensor(noise), False, fixed)
@@ -165,7 +168,8 @@ class VLAPolicy(nn.Module):
     def sample(
         self, obs: Observation, state: PolicyState, noise: Array
     ) -> tuple[ActionChunk, DenoisingChain, PolicyState]:
-        """See `TrainablePolicy.sample`."""
+        """See `TrainablePolicy.sample`; ValueError as `act`."""
+        _check_finite(obs.proprio)
         context, state = self._perceive(obs, state)
         latents, log_prob = self.head.sample(context, self._tensor(noise), True)
         chain = DenoisingChain(latents=latents, log_prob=log_prob)
@@ -280,6 +284,15 @@ class VLAPolicy(nn.Module):
 
     def _tensor(self, value: Any) -> Tensor:
         return torch.as_tensor(value, device=self.device)
+
+
+def _check_finite(proprio: Array) -> None:
+    """Refuse what a memory would never forget."""
+    if isinstance(proprio, FakeTensor):  # of a sketch, which holds no numbers
+        return
+    is_finite = torch.isfinite if isinstance(proprio, Tensor) else np.isfinite
+    if not is_finite(proprio).all():
+        raise ValueError("proprio: is not finite; hold the arm, and observe again")
 
 
 def forget(part: Tensor, first: Tensor) -> Tensor:

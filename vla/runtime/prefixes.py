@@ -3,13 +3,14 @@
 import numpy as np
 
 from vla.contracts.types import Prefix
+from vla.utils.arrays import to_numpy
 
 
 def check(prefix: Prefix, max_prefix_len: int, shape: tuple[int, ...]) -> None:
     """Raise ValueError unless a policy trained with at most `max_prefix_len` actions supports a
     prefix in physical units; `shape` (b, k, u) is that of its chunks.
     """
-    values, mask = np.asarray(prefix.values), np.asarray(prefix.mask)
+    values, mask = to_numpy(prefix.values), to_numpy(prefix.mask)
     fits = values.shape == shape and mask.shape == shape[:2]
     fits = fits and values.dtype == mask.dtype == np.float32
     if not fits or not np.isfinite(values).all():

@@ -1,5 +1,6 @@
 """Writes images as H.264 in MP4, which every browser plays."""
 
+import contextlib
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -10,9 +11,54 @@ from jaxtyping import UInt8
 
 from vla.contracts.types import Array
 
+FRAGMENTS = {"movflags": "+frag_keyframe+empty_moov+default_base_moof"}
+"""The index goes first, so that a page plays a file before it has all of it; FFmpeg could move it
+there in the end only in a file that it opened itself."""
 SCALE = 2
 """Pixels on the screen per pixel of a camera."""
 BACKGROUND, TEXT = (24, 26, 30), (225, 228, 232)
+
+
+class OutputFile:
+    """A file for FFmpeg to write that keeps its first error to itself.
+
+    FFmpeg crashes when it closes a file that it could not write. So it is told that all is well,
+    and the error is raised by `check` and `close`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self._file = path.open("wb", buffering=0)
+        self._error: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        """Write data, unless a write has failed."""
+        rest = memoryview(data)
+        try:
+            while self._error is None and len(rest):
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            error.filename = self.name
+            self._error = error
+        return len(data)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Move to a place in the file, and return it."""
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        """Return the place in the file."""
+        return self._file.tell()
+
+    def check(self) -> None:
+        """Raise the OSError of the first write that failed, if there was one."""
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """Close the file; OSError as `check`."""
+        self._file.close()
+        self.check()
 
 
 def encode(
@@ -23,6 +69,7 @@ def encode(
 
     Raises:
         ValueError: this PyAV has no H.264 encoder.
+        OSError: the disk is full.
     """
     try:
         av.codec.Codec("libx264", "w")
@@ -39,8 +86,8 @@ def encode(
 
 
 def _encode(images: Iterator[UInt8[Array, "h w 3"]], path: Path, hz: float, repeats: int) -> None:
-    # The index goes first: a page plays the file before it has all of it.
-    with av.open(str(path), "w", options={"movflags": "+faststart"}) as file:
+    output = OutputFile(path)
+    with contextlib.closing(output), av.open(output, "w", format="mp4", options=FRAGMENTS) as file:
         stream = file.add_stream("libx264", rate=Fraction(hz).limit_denominator(1000))
         stream.pix_fmt = "yuv420p"  # the only format every browser plays
         stream.options = {"crf": "24", "preset": "veryfast"}
@@ -49,6 +96,7 @@ def _encode(images: Iterator[UInt8[Array, "h w 3"]], path: Path, hz: float, repe
             stream.height, stream.width = image.shape[:2]
             last = av.VideoFrame.from_ndarray(image, format="rgb24")
             file.mux(stream.encode(last))
+            output.check()
         for _ in range(repeats if last is not None else 0):
             last.pts = None
             file.mux(stream.encode(last))

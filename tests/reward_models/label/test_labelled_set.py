@@ -13,6 +13,8 @@ import torch
 
 from reward_models.label import write
 from reward_models.label.columns import EPISODE_COLUMNS, FRAME_COLUMNS
+from reward_models.label.plan import prepare
+from reward_models.label.settings import LabelArgs
 from reward_models.label.source import checksums
 from tests.datasets import EPISODES
 from tests.fake_episodes import fake_episode
@@ -256,3 +258,36 @@ def test_an_instruction_of_ones_own_takes_the_place_of_the_recorded_ones(run, re
     assert json.loads((own / "meta/labels.json").read_text())["asked"]["instruction"] == (
         "push the red square"
     )
+
+
+def _link_out(data: Path) -> None:
+    (data.parent / "secret").write_text("my key")
+    (data / "meta/notes.txt").symlink_to(data.parent / "secret")
+
+
+def _damage_statistics(data: Path) -> None:
+    (data / "meta/stats.json").write_text('{"action": ')
+
+
+def _damage_metadata(data: Path) -> None:
+    table = pq.read_table(data / DATA)
+    pq.write_table(table.replace_schema_metadata({b"huggingface": b"[1"}), data / DATA)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (_link_out, r"notes\.txt: is a link to .*secret, outside of the data set"),
+        (_damage_statistics, r"stats\.json: damaged \(Expecting value"),
+        (_damage_metadata, r"file-000\.parquet: damaged \(Expecting ','"),
+    ],
+)
+def test_what_cannot_be_copied_is_refused_before_anything_is_scored(
+    damage: Callable[[Path], None], said: str, fake_dataset: Path, reward_model: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    data = Path(shutil.copytree(fake_dataset, tmp_path / "data"))
+    damage(data)
+    with pytest.raises(ValueError, match=said):
+        prepare(LabelArgs(source=data, reward_model=str(reward_model), out=tmp_path / "out"))
+    assert not (tmp_path / "out").exists()

@@ -6,7 +6,6 @@ them as well, with the rewards of its own reward model.
 """
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -49,7 +48,7 @@ def write_iteration(folder: Path, name: str, episodes: Sequence[Episode]) -> Non
     if not episodes:
         raise ValueError(f"{folder}: nothing to store, got 0 episodes")
     folder.mkdir(parents=True, exist_ok=True)
-    staged = folder / f".{name}.new-{os.getpid()}"
+    staged = folder / f".{name}.new"  # one process writes; the next run replaces leftovers
     shutil.rmtree(staged, ignore_errors=True)
     group = zarr.create_group(store=staged)
     group.attrs["format"] = FORMAT
@@ -144,7 +143,7 @@ def read_newest(folder: Path, most: int) -> list[Episode]:
 
 def write_chunks(folder: Path, count: int, chunks: np.ndarray) -> None:
     """Store chunks sampled after `count` iterations; those of the iteration before stay, too."""
-    staged = folder / f".chunks.new-{os.getpid()}"
+    staged = folder / ".chunks.new"
     with staged.open("wb") as file:
         np.save(file, chunks, allow_pickle=False)
     staged.replace(_chunks(folder, count))

@@ -42,7 +42,7 @@ def write_score(folder: Path, name: str, number: int, score: EpisodeScore) -> No
         arrays[f"{prefix}.reward"], arrays[f"{prefix}.potential"] = reward.reward, reward.potential
         arrays[f"{prefix}.success"] = np.array(reward.success)
     path = _score(_parts(folder, name), number)
-    staged = path.with_name(f".{path.name}.new-{os.getpid()}")
+    staged = path.with_name(f".{path.name}.new")
     safetensors.numpy.save_file(arrays, staged)
     staged.replace(path)
 

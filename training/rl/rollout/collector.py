@@ -22,6 +22,7 @@ from vla.contracts.specs import RobotSpec
 from vla.contracts.types import DenoisingChain, EnvStep, Observation
 from vla.policies.vla import VLAPolicy
 from vla.runtime.noise import episode_noise
+from vla.utils.arrays import to_numpy
 
 
 def make_env(
@@ -260,7 +261,7 @@ class RolloutWorker:
         if self._remembers:
             for name, value in after.tensors.items():
                 self._state[name][rows] = value
-        plan = _numpy(chunk.values)[:, : self._n_action_steps].copy()
+        plan = to_numpy(chunk.values)[:, : self._n_action_steps].copy()
         sources = np.full(len(rows), ActionSource.POLICY)
         if acting.controller:
             sources = acting.controller.apply_retries(
@@ -298,12 +299,12 @@ class _RunningEpisode:
         self.decisions.append({
             "decision_index": len(self.frames),
             "action_source": np.int8(source),
-            "latents": _numpy(chain.latents[i]).copy(),
-            "log_prob": _numpy(chain.log_prob[i]).copy(),
+            "latents": to_numpy(chain.latents[i]).copy(),
+            "log_prob": to_numpy(chain.log_prob[i]).copy(),
         })  # fmt: skip
         for name, rows in (("features", chain.features), ("simulator_state", simulator)):
             if rows is not None:
-                self.decisions[-1][name] = _numpy(rows[i]).copy()
+                self.decisions[-1][name] = to_numpy(rows[i]).copy()
 
     def mark_intervention(self) -> None:
         """Store that an intervention source acts in the present decision."""
@@ -357,11 +358,7 @@ def _indices(due: list[tuple[int, _RunningEpisode]]) -> tuple[np.ndarray, np.nda
 def _frame(obs: Observation, row: int) -> dict[str, Any]:
     # The environment fills the same buffers again at the next step.
     return {
-        "images": _numpy(obs.images)[row].copy(),
-        "proprio": _numpy(obs.proprio)[row].copy(),
-        "time_s": np.float64(_numpy(obs.time_s)[row]),
+        "images": to_numpy(obs.images)[row].copy(),
+        "proprio": to_numpy(obs.proprio)[row].copy(),
+        "time_s": np.float64(to_numpy(obs.time_s)[row]),
     }
-
-
-def _numpy(values: object) -> np.ndarray:
-    return values.cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)

@@ -36,7 +36,7 @@ def recognizes(path: Path) -> bool:
     """Return whether a folder is a LeRobotDataset of version 2."""
     try:
         return str(json.loads((path / INFO).read_text())["codebase_version"]).startswith("v2")
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
 

@@ -5,6 +5,7 @@ of varying shape, embeddings and columns that were not requested are dropped.
 """
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import numpy as np
 from vla.data import tfrecord
 from vla.data.decode import decode_image
 from vla.data.episode import EpisodeData, episode_data, feature_table
+from vla.data.limits import MAX_CHANNELS
 from vla.data.source import ImportOptions, Source, channel_names, fingerprint
 
 FEATURES = "features.json"
@@ -210,7 +212,13 @@ def _shape(spec: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _width(leaf: _Leaf) -> int:
-    return int(np.prod(leaf.shape, dtype=int))
+    width = math.prod(leaf.shape)
+    if not 0 <= width <= MAX_CHANNELS:
+        raise ValueError(
+            f"features.json: a tensor of shape {str(leaf.shape)[:200]}, expected at most "
+            f"{MAX_CHANNELS:,} numbers in a state or an action"
+        )
+    return width
 
 
 def _chosen(

@@ -87,7 +87,7 @@ def inspect(
     columns = read_columns(info)
     numbers = Numbers(
         info=info, state=columns.state, action=columns.action, timestamp=read_timestamps(info),
-        robot=_robot(info, robot),
+        scalars=columns.scalars, robot=_robot(info, robot),
     )  # fmt: skip
     findings = detectors.find(numbers)
     scans = _scan(info, out)

@@ -5,7 +5,7 @@ percentile, to be robust against outliers.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,6 +51,8 @@ class Numbers:
     """f32 `n u`."""
     timestamp: np.ndarray
     """f64 `n`, seconds."""
+    scalars: Mapping[str, np.ndarray]
+    """Further columns of one number, f32 `n`, by name."""
     robot: RobotSpec | None
     """The robot, if it is known."""
 
@@ -110,7 +112,8 @@ def vectors(numbers: Numbers) -> tuple[tuple[str, np.ndarray, Sequence[str]], ..
 
 def not_finite(numbers: Numbers) -> Iterator[Finding]:
     """Find NaN and infinity."""
-    for what, values, names in vectors(numbers):
+    scalars = [("column", values[:, None], (name,)) for name, values in numbers.scalars.items()]
+    for what, values, names in (*vectors(numbers), *scalars):
         for channel in np.flatnonzero(~np.isfinite(values).all(axis=0)):
             rows = np.flatnonzero(~np.isfinite(values[:, channel]))
             where = numbers.episodes(rows)

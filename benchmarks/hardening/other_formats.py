@@ -101,6 +101,7 @@ def lerobot_v2(source: Path, out: Path, options: dict[str, str] = FLAT) -> Path:
 
 
 def v2_video(out: Path, key: str, episode: int) -> Path:
+    """Return where a version 2 keeps a video."""
     return out / f"videos/chunk-000/{key}/episode_{episode:06d}.mp4"
 
 
@@ -157,11 +158,12 @@ def rlds(source: Path, out: Path) -> Path:
     picture = {"image": {"dtype": "uint8", "encodingFormat": "png",
                          "shape": {"dimensions": [str(size), str(size), "3"]}}}  # fmt: skip
     described = {
-        "action": _tensor("float32", 2), "reward": _tensor("float32"), "is_first": _tensor("bool"),
-        "is_last": _tensor("bool"), "is_terminal": _tensor("bool"), "discount": _tensor("float32"),
+        "action": _tensor("float32", columns.action.shape[1]), "reward": _tensor("float32"),
+        "is_first": _tensor("bool"), "is_last": _tensor("bool"),
+        "is_terminal": _tensor("bool"), "discount": _tensor("float32"),
         "language_instruction": {"text": {}},
         "observation": {"featuresDict": {"features": {
-            "image": picture, "wrist": picture, "state": _tensor("float32", 2),
+            "image": picture, "wrist": picture, "state": _tensor("float32", columns.state.shape[1]),
             "words": _tensor("float32", -1),
         }}},
     }  # fmt: skip
