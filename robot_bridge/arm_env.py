@@ -380,7 +380,8 @@ class ArmEnv:
         """Return the result of targets f64 [h, u], of which `done` were executed."""
         state, index = self._episode_state(), self._index
         assert self._obs is not None
-        last = self._observation(self._arm.look()) if done else self._obs
+        # Not a picture of before the last step, as where a busy machine draws late.
+        last = self._look(min(self._due_s, time.monotonic()) - 1 / self._hz) if done else self._obs
         self._obs = last
         success = bool(state["success"])
         if terminated or truncated:

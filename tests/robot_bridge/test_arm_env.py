@@ -166,6 +166,10 @@ def test_the_arm_goes_back_home_by_itself_and_the_world_goes_on(arm):
             time.sleep(0.05)
         away = HOME + np.array([1.2, 0.5, 0, 0, 0, 0], np.float32)
         step = uncut(env, np.linspace(HOME, away, 15, dtype=np.float32)[None])
+        for _ in range(20):  # a busy machine may be late
+            if np.abs(step.obs.proprio[0] - HOME).max() > 0.9:
+                break
+            step = env.step_chunk(held(away, 1))
         assert np.abs(step.obs.proprio[0] - HOME).max() > 0.9
         obs = begin(env, 0, 1)
         np.testing.assert_allclose(obs.proprio[0], HOME, atol=0.06)
