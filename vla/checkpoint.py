@@ -19,6 +19,7 @@ import safetensors
 import safetensors.torch
 import torch
 from tokenizers import Tokenizer
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from vla.contracts import config as configs
 from vla.contracts import migrate, renames
@@ -32,6 +33,8 @@ from vla.utils import files, hub_name
 FORMAT = 2
 READABLE = (1, 2)
 """Formats that can be read; `vla.contracts.migrate` renames."""
+LEAST_BYTES = 1 << 28
+"""What building any network may allocate."""
 FILES = ("policy.json", "tokenizer.json", "model.safetensors")
 
 
@@ -166,23 +169,45 @@ def load(
         check_robot(trained_on, robot)
     check_described(config, folder / "policy.json")
     tokenizer = read_tokenizer(folder / "tokenizer.json")
-    with building(folder / "policy.json"):
+    with building(folder / "policy.json", folder / "model.safetensors"):
         policy = config.build(trained_on, statistics, tokenizer)
     load_weights(policy, folder / "model.safetensors")
     return policy.to(device).eval(), origin
 
 
 @contextlib.contextmanager
-def building(description: Path) -> Iterator[None]:
-    """Turn what a network raises for sizes that cannot be into a ValueError that names the file."""
+def building(description: Path, weights: Path | None) -> Iterator[None]:
+    """Turn what a network raises for sizes that cannot be into a ValueError that names the file.
+
+    A network much larger than its file of weights, if given, is given up before it fills the memory.
+    """
     try:
-        yield
+        stored = weights.stat().st_size if weights is not None else None
+        with contextlib.nullcontext() if stored is None else _Budget(stored):
+            yield
     except (ArithmeticError, LookupError, RuntimeError, TypeError) as error:
         text = " ".join(str(error).split())[:300]
         raise ValueError(
             f"{description}: describes no network that can be built ({text}); restore the folder, "
             "or train again"
         ) from error
+
+
+class _Budget(TorchDispatchMode):
+    """Refuses to allocate many times what a file of weights has."""
+
+    def __init__(self, stored: int) -> None:
+        super().__init__()
+        self.stored, self.left = stored, 8 * stored + LEAST_BYTES
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        # What is made of no other tensor; the system gives pages only as they are written.
+        if isinstance(made, torch.Tensor) and not any(isinstance(a, torch.Tensor) for a in args):
+            self.left -= made.nbytes
+            if self.left < 0:
+                raise RuntimeError(f"far larger than its weights, which have {self.stored:,} bytes")
+        return made
 
 
 def check_described(config: PluginConfig, path: Path) -> None:

@@ -23,12 +23,16 @@ class Audit(NamedTuple):
     """Commands beyond each."""
 
 
-def audit(series: np.ndarray, commands: np.ndarray, limits: Limits, tick_s: float) -> Audit:
+def audit(
+    series: np.ndarray, commands: np.ndarray, stops: np.ndarray, limits: Limits, tick_s: float
+) -> Audit:
     """Return how commands compare with the limits.
 
     Args:
         series: i64 [n], changes where a series begins anew, from a standstill.
         commands: f64 [n, u], positions.
+        stops: bool [n], commands of a stop that a fault or a person demanded, which has limits of
+            its own.
         limits: Limits.
         tick_s: What lies between two commands of a series, however late one of them was.
     """
@@ -37,11 +41,15 @@ def audit(series: np.ndarray, commands: np.ndarray, limits: Limits, tick_s: floa
         path = np.concatenate([np.repeat(part[:1], 3, 0), part])
         for order in range(3):
             path = np.diff(path, axis=0) / tick_s
-            excess[order].append(path)
+            excess[order].append(path[-len(part) :])
     beyond = np.maximum(limits.low - commands, commands - limits.high)
+    most = {
+        name: np.where(stops[:, None], getattr(limits.of_stop, name), getattr(limits, name))
+        for name in ("velocity", "acceleration", "jerk")
+    }
     shares = {
-        name: np.abs(np.concatenate(values)) / getattr(limits, name)
-        for name, values in zip(("velocity", "acceleration", "jerk"), excess, strict=True)
+        name: np.abs(np.concatenate(values)) / most[name]
+        for name, values in zip(most, excess, strict=True)
     }
     wrong = ~np.isfinite(commands)
     worst = {"position": float(np.max(beyond, initial=-np.inf))}

@@ -169,7 +169,9 @@ def compared(
     with np.load(logs / "safety.npz", allow_pickle=False) as log:
         robot = policy.robot
         allowed = joint_limits.read(package_files.params() / f"{robot.name}_limits.yaml", robot)
-        audited = audit.audit(log["series"], log["command"], allowed, 1 / audit.RATE_HZ)
+        audited = audit.audit(
+            log["series"], log["command"], log["stops"], allowed, 1 / audit.RATE_HZ
+        )
         period_s = np.diff(log["command_s"])[np.diff(log["series"]) == 0]
     difference = paired.difference(inside, success)
     jitter_s = np.abs(period_s - 1 / audit.RATE_HZ)

@@ -106,8 +106,11 @@ def load(place: str | Path) -> Scorer:
     description = describe(folder)
     file = folder / "tokenizer.json"
     tokenizer = checkpoint.read_tokenizer(file) if file.is_file() else None
-    with checkpoint.building(_description(folder)):
-        reward_model = _local(description.reward_model).build(tokenizer)
+    settings, weights = _local(description.reward_model), folder / "model.safetensors"
+    # One that adapts a pretrained model stores only what it has changed.
+    bound = None if getattr(settings, "model", "") else weights
+    with checkpoint.building(_description(folder), bound):
+        reward_model = settings.build(tokenizer)
     checkpoint.load_weights(reward_model, folder / "model.safetensors")
     return Scorer(reward_model.eval(), description.scorer, description.calibration)
 

@@ -324,8 +324,8 @@ class SafetyNode(Node):
                 self.outputs.send(messages, final=rests)
                 self._publish_pose()
                 if self.log is not None:
-                    for pose in self.gate.decided:
-                        self.log.command(now_s, self.gate.series, pose)
+                    for pose, stops in self.gate.decided:
+                        self.log.command(now_s, self.gate.series, pose, stops)
             self.jitter_s.append(abs(now_s - last_s - self.gate.dt_s) if last_s else 0.0)
             self.ticked_s = last_s = now_s
 

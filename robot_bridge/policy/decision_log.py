@@ -18,15 +18,15 @@ class SafetyLog:
 
     def __init__(self) -> None:
         self.chunks: list[tuple[float, int, bool]] = []
-        self.commands: list[tuple[float, int, np.ndarray]] = []
+        self.commands: list[tuple[float, int, np.ndarray, bool]] = []
 
     def chunk(self, now_s: float, stamp: Any, taken: bool) -> None:
         """Log the arrival of a chunk, its stamp, and whether the gate accepted it."""
         self.chunks.append((now_s, stamp.sec * 10**9 + stamp.nanosec, taken))
 
-    def command(self, now_s: float, series: int, command: np.ndarray) -> None:
-        """Log a command f64 [u] of a series, see `Gate.series`."""
-        self.commands.append((now_s, series, command))
+    def command(self, now_s: float, series: int, command: np.ndarray, stops: bool) -> None:
+        """Log a command f64 [u] of a series, and whether it is of a stop; see `Gate`."""
+        self.commands.append((now_s, series, command, stops))
 
     def write(self, path: Path) -> None:
         """Write the log as .npz."""
@@ -39,6 +39,7 @@ class SafetyLog:
                 command_s=np.array([c[0] for c in self.commands]),
                 series=np.array([c[1] for c in self.commands]),
                 command=np.array([c[2] for c in self.commands]),
+                stops=np.array([c[3] for c in self.commands], np.bool_),
             )
 
 

@@ -84,8 +84,10 @@ class Gate:
         """Limits by which `tail` comes to rest."""
         self.tail: np.ndarray = np.zeros((0, len(self.limits.names)))
         self._previous: tuple[Motion, Limits] | None = None
-        self.decided: list[np.ndarray] = []
-        """Positions f64 [u] of the last tick, after those that were missed before it."""
+        self.decided: list[tuple[np.ndarray, bool]] = []
+        """Positions f64 [u] of the last tick, after those that were missed before it, and whether
+        each is of a stop by the limits of stops.
+        """
         self.path: deque[np.ndarray] = deque(maxlen=self.config.lead_ticks + 3)
         self.scaling = SpeedScaling(
             monitored=self.config.monitored, timeout_s=self.config.speed_scaling_timeout_s
@@ -332,7 +334,7 @@ class Gate:
         self.motion, self.tail_limits = motion, limits
         self.path.append(motion.p)
         self.way_back.passed(motion.p)
-        self.decided.append(motion.p)
+        self.decided.append((motion.p, limits is not self.limits))
         self.tail = braking.way_to_rest(motion, limits, self.dt_s) if way is None else way
 
     @property

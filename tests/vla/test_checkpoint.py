@@ -141,6 +141,10 @@ DAMAGE = {
     "impossible setting": (
         edit(lambda d: d["policy"]["memory"].update(slots=2)), "memory.slots must be at least",
     ),
+    "huge network": (
+        edit(lambda d: d["policy"]["backbone"].update(text_width=20_000_000)),
+        "policy.json: describes no network that can be built .far larger than its weights",
+    ),
     "wrong shape": (
         weights(lambda t: t.update({WEIGHT: t[WEIGHT][:-1].clone()})),
         r"weight 'memory.peak.bias' has shape \(\d+,\), the description expects \(\d+,\)",
