@@ -179,7 +179,7 @@ def load(
 def building(description: Path, weights: Path | None) -> Iterator[None]:
     """Turn what a network raises for sizes that cannot be into a ValueError that names the file.
 
-    A network much larger than its file of weights, if given, is given up before it fills the memory.
+    One much larger than its file of weights, if that is given, is given up before it fills memory.
     """
     try:
         stored = weights.stat().st_size if weights is not None else None

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import rclpy
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.task import Future
 
 Self = TypeVar("Self", bound="Threaded")
 
@@ -21,7 +22,7 @@ class Threaded:
         self.executor.add_node(self.node)
         self.changed = threading.Condition()
         """Held and notified by callbacks that store a message."""
-        self._over = threading.Event()
+        self._over: Future[None] = Future()
         self._connect()
         self.thread = threading.Thread(target=self._spin, daemon=True)
         self.thread.start()
@@ -38,8 +39,7 @@ class Threaded:
     def close(self) -> None:
         """End thread and node."""
         # The thread first: a shutdown destroys what a spinning executor still uses.
-        self._over.set()
-        self.executor.wake()
+        self._over.set_result(None)
         self.thread.join(5.0)
         self.executor.shutdown()
         self.node.destroy_node()
@@ -47,5 +47,4 @@ class Threaded:
 
     def _spin(self) -> None:
         with contextlib.suppress(ExternalShutdownException):
-            while not self._over.is_set():
-                self.executor.spin_once()
+            self.executor.spin_until_future_complete(self._over)

@@ -15,6 +15,7 @@ from rcl_interfaces.srv import SetParameters
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.parameter import Parameter
 from rclpy.qos import qos_profile_sensor_data
+from rclpy.task import Future
 
 MATCHED_S = 0.1
 """Until the other side has found us once we have found it: what comes before is lost."""
@@ -106,7 +107,7 @@ class Ears:
         self._heard, self._came = {}, threading.Condition()
         self._executor = SingleThreadedExecutor(context=self.context)
         self._executor.add_node(self.node)
-        self._over = threading.Event()
+        self._over = Future()
         self._thread = threading.Thread(target=self._spin)
         self._thread.start()
 
@@ -118,8 +119,7 @@ class Ears:
 
     def _spin(self):
         with contextlib.suppress(ExternalShutdownException):
-            while not self._over.is_set():
-                self._executor.spin_once()
+            self._executor.spin_until_future_complete(self._over)
 
     def hear(self, kind, topic, qos=qos_profile_sensor_data):
         """Keep the messages of a topic, each with the monotonic time at which it came."""
@@ -188,8 +188,7 @@ class Ears:
 
     def close(self):
         """End thread and node."""
-        self._over.set()
-        self._executor.wake()
+        self._over.set_result(None)
         self._thread.join(10)
         self._executor.shutdown()
         self.node.destroy_node()
