@@ -208,6 +208,19 @@ def points(calls: int, most: int) -> list[int]:
     return sorted({int(i) for i in np.linspace(1, calls, most).round()})
 
 
+def shares(calls: list[int], most: int) -> list[int]:
+    """Return how many of each verb's calls to kill: alike, and `most` in all if there are as many.
+
+    Args:
+        calls: Calls of each verb.
+        most: Kills over all verbs.
+    """
+    found = [0] * len(calls)
+    for k, i in enumerate(sorted(range(len(calls)), key=calls.__getitem__)):
+        found[i] = min(calls[i], -(-(most - sum(found)) // (len(calls) - k)))
+    return found
+
+
 def study(args: StudyArgs, console: Console) -> Iterator[Found]:
     """Try every verb and kind; yield what was found.
 
@@ -220,14 +233,16 @@ def study(args: StudyArgs, console: Console) -> Iterator[Found]:
     )
     if preparing.code:
         raise ValueError(f"the inputs cannot be made: {_last(preparing)}")
-    kills = -(-args.kills // len(args.verbs))
-    for name in args.verbs:
-        trial = Trial(name, work, args.out / name.replace(" ", "_"))
+    trials = [Trial(name, work, args.out / name.replace(" ", "_")) for name in args.verbs]
+    calls = [trial.count("kill") if "kill" in args.kinds else 0 for trial in trials]
+    kills = shares(calls, args.kills)
+    for name, trial, share in zip(args.verbs, trials, kills, strict=True):
         if trial.different:
             yield Found(name, "none", defects=[f"{name}: two runs differ in {trial.different}"])
         for kind in args.kinds:
             found = Found(name, kind, trial.count(kind))
-            chosen = points(found.calls, kills if kind == "kill" else args.points)
+            chosen = points(found.calls, share if kind == "kill" else args.points)
+            chosen = [] if kind == "kill" and not share else chosen
             with Progress(console=console, transient=True) as bar:
                 for at in bar.track(chosen, description=f"{name}, {kind}"):
                     trial.fail(kind, at, found)

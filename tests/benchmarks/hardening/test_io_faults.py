@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.hardening.io_fault_study import content, points
+from benchmarks.hardening.io_fault_study import content, points, shares
 
 pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler (gcc)")
 
@@ -84,6 +84,12 @@ def test_points_are_all_or_evenly_spread() -> None:
     assert points(4, 0) == [1, 2, 3, 4]
     assert points(3, 9) == [1, 2, 3]
     assert points(101, 3) == [1, 51, 101]
+
+
+def test_kills_that_a_short_verb_has_no_calls_for_go_to_the_others() -> None:
+    assert shares([500, 6, 40, 900], 300) == [127, 6, 40, 127]
+    assert shares([5, 5], 300) == [5, 5]
+    assert shares([5, 5], 0) == [0, 0]
 
 
 def test_content_is_by_name_and_bytes_and_leaves_out_what_holds_times(tmp_path: Path) -> None:
