@@ -85,9 +85,7 @@ class Gate:
         self.tail: np.ndarray = np.zeros((0, len(self.limits.names)))
         self._previous: tuple[Motion, Limits] | None = None
         self.decided: list[tuple[np.ndarray, bool]] = []
-        """Positions f64 [u] of the last tick, after those that were missed before it, and whether
-        each is of a stop by the limits of stops.
-        """
+        """Positions f64 [u] of missed ticks and of the last one; whether by the limits of stops."""
         self.path: deque[np.ndarray] = deque(maxlen=self.config.lead_ticks + 3)
         self.scaling = SpeedScaling(
             monitored=self.config.monitored, timeout_s=self.config.speed_scaling_timeout_s

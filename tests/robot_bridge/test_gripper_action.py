@@ -62,7 +62,9 @@ def test_arm_and_gripper_reach_what_they_are_told(kind, control_msgs, tmp_path, 
         opened = np.array(ROBOT.home) + [0, 0, 0, 0, 0, 1.0]
         arm.send(np.tile(opened, (6, 1)))
         arm.wait(lambda: arm.state == "tracking", "motion")
-        time.sleep(0.2)
+        until_s = time.monotonic() + 30.0
+        while arm.look().proprio[-1] < ROBOT.home[-1] + 0.1 and time.monotonic() < until_s:
+            time.sleep(0.01)
         arm.estop()
         arm.wait(lambda: arm.state == "latched_fault", "the latch")
         assert arm.heard["safety_node"]["stage"] == "e-stop"

@@ -56,7 +56,8 @@ class Goal:
             self.come.set()
 
     def tracks(self):
-        assert self.come.wait(30.0), (self.fed[-1:], self.error, self.result)
+        heard = self.client.heard
+        assert self.come.wait(30.0), (self.fed[-1:], self.error, self.result, heard)
         return self
 
     def end(self):

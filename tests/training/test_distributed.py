@@ -96,7 +96,7 @@ def test_a_run_goes_on_in_other_processes_and_with_other_shares(arm_dataset, tmp
     whole, out = run(config, arm_dataset, tmp_path / "one"), tmp_path / "two"
     for stops, parallel in ((2, "ddp"), (5, "fsdp")):
         ended = together(config, arm_dataset, out, stops=stops, parallel=parallel)
-        assert [told.split(":")[0] for _, told in ended] == ["Interrupted", "Interrupted"]
+        assert [told.split(":")[0] for _, told in ended] == ["Interrupted", "Interrupted"], ended
     assert checkpoint.load(out)[1].step == 6
     trainers = [safetensors.torch.load_file(f / "checkpoint/trainer.safetensors")
                 for f in (out, whole)]  # fmt: skip
@@ -123,7 +123,7 @@ def test_a_killed_process_ends_the_other_with_a_sentence_and_the_run_goes_on(
     assert ended[0][1].startswith("ValueError: one of the 2 processes of this run has ended;")
     assert checkpoint.load(tmp_path / "two")[1].step == 3
     ended = together(config, arm_dataset, tmp_path / "two", stops=6)
-    assert [told.split(":")[0] for _, told in ended] == ["Interrupted", "Interrupted"]
+    assert [told.split(":")[0] for _, told in ended] == ["Interrupted", "Interrupted"], ended
     assert checkpoint.load(tmp_path / "two")[1].step == 7
     assert together(config, arm_dataset, tmp_path / "two") == [(0, ""), (0, "")]
     np.testing.assert_allclose(losses(tmp_path / "two"), losses(whole), atol=1e-5)
