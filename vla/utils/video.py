@@ -11,9 +11,6 @@ from jaxtyping import UInt8
 
 from vla.contracts.types import Array
 
-FRAGMENTS = {"movflags": "+frag_keyframe+empty_moov+default_base_moof"}
-"""The index goes first, so that a page plays a file before it has all of it; FFmpeg could move it
-there in the end only in a file that it opened itself."""
 SCALE = 2
 """Pixels on the screen per pixel of a camera."""
 BACKGROUND, TEXT = (24, 26, 30), (225, 228, 232)
@@ -87,7 +84,8 @@ def encode(
 
 def _encode(images: Iterator[UInt8[Array, "h w 3"]], path: Path, hz: float, repeats: int) -> None:
     output = OutputFile(path)
-    with contextlib.closing(output), av.open(output, "w", format="mp4", options=FRAGMENTS) as file:
+    # No fragments, whose index is spread over the file: a browser could not seek in them.
+    with contextlib.closing(output), av.open(output, "w", format="mp4") as file:
         stream = file.add_stream("libx264", rate=Fraction(hz).limit_denominator(1000))
         stream.pix_fmt = "yuv420p"  # the only format every browser plays
         stream.options = {"crf": "24", "preset": "veryfast"}
