@@ -27,6 +27,29 @@ def serving(policy, address="127.0.0.1:0", token="", tls=None, **limits):
             assert not thread.is_alive()
 
 
+class Wrapped:
+    """A policy; a test says what another `act` does."""
+
+    def __init__(self, policy):
+        self.policy = policy
+
+    def __getattr__(self, name):
+        return getattr(self.policy, name)
+
+
+class Slow(Wrapped):
+    """A policy that decides when it is told to."""
+
+    def __init__(self, policy):
+        super().__init__(policy)
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def act(self, obs, state, noise, prefix=None):
+        self.begun.set()
+        assert self.go_on.wait(20)
+        return self.policy.act(obs, state, noise)
+
+
 def given(policy, rows=1, time_s=0.0, seed=0):
     rng = np.random.default_rng(seed)
     obs = fake_observation(rng, rows, time_s)

@@ -11,7 +11,7 @@ from deploy.commands import export
 from deploy.server.client import RemotePolicy
 from deploy.server.server import Limits
 from tests.deploy.conftest import made, origin
-from tests.served import given, serving
+from tests.served import Slow, Wrapped, given, serving
 from vla.runtime import policy_loader
 
 CLIENTS, DECISIONS = 4, 6
@@ -28,23 +28,15 @@ def batched(tmp_path_factory):
 def counted(policy):
     """Return a policy that counts the rows of its calls, and waits where it is told to."""
 
-    class Counted:
-        robot, n_action_steps, noise_shape = policy.robot, policy.n_action_steps, policy.noise_shape
-        max_prefix_len, remembers = policy.max_prefix_len, policy.remembers
-        initial_state = policy.initial_state
-        rows: list[int]
-        begun, go_on = threading.Event(), threading.Event()
-
+    class Counted(Slow):
         def __init__(self):
+            super().__init__(policy)
             self.rows = []
-            self.begun.clear()
             self.go_on.set()
 
         def act(self, obs, state, noise, prefix=None):
             self.rows.append(len(obs.task))
-            self.begun.set()
-            assert self.go_on.wait(20)
-            return policy.act(obs, state, noise)
+            return super().act(obs, state, noise)
 
     return Counted()
 
@@ -135,10 +127,7 @@ def test_no_more_rows_are_decided_together_than_the_limit(policy):
 def test_what_cannot_be_decided_hurts_nobody_else(policy):
     poison = np.float32(4.5)
 
-    class Picky:
-        robot, n_action_steps, noise_shape = policy.robot, policy.n_action_steps, policy.noise_shape
-        max_prefix_len, remembers = policy.max_prefix_len, policy.remembers
-        initial_state = policy.initial_state
+    class Picky(Wrapped):
         rows: list[int] = []
 
         def act(self, obs, state, noise, prefix=None):
@@ -159,7 +148,7 @@ def test_what_cannot_be_decided_hurts_nobody_else(policy):
             return str(error)
 
     with serving(
-        Picky(), max_clients=CLIENTS, max_queue_delay_ms=300.0, max_observation_age_s=10.0
+        Picky(policy), max_clients=CLIENTS, max_queue_delay_ms=300.0, max_observation_age_s=10.0
     ) as (address, one):
         remotes = [RemotePolicy(address) for _ in range(CLIENTS)]
         found = together([lambda i=i: ask(remotes[i], i) for i in range(CLIENTS)])
@@ -248,10 +237,7 @@ def test_a_panic_fails_the_call_for_all_who_wait_and_leaves_nobody_waiting(polic
     class PanicException(BaseException):
         """As a panic in Rust arrives in Python."""
 
-    class Panics:
-        robot, n_action_steps, noise_shape = policy.robot, policy.n_action_steps, policy.noise_shape
-        max_prefix_len, remembers = policy.max_prefix_len, policy.remembers
-        initial_state = policy.initial_state
+    class Panics(Wrapped):
         healed = False
 
         def act(self, obs, state, noise, prefix=None):
@@ -265,7 +251,7 @@ def test_a_panic_fails_the_call_for_all_who_wait_and_leaves_nobody_waiting(polic
         except ValueError as error:
             return str(error)
 
-    panics = Panics()
+    panics = Panics(policy)
     with serving(
         panics, max_clients=CLIENTS, max_queue_delay_ms=300.0, max_observation_age_s=10.0
     ) as (address, one):

@@ -19,7 +19,7 @@ from deploy.server import sockets, wire
 from deploy.server.client import RemotePolicy
 from deploy.server.request import ArraySpec
 from tests.fakes import fake_noise, fake_observation, fake_policy
-from tests.served import HELLO, given, pack, request, same, serving, talk
+from tests.served import HELLO, Slow, Wrapped, given, pack, request, same, serving, talk
 from vla.contracts.protocols import ArmPolicy
 from vla.contracts.types import Prefix
 
@@ -75,18 +75,7 @@ def test_one_client_controls_and_others_watch_until_it_leaves(policy):
 
 
 def test_health_is_answered_while_the_policy_decides(policy):
-    class Slow:
-        robot, n_action_steps, noise_shape = policy.robot, policy.n_action_steps, policy.noise_shape
-        max_prefix_len, remembers = policy.max_prefix_len, policy.remembers
-        initial_state = policy.initial_state
-        begun, go_on = threading.Event(), threading.Event()
-
-        def act(self, obs, state, noise, prefix=None):
-            self.begun.set()
-            assert self.go_on.wait(20)
-            return policy.act(obs, state, noise)
-
-    slow = Slow()
+    slow = Slow(policy)
     with serving(slow) as (address, _), RemotePolicy(address) as remote:
         thread = threading.Thread(target=lambda: remote.act(*given(policy)))
         thread.start()
@@ -323,15 +312,11 @@ def test_a_body_longer_than_any_good_request_is_not_read(policy):
 
 
 def test_a_fault_of_our_own_ends_the_connection_and_tells_nobody_more(policy, caplog):
-    class Broken:
-        robot, n_action_steps, noise_shape = policy.robot, policy.n_action_steps, policy.noise_shape
-        max_prefix_len, remembers = policy.max_prefix_len, policy.remembers
-        initial_state = policy.initial_state
-
+    class Broken(Wrapped):
         def act(self, obs, state, noise, prefix=None):
             raise RuntimeError("secret path /root")
 
-    with serving(Broken()) as (address, one):
+    with serving(Broken(policy)) as (address, one):
         refused = pytest.raises(ValueError, match="does not answer")
         with RemotePolicy(address) as remote, refused as caught:
             remote.act(*given(policy))

@@ -14,32 +14,23 @@ import pytest
 
 from deploy.commands import serve
 from deploy.server.client import RemotePolicy, ServerStopped
-from tests.served import HELLO, given, pack, same, serving, talk
+from tests.served import HELLO, Slow, given, pack, same, serving, talk
 
 TOKEN = "correct horse battery"
-
-
-def slow(policy):
-    """Return a policy that decides when it is told to."""
-
-    class Slow:
-        robot, n_action_steps, noise_shape = policy.robot, policy.n_action_steps, policy.noise_shape
-        max_prefix_len, remembers = policy.max_prefix_len, policy.remembers
-        initial_state = policy.initial_state
-        begun, go_on = threading.Event(), threading.Event()
-
-        def act(self, obs, state, noise, prefix=None):
-            self.begun.set()
-            assert self.go_on.wait(20)
-            return policy.act(obs, state, noise)
-
-    return Slow()
 
 
 def fails(remote, policy):
     """Ask for a decision that never comes."""
     with pytest.raises(ValueError, match="the policy server"):
         remote.act(*given(policy))
+
+
+def asking(late, remote):
+    """Return the thread that asks for a decision that never comes, once that is awaited."""
+    thread = threading.Thread(target=fails, args=(remote, late.policy))
+    thread.start()
+    assert late.begun.wait(10)
+    return thread
 
 
 def ended(server):
@@ -70,7 +61,7 @@ def test_a_decision_in_flight_is_answered_and_then_the_client_is_told(
 ):
     context, more = tls_of(kind, request)
     at = f"unix:{tmp_path / 's'}" if kind == "unix" else "127.0.0.1:0"
-    late = slow(policy)
+    late = Slow(policy)
     with serving(late, at, token=more.get("token", ""), tls=context) as (address, one):
         remote = RemotePolicy(address, **more)
         found = []
@@ -104,7 +95,7 @@ def test_an_idle_client_is_told_and_nobody_new_gets_in(policy, tmp_path, kind, r
 
 
 def test_a_newcomer_is_told_to_come_back(policy):
-    late = slow(policy)
+    late = Slow(policy)
     with serving(late) as (address, one), RemotePolicy(address) as remote:
         thread = threading.Thread(target=lambda: remote.act(*given(policy)))
         thread.start()
@@ -121,11 +112,9 @@ def test_a_newcomer_is_told_to_come_back(policy):
 
 
 def test_what_takes_too_long_is_given_up_in_time(policy):
-    late = slow(policy)
+    late = Slow(policy)
     with serving(late, drain_timeout_s=0.5) as (address, one), RemotePolicy(address) as remote:
-        ask = threading.Thread(target=fails, args=(remote, policy))
-        ask.start()
-        assert late.begun.wait(10)
+        ask = asking(late, remote)
         begin = time.monotonic()
         one.stop()
         ended(one)
@@ -137,11 +126,9 @@ def test_what_takes_too_long_is_given_up_in_time(policy):
 
 
 def test_a_second_call_stops_at_once(policy):
-    late = slow(policy)
+    late = Slow(policy)
     with serving(late, drain_timeout_s=30.0) as (address, one), RemotePolicy(address) as remote:
-        ask = threading.Thread(target=fails, args=(remote, policy))
-        ask.start()
-        assert late.begun.wait(10)
+        ask = asking(late, remote)
         one.stop()
         one.stop()
         assert one.stopped.wait(2)

@@ -14,7 +14,7 @@ import pytest
 from deploy.server import server, sockets, wire
 from deploy.server.client import RemotePolicy
 from deploy.server.server import Server
-from tests.served import HELLO, given, serving, talk
+from tests.served import HELLO, Wrapped, given, serving, talk
 
 
 def test_strangers_who_come_back_shut_nobody_out(policy):
@@ -111,16 +111,12 @@ def test_an_array_of_nothing_with_huge_sides_is_no_frame(policy, caplog, shape):
 
 
 def test_an_output_that_is_not_finite_never_leaves(policy):
-    class Diverged:
-        robot, n_action_steps, noise_shape = policy.robot, policy.n_action_steps, policy.noise_shape
-        max_prefix_len, remembers = policy.max_prefix_len, policy.remembers
-        initial_state = policy.initial_state
-
+    class Diverged(Wrapped):
         def act(self, obs, state, noise, prefix=None):
             chunk, after = policy.act(obs, state, noise, prefix)
             return replace(chunk, values=np.full_like(chunk.values, np.nan)), after
 
-    with serving(Diverged()) as (address, _), RemotePolicy(address) as remote:
+    with serving(Diverged(policy)) as (address, _), RemotePolicy(address) as remote:
         for _ in range(2):  # the connection stays
             with pytest.raises(ValueError, match="is not finite; hold the arm"):
                 remote.act(*given(policy))

@@ -14,7 +14,7 @@ import pytest
 
 from deploy.server import connection, sockets, wire
 from deploy.server.client import RemotePolicy
-from tests.served import HELLO, given, pack, same, serving
+from tests.served import HELLO, Slow, given, pack, same, serving
 
 TCP_REPAIR = 19
 """Option with which a socket is closed without a word, as by a power cut; needs a privilege."""
@@ -98,24 +98,13 @@ def test_a_client_that_connects_anew_at_once_gets_control(policy):
 
 
 def test_a_hello_waits_a_moment_for_a_decision_in_flight(policy):
-    begun, go_on = threading.Event(), threading.Event()
-
-    class Slow:
-        robot, n_action_steps, noise_shape = policy.robot, policy.n_action_steps, policy.noise_shape
-        max_prefix_len, remembers = policy.max_prefix_len, policy.remembers
-        initial_state = policy.initial_state
-
-        def act(self, obs, state, noise, prefix=None):
-            begun.set()
-            assert go_on.wait(20)
-            return policy.act(obs, state, noise)
-
-    with serving(Slow()) as (address, _):
+    slow = Slow(policy)
+    with serving(slow) as (address, _):
         first = RemotePolicy(address, timeout_s=0.1)
         with pytest.raises(ValueError, match="does not answer"):
             first.act(*given(policy))  # closes its connection
-        assert begun.is_set()
-        threading.Timer(0.3, go_on.set).start()
+        assert slow.begun.is_set()
+        threading.Timer(0.3, slow.go_on.set).start()
         with RemotePolicy(address) as second:
             same(second.act(*given(policy)), policy.act(*given(policy)))
 

@@ -5,7 +5,7 @@ import pytest
 
 from deploy.server import client
 from deploy.server.client import RemotePolicy
-from tests.served import given, same, serving
+from tests.served import Wrapped, given, same, serving
 from vla.contracts.types import PolicyState
 
 NAMES = ("slot_tokens", "slot_time", "slot_count")
@@ -163,10 +163,7 @@ def test_two_clients_that_count_alike_each_go_on_from_their_own(policy):
 
 
 def test_a_decision_that_fails_leaves_no_memory_behind(policy):
-    class Fails:
-        robot, n_action_steps, noise_shape = policy.robot, policy.n_action_steps, policy.noise_shape
-        max_prefix_len, remembers = policy.max_prefix_len, policy.remembers
-        initial_state = policy.initial_state
+    class Fails(Wrapped):
         due = False
 
         def act(self, obs, state, noise, prefix=None):
@@ -175,7 +172,7 @@ def test_a_decision_that_fails_leaves_no_memory_behind(policy):
                 raise ValueError("not today")
             return policy.act(obs, state, noise)
 
-    fails = Fails()
+    fails = Fails(policy)
     with serving(fails) as (address, _), RemotePolicy(address) as remote:
         state = episode(policy, remote, 2)[-1][1][1]
         obs, _, noise = given(policy, time_s=1.6, seed=9)
@@ -187,15 +184,11 @@ def test_a_decision_that_fails_leaves_no_memory_behind(policy):
 
 
 def test_a_memory_that_is_not_finite_is_not_gone_on_from(policy):
-    class Explodes:
-        robot, n_action_steps, noise_shape = policy.robot, policy.n_action_steps, policy.noise_shape
-        max_prefix_len, remembers = policy.max_prefix_len, policy.remembers
-        initial_state = policy.initial_state
-
+    class Explodes(Wrapped):
         def act(self, obs, state, noise, prefix=None):
             chunk, new = policy.act(obs, state, noise)
             return chunk, with_tokens(new, np.full_like(new["slot_tokens"], np.nan))
 
     refused = pytest.raises(ValueError, match="slot_tokens is not finite; hold the arm")
-    with serving(Explodes()) as (address, _), RemotePolicy(address) as remote, refused:
+    with serving(Explodes(policy)) as (address, _), RemotePolicy(address) as remote, refused:
         remote.act(*given(policy))
