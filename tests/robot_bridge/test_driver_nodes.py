@@ -9,6 +9,7 @@ import yaml
 
 pytest.importorskip("rclpy")
 
+from diagnostic_msgs.msg import DiagnosticArray
 from rcl_interfaces.srv import SetParameters
 from rclpy.parameter import Parameter
 from std_msgs.msg import Header
@@ -63,6 +64,22 @@ def wait_for(arm, condition, limit_s=30.0):
         time.sleep(0.05)
 
 
+def recorder_hears(arm, *topics):
+    """Return whether the recorder has found what publishes these topics, a second ago at most."""
+    counts = {}
+
+    def count(message):
+        for status in message.status:
+            counts.update((one.key, one.value) for one in status.values)
+
+    arm.node.create_subscription(DiagnosticArray, "/diagnostics", count, 10)
+    heard = lambda topic: any(  # noqa: E731
+        key.startswith("messages ") and key.endswith(topic) and int(value) > 0
+        for key, value in counts.copy().items()
+    )
+    return lambda: all(map(heard, topics))
+
+
 @pytest.fixture
 def wired(tmp_path):
     file = tmp_path / "driver.yaml"
@@ -89,6 +106,7 @@ def test_arm_and_gripper_move_are_recorded_and_converted(wired, tmp_path):
         Header(frame_id="reach the ball", stamp=wired.node.get_clock().now().to_msg())
     )
     wait_for(wired, lambda: wired.call(Trigger, "recorder/start").success)
+    wait_for(wired, recorder_hears(wired, "joint_states", "front/image_raw", "wrist/image_raw"))
     target = np.array(ROBOT.home) + [0.5, 0.2, 0, 0, 0, -0.3]
     seen = drive(wired, target)
     np.testing.assert_allclose(seen.proprio, target, atol=0.03)
