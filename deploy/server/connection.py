@@ -112,10 +112,16 @@ class Connection:
             if poll.poll(0 if stops else 1e3 * max(0.0, min(POLL_S, left_s))):
                 break
             if stops:
+                if not self.role:
+                    self._refuse_while_draining()
                 return False
             if left_s <= 0:
                 raise TimeoutError(f"silent for {silent_s:g} s")
         return True
+
+    def _refuse_while_draining(self) -> None:
+        """Count a newcomer, whether or not its hello arrived before its connection was seen."""
+        self.server.refuse("draining", "the server stops")
 
     def _say_goodbye(self) -> None:
         """Say that the server stops, and read on for a moment: unread bytes would void it."""
@@ -189,7 +195,7 @@ class Connection:
         if role not in ("control", "watch"):
             raise RefusedHello(f"role {role!r:.20}, expected control or watch", "role")
         if self.server.stops:
-            self.server.refuse("draining", "the server stops")
+            self._refuse_while_draining()
             raise Closed  # then it is told to reconnect
         self.server.admit(self)
         if role == "control":

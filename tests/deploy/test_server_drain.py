@@ -96,17 +96,18 @@ def test_an_idle_client_is_told_and_nobody_new_gets_in(policy, tmp_path, kind, r
 
 def test_a_newcomer_is_told_to_come_back(policy):
     late = Slow(policy)
-    with serving(late) as (address, one), RemotePolicy(address) as remote:
+    with serving(late, drain_timeout_s=60.0) as (address, one), RemotePolicy(address) as remote:
         thread = threading.Thread(target=lambda: remote.act(*given(policy)))
         thread.start()
         assert late.begun.wait(10)
         one.stop()
-        time.sleep(0.4)
         with pytest.raises(ServerStopped):
             RemotePolicy(address, role="watch")
         (answer,) = talk(address, [pack(HELLO)])
         assert (answer["ok"], answer["reconnect"]) == (False, True)
-        assert one.counts.connections["draining"] == 2
+        (silent,) = talk(address, [])
+        assert (silent["ok"], silent["reconnect"]) == (False, True)
+        assert one.counts.connections["draining"] == 3
         late.go_on.set()
         thread.join(10)
 
