@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from prometheus_client import generate_latest
 from rich.console import Console
 
-from deploy.server import metrics, sockets
+from deploy.server import sockets
 from deploy.server.metrics_http import MetricsServer
 from deploy.server.server import Limits, Server
 from vla.contracts.config import validate_min
@@ -101,7 +102,7 @@ def pages(serving: Server) -> dict[str, Callable[[], tuple[int, str]]]:
         return (200, f"{word}\n") if good else (503, f"not {word}\n")
 
     return {
-        "/metrics": lambda: (200, metrics.text(serving.metrics())),
+        "/metrics": lambda: (200, generate_latest(serving).decode()),
         "/livez": lambda: state(serving.is_alive, "alive"),
         "/readyz": lambda: state(serving.is_ready, "ready"),
     }

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from deploy.server.metrics import ROWS, BoundedLog, Histogram
+from deploy.server.metrics import ROWS, BoundedLog, histogram
 from deploy.server.request import Refused, Request, decide
 from vla.contracts.protocols import ArmPolicy
 
@@ -53,7 +53,7 @@ class DynamicBatcher:
         self.deciding = False
         self.calls: deque[tuple[float, int]] = deque(maxlen=WINDOW)
         self.decisions = self.failures = 0
-        self.rows = Histogram(ROWS)
+        self.rows = histogram("mneme_call_rows", "Rows of a call of the policy.", ROWS)
         self.log = BoundedLog()
 
     def act(self, request: Request, deadline: float) -> dict[str, np.ndarray]:

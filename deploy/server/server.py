@@ -15,10 +15,13 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from deploy.server import metrics, sockets
+from prometheus_client import Metric, ProcessCollector
+from prometheus_client.metrics_core import GaugeMetricFamily
+
+from deploy.server import sockets
 from deploy.server.connection import Connection, RefusedHello
 from deploy.server.dynamic_batcher import DynamicBatcher
-from deploy.server.metrics import BoundedLog, Counts, Metric, Sample
+from deploy.server.metrics import BoundedLog, Counts, counter
 from deploy.server.request import RequestSpec, memory
 from vla.contracts.config import validate_min
 from vla.contracts.protocols import ArmPolicy
@@ -99,6 +102,7 @@ class Server:
         self.acting: set[Connection] = set()
         self.connections: set[Connection] = set()
         self.counts, self.log = Counts(), BoundedLog()
+        self.process = ProcessCollector(registry=None)
         self.begin = self.turned_s = time.monotonic()
         self.stops = 0
         self.stopped = threading.Event()
@@ -219,27 +223,23 @@ class Server:
         """Whether a client may say hello."""
         return self.is_alive and not self.stops
 
-    def metrics(self) -> list[Metric]:
+    def collect(self) -> list[Metric]:
         """Return what Prometheus reads."""
         with self.state:
             roles = Counter(one.role or "stranger" for one in self.connections)
         batcher = self.batcher
         with batcher.turn:
             decisions, queue, failures = batcher.decisions, len(batcher.waiting), batcher.failures
-            rows = batcher.rows.samples()
+        connections = GaugeMetricFamily("mneme_connections", "Connections.", labels=["role"])
+        for role in ("control", "watch", "stranger"):
+            connections.add_metric([role], roles[role])
         return [
-            Metric("mneme_decisions_total", "counter", "Decided requests.", [Sample(decisions)]),
-            Metric("mneme_failed_calls_total", "counter", "Calls that the policy did not survive.",
-                   [Sample(failures)]),
-            *self.counts.metrics(),
-            Metric("mneme_call_rows", "histogram", "Rows of a call of the policy.", rows),
-            Metric("mneme_queue_requests", "gauge", "Requests that wait.", [Sample(queue)]),
-            Metric("mneme_connections", "gauge", "Connections.",
-                   [Sample(roles[n], f'{{role="{n}"}}') for n in ("control", "watch", "stranger")]),
-            Metric("mneme_ready", "gauge", "1 if a client may say hello.",
-                   [Sample(int(self.is_ready))]),
-            Metric("process_resident_memory_bytes", "gauge", "Resident memory.",
-                   [Sample(metrics.resident_bytes())]),
-            Metric("process_open_fds", "gauge", "Open descriptors.",
-                   [Sample(metrics.open_descriptors())]),
-        ]  # fmt: skip
+            counter("mneme_decisions", "Decided requests.", decisions),
+            counter("mneme_failed_calls", "Calls that the policy did not survive.", failures),
+            *self.counts.collect(),
+            *batcher.rows.collect(),
+            GaugeMetricFamily("mneme_queue_requests", "Requests that wait.", queue),
+            connections,
+            GaugeMetricFamily("mneme_ready", "1 if a client may say hello.", int(self.is_ready)),
+            *self.process.collect(),
+        ]

@@ -10,12 +10,12 @@ import sys
 import time
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.commands.serve import pages
-from deploy.server import metrics
 from deploy.server import metrics_http as web
 from deploy.server.client import RemotePolicy
-from deploy.server.metrics import BoundedLog, Histogram, Metric, Sample
+from deploy.server.metrics import REASONS, BoundedLog
 from deploy.server.metrics_http import MetricsServer
 from tests.served import HELLO, given, pack, serving, talk
 
@@ -59,7 +59,7 @@ def test_decisions_refusals_and_clients_are_counted(policy):
         assert value(text, 'mneme_connections{role="watch"}') == 1
         assert value(text, "mneme_decision_seconds_count") == 3
         assert value(text, 'mneme_decision_seconds_bucket{le="+Inf"}') == 3
-        assert value(text, 'mneme_call_rows_bucket{le="1"}') == 3
+        assert value(text, 'mneme_call_rows_bucket{le="1.0"}') == 3
         assert value(text, "mneme_queue_requests") == 0
         assert value(text, "mneme_errors_total") == 0
         assert value(text, "process_resident_memory_bytes") > 1e7
@@ -74,19 +74,19 @@ def test_decisions_refusals_and_clients_are_counted(policy):
         assert one.health()["refused"] == 4
 
 
-def test_the_text_is_what_prometheus_reads():
-    histogram = Histogram((1, 2.5))
-    for one in (0.5, 1, 2, 9):
-        histogram.observe(one)
-    got = metrics.text([
-        Metric("a_total", "counter", "How many.", [Sample(2, '{why="x"}'), Sample(0, '{why="y"}')]),
-        Metric("b", "histogram", "How long.", histogram.samples()),
-    ])  # fmt: skip
-    assert got == (
-        '# HELP a_total How many.\n# TYPE a_total counter\na_total{why="x"} 2\na_total{why="y"} 0\n'
-        '# HELP b How long.\n# TYPE b histogram\nb_bucket{le="1"} 2\nb_bucket{le="2.5"} 3\n'
-        'b_bucket{le="+Inf"} 4\nb_sum 12.5\nb_count 4\n'
-    )
+def test_prometheus_own_parser_reads_the_page(policy):
+    with watched(policy) as (_, _, port):
+        found = {one.name: one for one in text_string_to_metric_families(get(port)[1])}
+    kinds = {name: one.type for name, one in found.items() if name.startswith("mneme_")}
+    assert kinds == {
+        "mneme_decisions": "counter", "mneme_failed_calls": "counter",
+        "mneme_refused_connections": "counter", "mneme_refused_requests": "counter",
+        "mneme_errors": "counter", "mneme_decision_seconds": "histogram",
+        "mneme_call_rows": "histogram", "mneme_queue_requests": "gauge",
+        "mneme_connections": "gauge", "mneme_ready": "gauge",
+    }  # fmt: skip
+    reasons = {one.labels["reason"] for one in found["mneme_refused_connections"].samples}
+    assert reasons == set(REASONS)
 
 
 def test_ready_and_alive_are_two_things(policy):
