@@ -28,7 +28,7 @@ from vla.contracts.specs import RobotSpec
 from vla.nn.normalize import NormalizationStatistics
 from vla.policies.vla import VLAPolicy
 from vla.runtime.policy_loader import LoadedPolicy
-from vla.utils import files, hub_name
+from vla.utils import files, hub_name, tokenizer
 
 FORMAT = 2
 READABLE = (1, 2)
@@ -168,9 +168,9 @@ def load(
     if robot is not None:
         check_robot(trained_on, robot)
     check_described(config, folder / "policy.json")
-    tokenizer = read_tokenizer(folder / "tokenizer.json")
+    words = read_tokenizer(folder / "tokenizer.json")
     with building(folder / "policy.json", folder / "model.safetensors"):
-        policy = config.build(trained_on, statistics, tokenizer)
+        policy = config.build(trained_on, statistics, words)
     load_weights(policy, folder / "model.safetensors")
     return policy.to(device).eval(), origin
 
@@ -191,6 +191,14 @@ def building(description: Path, weights: Path | None) -> Iterator[None]:
             f"{description}: describes no network that can be built ({text}); restore the folder, "
             "or train again"
         ) from error
+    except ValueError as error:
+        raise _of_file(description, error, "restore the folder, or train again") from error
+
+
+def _of_file(path: Path, error: ValueError, advice: str) -> ValueError:
+    """Return an error about a value of a file; the value's own class does not know which."""
+    said = str(error)
+    return ValueError(said if str(path.parent) in said else f"{path}: {said}; {advice}")
 
 
 class _Budget(TorchDispatchMode):
@@ -303,7 +311,7 @@ def _read_description(
     except migrate.RemovedError as error:
         raise ValueError(f"{path}: {error}") from error
     except ValueError as error:
-        raise ValueError(f"{error}; restore the checkpoint, or train again") from error
+        raise _of_file(path, error, "restore the checkpoint, or train again") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -319,10 +327,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def read_tokenizer(path: Path) -> Tokenizer:
     """Return the tokenizer in a file, or raise ValueError."""
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception for a damaged file
-        raise ValueError(f"{path}: damaged tokenizer ({error}); restore the checkpoint") from error
+    return tokenizer.load(path, "restore the checkpoint")
 
 
 def load_weights(module: torch.nn.Module, path: Path) -> None:

@@ -7,6 +7,7 @@ destroyed its place, is left out.
 import contextlib
 import json
 import os
+import shutil
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -339,15 +340,23 @@ def _draw_h5(rng: np.random.Generator, path: Path) -> Op:
 
 
 def _h5(path: Path, op: Op) -> None:
+    """Change a file; one that cannot be changed is as it was: HDF5 would write on much later."""
     name, how = op["name"], op["how"]
-    with h5py.File(path, "r+") as file:
-        if how == "attribute":
-            file[name].attrs[op["key"]] = json.loads(op["value"])
-            return
-        old = file[name]
-        shape = getattr(old, "shape", (4,))
-        del file[name]
-        H5[how](file, name, shape)
+    before = path.with_name(f".{path.name}")
+    path.rename(before)
+    shutil.copyfile(before, path)
+    try:
+        with h5py.File(path, "r+") as file:
+            if how == "attribute":
+                file[name].attrs[op["key"]] = json.loads(op["value"])
+            else:
+                shape = getattr(file[name], "shape", (4,))
+                del file[name]
+                H5[how](file, name, shape)
+        before.unlink()
+    except BaseException:
+        before.replace(path)
+        raise
 
 
 # --- records of TFRecord, messages of MCAP -------------------------------------------------------

@@ -18,6 +18,7 @@ from deploy.runtime import external_data
 from vla.contracts import config as configs
 from vla.contracts import migrate
 from vla.contracts.specs import RobotSpec
+from vla.utils import tokenizer
 
 FORMAT = 3
 READABLE = (2, 3)
@@ -26,6 +27,9 @@ MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 STAGES = ("encode", "memory_update", "condition", "denoise")
 """Graphs of one decision, in order; the last runs once per denoising step."""
+INPUTS = ("images", "proprio", "token_ids", "step_index", "is_first", "latent", "timestep",
+          "prefix", "prefix_mask")  # fmt: skip
+"""What `DeployedPolicy` gives the graphs, besides the state."""
 DENOISE_FT = "denoise_ft"
 """Graph of the last denoising steps, where they have a network of their own."""
 ACT = "act"
@@ -178,6 +182,15 @@ class Manifest(ExportManifest):
         for name, shape in self.state_shapes.items():
             if outputs.get(NEW_STATE.format(name)) != (self.batch, *shape):
                 yield f"state_shapes.{name} is no output of graph {STAGES[1]!r} of that shape"
+        given = at_once = {*INPUTS, *self.state_shapes}
+        for name in (*STAGES, *sorted(self.graphs.keys() - {*STAGES})):
+            for port in self.graphs[name].inputs:
+                if port.name not in (at_once if name == ACT else given):
+                    yield f"graph {name!r} takes {port.name!r}, which nothing gives"
+            given = given | {port.name for port in self.graphs[name].outputs}
+        for name in {STAGES[-1], DENOISE_FT, ACT} & self.graphs.keys():
+            if all(port.name != "clean" for port in self.graphs[name].outputs):
+                yield f"graph {name!r} does not give 'clean'"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,7 +324,7 @@ def read_files(folder: Path, manifest: ExportManifest) -> Tokenizer:
                 f"{folder / MANIFEST}: file {name!r} is not inside the folder; export again"
             )
         _check_file(folder / name, sha256)
-    return _tokenizer(folder / TOKENIZER)
+    return tokenizer.load(folder / TOKENIZER, "export again")
 
 
 def write_manifest(folder: Path, manifest: ExportManifest) -> None:
@@ -355,10 +368,3 @@ def _check_file(path: Path, expected: str) -> None:
             f"{path}: SHA-256 {got[:12]}..., the manifest says {expected[:12]}...; it was changed "
             "or damaged: export again"
         )
-
-
-def _tokenizer(path: Path) -> Tokenizer:
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception for a damaged file
-        raise ValueError(f"{path}: damaged tokenizer ({error}); export again") from error

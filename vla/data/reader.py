@@ -196,8 +196,10 @@ def _cameras(path: Path, features: dict[str, Any]) -> tuple[Camera, ...]:
 
 def _is_depth(feature: dict[str, Any]) -> bool:
     """Return whether a camera sees distances, as LeRobot notes from 0.6 on; no policy reads it."""
-    info = feature.get("info") or feature.get("video_info") or {}
-    return bool(info.get("is_depth_map") or info.get("video.is_depth_map"))
+    info = feature.get("info") or feature.get("video_info")
+    return isinstance(info, dict) and bool(
+        info.get("is_depth_map") or info.get("video.is_depth_map")
+    )
 
 
 def _names(features: dict[str, Any], key: str) -> tuple[str, ...]:

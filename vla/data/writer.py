@@ -94,11 +94,18 @@ class DatasetWriter:
                 self._close()
             if error is None:
                 self._write_meta()
-                info = check_complete(self._root, self._episodes)
+                info = self._checked()
                 files.publish(self._root, self._path)
                 self.info = dataclasses.replace(info, path=self._path)
         finally:
             shutil.rmtree(self._root, ignore_errors=True)
+
+    def _checked(self) -> DatasetInfo:
+        """Read the set back; what it says is about the set, not about its temporary place."""
+        try:
+            return check_complete(self._root, self._episodes)
+        except ValueError as error:
+            raise ValueError(str(error).replace(str(self._root), str(self._path))) from error
 
     def add(self, episode: EpisodeData) -> None:
         """Append an episode; its images are read one by one.
@@ -179,7 +186,14 @@ class DatasetWriter:
             path = self._root / DATA.format(chunk_index=chunk, file_index=within)
             path.parent.mkdir(parents=True, exist_ok=True)
             self._data = ParquetWriter(path, self._schema, compression="snappy")
-        self._data.write_table(table.cast(self._schema))
+        try:
+            table = table.cast(self._schema)
+        except pa.ArrowException as error:
+            raise ValueError(
+                f"{self._path}: columns of episode {self._episodes} have not the first episode's "
+                f"types ({error}); record it again, or leave it out"
+            ) from error
+        self._data.write_table(table)
         self._data_bytes += table.nbytes
 
     def _write_episodes(self) -> None:

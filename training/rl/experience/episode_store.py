@@ -6,6 +6,7 @@ them as well, with the rewards of its own reward model.
 """
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,6 +31,8 @@ FORMAT = 4
 READABLE = (2, 3, 4)
 """Formats that can be read. 2 stored whether an intervention acted, not who acted; up to 3 arrays
 had the names that `vla.contracts.renames` knows."""
+MIN_BYTES, MAX_RATIO = 1 << 26, 1000
+"""Bytes that an array may always have, and how many times those stored a larger one may have."""
 EPISODE = "episode-"
 """Prefix of the groups of single episodes."""
 
@@ -85,12 +88,12 @@ def read_iteration(folder: Path, name: str) -> list[Episode]:
         frames, decisions = (
             np.cumsum([row[key] for row in rows]) for key in ("moments", "decisions")
         )
-        arrays = {k: np.asarray(group[_stored_name(k, version)]) for k in FRAMES + DECISIONS}
+        arrays = {k: _array(group, _stored_name(k, version)) for k in FRAMES + DECISIONS}
         arrays["action_source"] = arrays["action_source"].astype(np.int8)  # format 2: bool
         columns: dict[str, Any] = {k: np.split(arrays[k], frames[:-1]) for k in FRAMES}
         columns |= {k: np.split(arrays[k], decisions[:-1]) for k in DECISIONS}
         kept = [key for key in OPTIONAL if key in group]
-        columns |= {k: np.split(np.asarray(group[k]), decisions[:-1]) for k in kept}
+        columns |= {k: np.split(_array(group, k), decisions[:-1]) for k in kept}
         return [
             Episode(
                 **{k: columns[k][e] for k in columns},
@@ -102,6 +105,16 @@ def read_iteration(folder: Path, name: str) -> list[Episode]:
         raise ValueError(
             f"{folder / name}: damaged experience ({error}); delete it to resume without it"
         ) from error
+
+
+def _array(group: zarr.Group, key: str) -> np.ndarray:
+    """Return an array whose size is believable; parts that are not stored are zeros."""
+    array: Any = group[key]
+    stored = array.nbytes_stored()
+    declared = max(array.nbytes, math.prod(array.chunks) * array.dtype.itemsize)
+    if declared > max(MIN_BYTES, MAX_RATIO * stored):
+        raise ValueError(f"{key} declares {declared:,} bytes, of which {stored:,} are stored")
+    return np.asarray(array)
 
 
 def _stored_name(key: str, version: Any) -> str:

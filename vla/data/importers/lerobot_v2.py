@@ -113,6 +113,11 @@ def _features(file: Path, stored: dict[str, Any]) -> dict[str, dict[str, Any]]:
                 f"{file}: feature {key!r} is {feature!r}, expected a dtype and a shape of whole "
                 "numbers; copy it again"
             )
+        if not isinstance(feature.get("info") or {}, dict):
+            raise ValueError(
+                f"{file}: 'info' of feature {key!r} is {feature['info']!r}, expected an object or "
+                "nothing; copy it again"
+            )
     return {k: _as_written(file, k, f) for k, f in stored.items() if k not in INDEX_COLUMNS}
 
 
