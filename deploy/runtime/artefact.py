@@ -182,6 +182,10 @@ class Manifest(ExportManifest):
         for name, shape in self.state_shapes.items():
             if outputs.get(NEW_STATE.format(name)) != (self.batch, *shape):
                 yield f"state_shapes.{name} is no output of graph {STAGES[1]!r} of that shape"
+        yield from self._unconnected()
+
+    def _unconnected(self) -> Iterator[str]:
+        """Yield a clause for each input of a graph that nothing gives, and for a missing chunk."""
         given = at_once = {*INPUTS, *self.state_shapes}
         for name in (*STAGES, *sorted(self.graphs.keys() - {*STAGES})):
             for port in self.graphs[name].inputs:
