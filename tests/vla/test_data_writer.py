@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 import os
 from pathlib import Path
 
@@ -138,3 +139,10 @@ def test_frames_without_a_number_do_not_count_in_statistics() -> None:
     assert all(v == 0 for v in column_stats(missing).values())
     assert merge_stats([column_stats(missing), stats]) == merge_stats([stats])
     assert merge_stats([column_stats(missing)] * 2)["count"] == 0
+
+
+def test_statistics_are_written_in_one_order(tmp_path: Path) -> None:
+    write_shard(tmp_path / "set", fake_robot(), [fake_episode("push", 5, 0)], {})
+    written = json.loads((tmp_path / "set/meta/stats.json").read_text())
+    assert list(written) == sorted(written)
+    assert all(list(figures) == sorted(figures) for figures in written.values())
