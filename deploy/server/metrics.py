@@ -5,10 +5,8 @@ import threading
 import time
 from collections.abc import Sequence
 
-from prometheus_client import Histogram, Metric, disable_created_metrics
+from prometheus_client import Histogram, Metric
 from prometheus_client.metrics_core import CounterMetricFamily
-
-disable_created_metrics()  # they would double the page
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Upper bounds of the buckets of a decision's latency, in s."""
