@@ -192,13 +192,9 @@ def building(description: Path, weights: Path | None) -> Iterator[None]:
             "or train again"
         ) from error
     except ValueError as error:
-        raise _of_file(description, error, "restore the folder, or train again") from error
-
-
-def _of_file(path: Path, error: ValueError, advice: str) -> ValueError:
-    """Return an error about a value of a file; the value's own class does not know which."""
-    said = str(error)
-    return ValueError(said if str(path.parent) in said else f"{path}: {said}; {advice}")
+        if str(description.parent) in str(error):
+            raise
+        raise configs.of_file(description, error, "restore the folder, or train again") from error
 
 
 class _Budget(TorchDispatchMode):
@@ -311,7 +307,7 @@ def _read_description(
     except migrate.RemovedError as error:
         raise ValueError(f"{path}: {error}") from error
     except ValueError as error:
-        raise _of_file(path, error, "restore the checkpoint, or train again") from error
+        raise configs.of_file(path, error, "restore the checkpoint, or train again") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:

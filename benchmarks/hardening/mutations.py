@@ -6,6 +6,7 @@ destroyed its place, is left out.
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import struct
@@ -33,6 +34,8 @@ HOSTILE: tuple[Any, ...] = (
 )  # fmt: skip
 """Values that replace others."""
 DEEP = 100_000
+MOST_NUMBERS = 1 << 20
+"""Most numbers of a dataset that a mutation makes in memory."""
 """Brackets within brackets: more than any parser's stack."""
 
 
@@ -351,6 +354,8 @@ def _h5(path: Path, op: Op) -> None:
                 file[name].attrs[op["key"]] = json.loads(op["value"])
             else:
                 shape = getattr(file[name], "shape", (4,))
+                if math.prod(shape) > MOST_NUMBERS:  # this process would allocate it
+                    shape = (4,)
                 del file[name]
                 H5[how](file, name, shape)
         before.unlink()

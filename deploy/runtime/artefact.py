@@ -311,8 +311,7 @@ def read_manifest(folder: Path, description: type[M], kind: Kind) -> M:
         for clause in manifest.contradictions():
             raise ValueError(clause)
     except ValueError as error:
-        where = "" if str(path) in str(error) else f"{path}: "
-        raise ValueError(f"{where}{error}; export again") from error
+        raise configs.of_file(path, error, "export again") from error
     return manifest
 
 

@@ -178,7 +178,7 @@ def describe(folder: Path) -> Description:
     try:
         return configs.from_json(Description, value, str(path))
     except ValueError as error:
-        raise ValueError(f"{error}; restore the reward model, or train again") from error
+        raise configs.of_file(path, error, "restore the reward model, or train again") from error
 
 
 def identity(place: str | Path) -> str:

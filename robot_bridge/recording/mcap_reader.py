@@ -33,7 +33,7 @@ _READERS: dict[int, Callable[[ReadDataStream], Any]] = {
 }
 _WRONG = (
     McapError, ValueError, KeyError, struct.error, RuntimeError, UnicodeDecodeError, MemoryError,
-    zlib.error, zstandard.ZstdError,
+    OverflowError, zlib.error, zstandard.ZstdError,
 )  # fmt: skip
 """Errors of reading a damaged record; that of lz4 is RuntimeError."""
 

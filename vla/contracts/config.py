@@ -8,6 +8,7 @@ plug-in of that folder and nothing else.
 import dataclasses
 import types
 import typing
+from pathlib import Path
 from typing import Any
 
 from vla.contracts import migrate, registry
@@ -148,6 +149,18 @@ def _dataclass_from_json(kind: Any, value: Any, where: str) -> Any:
         return kind(**values)
     except TypeError as error:
         raise ValueError(f"{where}: {error}") from error
+
+
+def of_file(path: Path, error: ValueError, advice: str) -> ValueError:
+    """Return an error about a value in a file; the value's own class does not know which file.
+
+    Args:
+        path: The file.
+        error: The error.
+        advice: What to do; ends the sentence.
+    """
+    where = "" if str(path) in str(error) else f"{path}: "
+    return ValueError(f"{where}{error}; {advice}")
 
 
 def _union_from_json(kinds: tuple[Any, ...], value: Any, where: str) -> Any:

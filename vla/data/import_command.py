@@ -19,7 +19,7 @@ from vla.data.import_parts import EPISODE, Part, join, part_folder, read_part, w
 from vla.data.info import RECORDING_FILE, DatasetInfo
 from vla.data.progress_bar import bar, sigterm_as_interrupt
 from vla.data.reader import open_dataset
-from vla.data.source import ImportOptions, Source, check_names
+from vla.data.source import ImportOptions, Source, check_names, check_sizes
 from vla.utils import arguments, files
 from vla.utils.interrupted import Interrupted
 
@@ -68,6 +68,7 @@ def import_dataset(config: ImportConfig) -> tuple[DatasetInfo, list[str]]:
     """
     source = open_source(config)
     check_names(config.source, source.features)
+    check_sizes(config.source, source.features)
     settings = _settings(config, source)
     parts = config.out.with_name(config.out.name + ".parts")
     with files.claim(config.out):

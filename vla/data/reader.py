@@ -342,7 +342,11 @@ def _read_tasks(path: Path) -> dict[int, str]:
         raise ValueError(
             f"{file}: expected task_index and one text column, got {table.column_names}"
         )
-    return dict(zip(table["task_index"].to_pylist(), table[text[0]].to_pylist(), strict=True))
+    texts = table[text[0]].to_pylist()
+    for value in texts:
+        if not isinstance(value, str | None):
+            raise ValueError(f"{file}: task {value!r:.80}, expected a text; correct it there")
+    return dict(zip(table["task_index"].to_pylist(), texts, strict=True))
 
 
 def _locate_videos(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vla.data.episode import EpisodeData
+from vla.data.limits import MAX_SIDE_PX
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +59,17 @@ def check_names(place: Path, names: Iterable[str]) -> None:
             raise ValueError(
                 f"{place}: got the feature name {name!r}, expected a folder name without /, \\ and "
                 "..; rename the feature"
+            )
+
+
+def check_sizes(place: Path, features: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise ValueError unless every image fits into a video."""
+    for key, feature in features.items():
+        height, width = feature["shape"][:2] if feature["dtype"] == "video" else (1, 1)
+        if not 1 <= min(height, width) <= max(height, width) <= MAX_SIDE_PX:
+            raise ValueError(
+                f"{place}: images of {key!r} have {height} x {width} pixels, expected sides of 1 "
+                f"to {MAX_SIDE_PX:,}; resize them, or leave the feature out"
             )
 
 

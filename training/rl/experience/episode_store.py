@@ -31,6 +31,10 @@ FORMAT = 4
 READABLE = (2, 3, 4)
 """Formats that can be read. 2 stored whether an intervention acted, not who acted; up to 3 arrays
 had the names that `vla.contracts.renames` knows."""
+_WRONG = (
+    OSError, LookupError, TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError,
+)  # fmt: skip
+"""What zarr and NumPy raise for what is damaged."""
 MIN_BYTES, MAX_RATIO = 1 << 26, 1000
 """Bytes that an array may always have, and how many times those stored a larger one may have."""
 EPISODE = "episode-"
@@ -101,7 +105,7 @@ def read_iteration(folder: Path, name: str) -> list[Episode]:
             )
             for e, row in enumerate(rows)
         ]
-    except (OSError, LookupError, TypeError, ValueError, RuntimeError) as error:
+    except _WRONG as error:
         raise ValueError(
             f"{folder / name}: damaged experience ({error}); delete it to resume without it"
         ) from error
