@@ -194,7 +194,7 @@ def building(description: Path, weights: Path | None) -> Iterator[None]:
     except ValueError as error:
         if str(description.parent) in str(error):
             raise
-        raise configs.of_file(description, error, "restore the folder, or train again") from error
+        raise configs.of_file(description, error) from error
 
 
 class _Budget(TorchDispatchMode):

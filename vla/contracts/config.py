@@ -151,16 +151,16 @@ def _dataclass_from_json(kind: Any, value: Any, where: str) -> Any:
         raise ValueError(f"{where}: {error}") from error
 
 
-def of_file(path: Path, error: ValueError, advice: str) -> ValueError:
+def of_file(path: Path, error: ValueError, advice: str = "") -> ValueError:
     """Return an error about a value in a file; the value's own class does not know which file.
 
     Args:
         path: The file.
         error: The error.
-        advice: What to do; ends the sentence.
+        advice: What to do, unless the error says it; ends the sentence.
     """
     where = "" if str(path) in str(error) else f"{path}: "
-    return ValueError(f"{where}{error}; {advice}")
+    return ValueError(f"{where}{error}{'; ' * bool(advice)}{advice}")
 
 
 def _union_from_json(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
