@@ -292,7 +292,10 @@ def _frames(
     begin = _begin(content, span[0], span[0] - age, SECOND_NS // fps)
     what = f"{content.bag.path}: episode {number} ({task!r})"
     length = max(0, -(-(span[1] - begin) * fps // SECOND_NS))
-    stamps = begin + np.arange(length + 1, dtype=np.int64) * SECOND_NS // fps
+    # Each message serves so many frames; after as many as all serve one lacks something. A wrong
+    # stamp may say that the episode lasts for years.
+    served = min(len(series.stamps) for series in named.values()) * (age * fps // SECOND_NS + 1)
+    stamps = begin + np.arange(min(length, served + 1) + 1, dtype=np.int64) * SECOND_NS // fps
     rows = {
         name: _latest(series, stamps[:-1]) for name, series in named.items() if name != "command"
     }
