@@ -33,6 +33,8 @@ from vla.contracts.config import validate_min
 
 HELLO_S = 1.0
 """Longest time in which a client with the token must be let in."""
+HELLO_PERIOD_S = 0.1
+"""Pause between two hellos: the strangers are to come back meanwhile."""
 GROWTH = 1.02
 """Largest ratio of the memory at the end to that after a tenth of the decisions."""
 TOKEN = "correct horse battery staple"
@@ -114,6 +116,7 @@ def hellos(address: str, args: SoakArgs, **how: str | Path) -> tuple[np.ndarray,
             begin = time.perf_counter()
             with contextlib.suppress(ValueError), RemotePolicy(address, **how):  # type: ignore[arg-type]
                 seconds[i] = time.perf_counter() - begin
+            time.sleep(HELLO_PERIOD_S)
         return seconds, sum(visits)
 
 

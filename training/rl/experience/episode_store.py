@@ -37,6 +37,8 @@ _WRONG = (
 """What zarr and NumPy raise for what is damaged."""
 MIN_BYTES, MAX_RATIO = 1 << 26, 1000
 """Bytes that an array may always have, and how many times those stored a larger one may have."""
+MAX_CHUNKS = 20_000
+"""Most chunks of an array, of 256 frames or decisions each as written here."""
 EPISODE = "episode-"
 """Prefix of the groups of single episodes."""
 
@@ -118,6 +120,8 @@ def _array(group: zarr.Group, key: str) -> np.ndarray:
     declared = max(array.nbytes, math.prod(array.chunks) * array.dtype.itemsize)
     if declared > max(MIN_BYTES, MAX_RATIO * stored):
         raise ValueError(f"{key} declares {declared:,} bytes, of which {stored:,} are stored")
+    if array.nchunks > MAX_CHUNKS:
+        raise ValueError(f"{key} has {array.nchunks:,} chunks, expected at most {MAX_CHUNKS:,}")
     return np.asarray(array)
 
 

@@ -154,7 +154,8 @@ def _read(plan: _Plan, place: int) -> EpisodeData:
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"{file}: cannot be read ({reason}); copy it again") from error
-    if not np.array_equal(table["frame_index"].to_numpy(), np.arange(length)):
+    frames = table["frame_index"].to_numpy()
+    if len(frames) != length or not np.array_equal(frames, np.arange(length)):
         raise ValueError(
             f"{file}: has {len(table)} frames, {EPISODES} says {length}, numbered from 0; copy it "
             "again"
