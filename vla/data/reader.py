@@ -130,6 +130,12 @@ def _read_info(path: Path) -> dict[str, Any]:
             raise ValueError(
                 f"{file}: column {key!r} has no dtype and shape; copy the data set again"
             )
+        shape = feature["shape"]
+        if not isinstance(shape, list) or any(type(n) is not int for n in shape):
+            raise ValueError(
+                f"{file}: column {key!r} has shape {str(shape)[:200]}, expected whole numbers; "
+                "correct it there"
+            )
     if not 0 < meta["fps"] < MAX_FPS:
         raise ValueError(
             f"{file}: 'fps' is {meta['fps']}, expected more than 0 and less than {MAX_FPS:,}; "
@@ -141,6 +147,7 @@ def _read_info(path: Path) -> dict[str, Any]:
 def _read_json(file: Path) -> dict[str, Any]:
     with files.parsing(file, ADVICE):
         value = json.loads(file.read_text())
+        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate is no text
     if not isinstance(value, dict):
         raise ValueError(f"{file}: damaged (no JSON object); copy the data set again")
     return value
