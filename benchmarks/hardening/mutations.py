@@ -34,9 +34,9 @@ HOSTILE: tuple[Any, ...] = (
 )  # fmt: skip
 """Values that replace others."""
 DEEP = 100_000
+"""Brackets within brackets: more than any parser's stack."""
 MOST_NUMBERS = 1 << 20
 """Most numbers of a dataset that a mutation makes in memory."""
-"""Brackets within brackets: more than any parser's stack."""
 
 
 def apply(folder: Path, ops: list[Op]) -> None:

@@ -192,8 +192,10 @@ class Manifest(ExportManifest):
                 if port.name not in (at_once if name == ACT else given):
                     yield f"graph {name!r} takes {port.name!r}, which nothing gives"
             given = given | {port.name for port in self.graphs[name].outputs}
-        for name in {STAGES[-1], DENOISE_FT, ACT} & self.graphs.keys():
-            if all(port.name != "clean" for port in self.graphs[name].outputs):
+        for name in (STAGES[-1], DENOISE_FT, ACT):
+            if name in self.graphs and all(
+                port.name != "clean" for port in self.graphs[name].outputs
+            ):
                 yield f"graph {name!r} does not give 'clean'"
 
 

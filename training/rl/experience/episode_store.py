@@ -35,10 +35,8 @@ _WRONG = (
     OSError, LookupError, TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError,
 )  # fmt: skip
 """What zarr and NumPy raise for what is damaged."""
-MIN_BYTES, MAX_RATIO = 1 << 26, 1000
-"""Bytes that an array may always have, and how many times those stored a larger one may have."""
-MAX_CHUNKS = 20_000
-"""Most chunks of an array, of 256 frames or decisions each as written here."""
+MAX_ROW_BYTES = 1 << 27
+"""Most bytes of a frame or decision in one array."""
 EPISODE = "episode-"
 """Prefix of the groups of single episodes."""
 
@@ -94,12 +92,15 @@ def read_iteration(folder: Path, name: str) -> list[Episode]:
         frames, decisions = (
             np.cumsum([row[key] for row in rows]) for key in ("moments", "decisions")
         )
-        arrays = {k: _array(group, _stored_name(k, version)) for k in FRAMES + DECISIONS}
+        total = dict.fromkeys(FRAMES, int(frames[-1])) | dict.fromkeys(
+            DECISIONS, int(decisions[-1])
+        )
+        arrays = {k: _array(group, _stored_name(k, version), n) for k, n in total.items()}
         arrays["action_source"] = arrays["action_source"].astype(np.int8)  # format 2: bool
         columns: dict[str, Any] = {k: np.split(arrays[k], frames[:-1]) for k in FRAMES}
         columns |= {k: np.split(arrays[k], decisions[:-1]) for k in DECISIONS}
         kept = [key for key in OPTIONAL if key in group]
-        columns |= {k: np.split(_array(group, k), decisions[:-1]) for k in kept}
+        columns |= {k: np.split(_array(group, k, int(decisions[-1])), decisions[:-1]) for k in kept}
         return [
             Episode(
                 **{k: columns[k][e] for k in columns},
@@ -113,15 +114,15 @@ def read_iteration(folder: Path, name: str) -> list[Episode]:
         ) from error
 
 
-def _array(group: zarr.Group, key: str) -> np.ndarray:
-    """Return an array whose size is believable; parts that are not stored are zeros."""
+def _array(group: zarr.Group, key: str, rows: int) -> np.ndarray:
+    """Return an array of so many rows; its sizes are checked before anything is allocated."""
     array: Any = group[key]
-    stored = array.nbytes_stored()
-    declared = max(array.nbytes, math.prod(array.chunks) * array.dtype.itemsize)
-    if declared > max(MIN_BYTES, MAX_RATIO * stored):
-        raise ValueError(f"{key} declares {declared:,} bytes, of which {stored:,} are stored")
-    if array.nchunks > MAX_CHUNKS:
-        raise ValueError(f"{key} has {array.nchunks:,} chunks, expected at most {MAX_CHUNKS:,}")
+    shape, chunks = array.shape, array.chunks
+    if shape[0] != rows or chunks[0] > rows or chunks[1:] != shape[1:]:
+        raise ValueError(f"{key} has shape {shape} in chunks of {chunks}, expected {rows} rows")
+    row_bytes = math.prod(shape[1:]) * array.dtype.itemsize
+    if row_bytes > MAX_ROW_BYTES:
+        raise ValueError(f"{key} has rows of {row_bytes:,} bytes, at most {MAX_ROW_BYTES:,}")
     return np.asarray(array)
 
 
