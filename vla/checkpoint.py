@@ -93,7 +93,7 @@ def save(
             "provenance": configs.to_json(replace(origin, pretrained=policy.config.source)),
         }
         (new / "policy.json").write_text(json.dumps(description, indent=1) + "\n")
-        policy.text.tokenizer.save(str(new / "tokenizer.json"))
+        tokenizer.save(policy.text.tokenizer, new / "tokenizer.json")
         tensors = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
         safetensors.torch.save_file(tensors, new / "model.safetensors")
         add_files(new)

@@ -15,6 +15,7 @@ from deploy.runtime import artefact as artefacts
 from deploy.runtime.artefact import Graph, Kind
 from vla import checkpoint
 from vla.utils import files
+from vla.utils import tokenizer as tokenizer_file
 
 
 @contextlib.contextmanager
@@ -42,7 +43,7 @@ def graphs(
     owner: nn.Module, traced: Mapping[str, Traced], tokenizer: Tokenizer, folder: Path
 ) -> dict[str, Graph]:
     """Write graphs by name, and the tokenizer; return the description of the graphs."""
-    tokenizer.save(str(folder / artefacts.TOKENIZER))
+    tokenizer_file.save(tokenizer, folder / artefacts.TOKENIZER)
     with Progress(transient=True) as bar:
         return {
             name: graph.export(owner, source, folder / f"{name}.onnx")

@@ -25,6 +25,7 @@ from vla.contracts import config as configs
 from vla.contracts import registry
 from vla.contracts.config import PluginConfig, plugin
 from vla.nn.vlm import HUB, locate
+from vla.utils import tokenizer as tokenizer_file
 
 FORMAT = 2
 READABLE = (1, 2)
@@ -75,7 +76,7 @@ def save(
         )  # fmt: skip
         (new / DESCRIPTION).write_text(json.dumps(configs.to_json(description), indent=1) + "\n")
         if tokenizer is not None:
-            tokenizer.save(str(new / "tokenizer.json"))
+            tokenizer_file.save(tokenizer, new / "tokenizer.json")
         tensors = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
         safetensors.torch.save_file(tensors, new / "model.safetensors")
         also(new)

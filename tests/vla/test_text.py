@@ -1,10 +1,14 @@
 """The tokenizer and its encoder."""
 
+from pathlib import Path
+
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from vla.nn.text import CACHED, VOCABULARY, TextEncoder, train_tokenizer
+from vla.utils import tokenizer as tokenizer_file
 
 INSTRUCTIONS = ("Press the red button", "press the blue button", "touch it")
 ENCODER = TextEncoder(train_tokenizer(INSTRUCTIONS))
@@ -45,3 +49,12 @@ def test_it_keeps_the_tokens_of_the_latest_instructions_alone() -> None:
     assert len(encoder._cache) == CACHED
     assert "touch it" in encoder._cache  # used again and again
     assert "press button 0" not in encoder._cache
+
+
+def test_a_file_holds_the_tokenizer_and_a_disk_that_fails_is_an_oserror(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    tokenizer_file.save(ENCODER.tokenizer, path)
+    again = TextEncoder(tokenizer_file.load(path, "get it again"))
+    assert torch.equal(again(INSTRUCTIONS, CPU), ENCODER(INSTRUCTIONS, CPU))
+    with pytest.raises(OSError, match="nowhere"):
+        tokenizer_file.save(ENCODER.tokenizer, tmp_path / "nowhere" / "tokenizer.json")

@@ -1,4 +1,4 @@
-"""Reads the tokenizer of a policy, which strangers may have made."""
+"""Reads the tokenizer of a policy, which strangers may have made; writes it."""
 
 from pathlib import Path
 
@@ -22,3 +22,8 @@ def load(path: Path, advice: str) -> Tokenizer:
     # The library raises bare Exception for a damaged file; its Rust code may panic, which is none.
     except BaseException as error:
         raise ValueError(f"{path}: damaged tokenizer ({error}); {advice}") from error
+
+
+def save(tokenizer: Tokenizer, path: Path) -> None:
+    """Write a tokenizer; `Tokenizer.save` raises bare Exception where this raises OSError."""
+    path.write_text(tokenizer.to_str(pretty=True))
