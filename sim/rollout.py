@@ -27,6 +27,10 @@ class Outcome(NamedTuple):
     """Whether the task's rules ended it; else the time limit did."""
     fault: bool
     """Whether its simulation failed."""
+    goal: int = -1
+    """Index of the goal, in a task that has several."""
+    achieved: int = -1
+    """Index of the goal that was reached; -1 for none."""
 
 
 class Played(NamedTuple):
@@ -74,11 +78,12 @@ def rollout(
         over, info = step.terminated | step.truncated, step.info
         steps = steps + info["steps"]
         fault = info.get("fault", np.zeros(width, np.bool_))
+        goals = [info.get(name, np.full(width, -1)) for name in ("goal", "achieved")]
         ended = [
             Outcome(
                 number=int(number[e]), success=bool(info["success"][e]), steps=int(steps[e]),
                 progress=float(info["progress"][e]), terminated=bool(step.terminated[e]),
-                fault=bool(fault[e]),
+                fault=bool(fault[e]), goal=int(goals[0][e]), achieved=int(goals[1][e]),
             )
             for e in np.flatnonzero(running & over)
         ]  # fmt: skip

@@ -17,17 +17,50 @@ COLOURS = {
 
 def add_block(scene: mujoco.MjSpec, name: str, half_m: float, mass_kg: float) -> None:
     """Add a cube that moves freely: body, geom and joint are all called `name`."""
+    _add_thing(scene, name, mujoco.mjtGeom.mjGEOM_BOX, (half_m, half_m, half_m), half_m, mass_kg)
+
+
+def add_can(
+    scene: mujoco.MjSpec, name: str, radius_m: float, half_m: float, mass_kg: float
+) -> None:
+    """Add an upright prism of eight sides that moves freely, of half the height `half_m`; a
+    cylinder, which two flat pads touch along lines only, would roll out of them.
+    """
+    angles = np.pi / 4 * (np.arange(8) + 0.5)
+    ring = np.stack([np.cos(angles), np.sin(angles)], 1) * radius_m
+    corners = [np.append(xy, z) for z in (-half_m, half_m) for xy in ring]
+    scene.add_mesh(name=name, uservert=np.concatenate(corners))
+    _add_thing(
+        scene, name, mujoco.mjtGeom.mjGEOM_MESH, (0.0, 0.0, 0.0), half_m, mass_kg, meshname=name
+    )
+
+
+def add_oddity(scene: mujoco.MjSpec, name: str, half_m: float, mass_kg: float) -> None:
+    """Add a thing whose shape and colour no instruction names: a "slab" or an "egg"."""
+    box, egg = mujoco.mjtGeom.mjGEOM_BOX, mujoco.mjtGeom.mjGEOM_ELLIPSOID
+    kind, size, rgb = {
+        "slab": (box, (1.6 * half_m, 0.7 * half_m, half_m), (0.95, 0.5, 0.1)),
+        "egg": (egg, (1.3 * half_m, half_m, half_m), (0.6, 0.2, 0.75)),
+    }[name]
+    _add_thing(scene, name, kind, size, half_m, mass_kg, rgba=(*rgb, 1.0))
+
+
+def _add_thing(
+    scene: mujoco.MjSpec, name: str, kind: mujoco.mjtGeom, size_m: tuple[float, ...],
+    half_m: float, mass_kg: float, **geom: object,
+) -> None:  # fmt: skip
     body = scene.worldbody.add_body(name=name, pos=(0.0, 0.0, half_m))
     body.add_freejoint(name=name)
     body.add_geom(
         name=name,
-        type=mujoco.mjtGeom.mjGEOM_BOX,
-        size=(half_m, half_m, half_m),
+        type=kind,
+        size=size_m,
         mass=mass_kg,
         # Torsional friction keeps what is held between two pads from spinning.
         condim=4,
         friction=(0.9, 0.01, 0.0001),
         solref=(0.01, 1.0),
+        **geom,
     )
 
 

@@ -11,6 +11,8 @@ LONGEST_CHUNK = 256
 """Largest number of actions of one step."""
 INFO = ("success", "progress", "steps", "episode")
 """Arrays that `EnvStep.info` holds besides the actions."""
+GOALS = ("goal", "achieved")
+"""What it also holds for our tasks; suites have no such arrays."""
 RESULTS = ("reward", "terminated", "truncated", *INFO)
 """All arrays of one number per environment."""
 
@@ -21,8 +23,8 @@ Layout = dict[str, tuple[tuple[int, ...], str]]
 def layout(scene: Scene, num_envs: int) -> Layout:
     """Return name -> (shape, dtype) of the arrays through which environments report.
 
-    Names that begin with "final_" are valid in rows whose episode ended in the last step;
-    "privileged_state" is written on demand.
+    Names that begin with "final_", "goal" and "achieved" are valid in rows whose episode ended in
+    the last step; "privileged_state" is written on demand.
     """
     names = PrivilegedState(scene.model, scene.robot).names
     observation: Layout = {
@@ -41,6 +43,8 @@ def layout(scene: Scene, num_envs: int) -> Layout:
         "progress": ((num_envs,), "float32"),
         "steps": ((num_envs,), "int32"),
         "episode": ((num_envs,), "int64"),
+        "goal": ((num_envs,), "int32"),
+        "achieved": ((num_envs,), "int32"),
         "actions": ((num_envs, LONGEST_CHUNK, len(scene.robot.channels)), "float32"),
         "privileged_state": ((num_envs, len(names)), "float32"),
     }
@@ -197,7 +201,7 @@ def env_step(
         truncated=buffers["truncated"].copy(),
         final_obs=final_obs,
         info={
-            **{k: buffers[k].copy() for k in INFO},
+            **{k: buffers[k].copy() for k in (*INFO, *GOALS) if k in buffers},
             "actions": buffers["actions"][:, :length].copy(),
         },
     )

@@ -10,14 +10,14 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import mujoco
 import numpy as np
-from jaxtyping import Bool, Float64
+from jaxtyping import Bool, Float64, Int64
 
 from sim.core.worlds import Rows, Worlds
 from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
 from vla.contracts.types import Array
 
-__all__ = ["Rows", "Task", "Unlocked", "World", "Worlds"]
+__all__ = ["HasGoals", "Rows", "Task", "Unlocked", "World", "Worlds", "ending"]
 
 C = TypeVar("C", bound=PluginConfig)
 
@@ -134,3 +134,28 @@ class Task(Protocol):
 
         `variant` is "expert" or one of `variants`.
         """
+
+
+@runtime_checkable
+class HasGoals(Protocol):
+    """A task with several goals in one scene; an episode's instruction names one of them."""
+
+    goals: tuple[Any, ...]
+    """The goals, in a fixed order."""
+
+    def goal_index(self, worlds: Worlds) -> Int64[Array, " n"]:
+        """Return the index in `goals` of the goal of each world's episode."""
+
+    def achieved(self, worlds: Worlds) -> Int64[Array, " n"]:
+        """Return the index in `goals` of what has been done in each world; -1 for none of them."""
+
+
+def ending(task: Task, worlds: Worlds) -> tuple[Int64[Array, " n"], Int64[Array, " n"]]:
+    """Return the goal of each world's episode and what has been achieved, as indices; -1 for none.
+
+    Both are -1 for a task with a single goal.
+    """
+    if isinstance(task, HasGoals):
+        return task.goal_index(worlds), task.achieved(worlds)
+    nothing = np.full(len(worlds.steps), -1)
+    return nothing, nothing

@@ -12,6 +12,7 @@ import numpy as np
 from sim.core import step_buffers
 from sim.core.privileged_state import PrivilegedState
 from sim.core.scene import compile_scene
+from sim.core.task import ending
 from sim.core.world import MujocoWorld
 from sim.core.worlds import arrays_of, stacked
 from sim.engines.engine import Engine
@@ -211,6 +212,8 @@ class BatchVecEnv:
         buffers["success"][moved] = self._success[moved]
         buffers["progress"][moved] = np.where(self._fault, 0.0, progress)[moved]
         buffers["episode"][moved] = self._index[moved]
+        if (buffers["terminated"] | buffers["truncated"]).any():
+            buffers["goal"][:], buffers["achieved"][:] = ending(self._scene.task, self._worlds)
 
     def _reset_ended(self, ended: np.ndarray, moved: np.ndarray) -> Array:
         """Reset rows whose episode ended, i64, and observe the rows that moved, i64.

@@ -8,7 +8,8 @@ import numpy as np
 
 from sim.core import layout, rewards
 from sim.core.task import Unlocked, World, Worlds
-from sim.experts.motions import Motion, grasp_yaw
+from sim.experts import skills
+from sim.experts.motions import Motion
 from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
 from vla.contracts.types import Array
@@ -167,21 +168,13 @@ class PickPlace(Unlocked[Config]):
             yield from self._place(motion, start)
 
     def _pick(self, motion: Motion, cube: str) -> Iterator[np.ndarray]:
-        motion.opening = motion.wide
-        pos = layout.block_pos_m(motion.world, cube)
-        yaw = grasp_yaw(pos, layout.block_yaw_rad(motion.world, cube))
-        yield from motion.move(pos, yaw, clearance_m=0.05)
-        yield from motion.grip(self.robot.gripper.closed)
-        yield from motion.move(pos + (0.0, 0.0, LIFT_M), tolerance_m=0.015)
+        return skills.pick(motion, cube, lift_m=LIFT_M)
 
     def _carry(self, motion: Motion, goal: np.ndarray) -> Iterator[np.ndarray]:
-        yield from motion.move(goal + (0.0, 0.0, HALF_M + LIFT_M), tolerance_m=0.012)
+        return skills.carry(motion, goal, height_m=HALF_M + LIFT_M)
 
     def _place(self, motion: Motion, goal: np.ndarray) -> Iterator[np.ndarray]:
-        yield from motion.move(goal + (0.0, 0.0, HALF_M + 0.003))
-        yield from motion.grip(motion.wide)
-        yield from motion.move(goal + (0.0, 0.0, HALF_M + LIFT_M), tolerance_m=0.015)
-        yield from motion.wait(2)
+        return skills.place(motion, goal, half_m=HALF_M, up_m=LIFT_M)
 
     def _lose(
         self, motion: Motion, where: np.ndarray, goal: np.ndarray, variant: str

@@ -8,6 +8,7 @@ import numpy as np
 
 from sim.core import layout, rewards
 from sim.core.task import Unlocked, World, Worlds
+from sim.experts import skills
 from sim.experts.motions import Motion, grasp_yaw
 from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
@@ -26,8 +27,6 @@ TOUCH_M = 0.03
 """Distance of the tool from the block's centre when the fingers touch its side."""
 BEHIND_M = 0.05
 STRIDE_M = 0.022
-OVER_M = 0.09
-"""Height of the tool at which the hand passes over the block."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -143,38 +142,20 @@ class Push(Unlocked[Config]):
         yield from motion.wait(4)
 
     def _push(self, motion: Motion, goal: np.ndarray) -> Iterator[np.ndarray]:
-        motion.opening = motion.opened(0.2)
-        block = layout.block_pos_m(motion.world, "block")[:2]
-        way = (goal - block) / np.linalg.norm(goal - block)
-        # The fingers side by side, so that the block touches both and does not turn.
-        yaw = float(np.arctan2(way[1], way[0]))
-        behind = np.array([*(block - BEHIND_M * way), HALF_M])
-        if np.linalg.norm(motion.tool_m[:2] - behind[:2]) > 0.02:
-            yield from self._rise(motion)
-        yield from motion.move(behind, yaw, clearance_m=0.05, tolerance_m=0.008)
-        for _ in range(40):
-            block = layout.block_pos_m(motion.world, "block")[:2]
-            if np.dot(goal - block, way) < 0.004:
-                break
-            # The block sticks to two rough fingers and moves as they do.
-            ahead = (goal - block) / np.linalg.norm(goal - block)
-            yield motion.toward(np.array([*(motion.tool_m[:2] + STRIDE_M * ahead), HALF_M]), yaw)
+        return skills.push(
+            motion, "block", goal, half_m=HALF_M, behind_m=BEHIND_M, stride_m=STRIDE_M
+        )
 
     def _drag(self, motion: Motion, goal: np.ndarray) -> Iterator[np.ndarray]:
         """Take hold of the block from above and pull it over the table."""
         motion.opening = motion.wide
-        yield from self._rise(motion)
+        yield from skills.rise(motion)
         block = layout.block_pos_m(motion.world, "block")
         yaw = grasp_yaw(block, layout.block_yaw_rad(motion.world, "block"))
         yield from motion.move(block, yaw, clearance_m=0.05)
         yield from motion.grip(self.robot.gripper.closed)
         yield from motion.move(np.array([*goal, block[2] + 0.001]))
         yield from motion.grip(motion.wide)
-
-    def _rise(self, motion: Motion) -> Iterator[np.ndarray]:
-        """Lift a low hand above the block, so that it does not sweep it aside on its way."""
-        low = max(OVER_M - motion.tool_m[2], 0.0)
-        yield from motion.move(motion.tool_m + (0.0, 0.0, low), tolerance_m=0.015, max_steps=8)
 
     def _hover(self, motion: Motion) -> Iterator[np.ndarray]:
         above = layout.block_pos_m(motion.world, "block")

@@ -9,6 +9,7 @@ from sim.core.privileged_state import PrivilegedState
 from sim.core.render import Camera, shared_renderer, update_images
 from sim.core.scene import Scene
 from sim.core.step_buffers import Buffers
+from sim.core.task import ending
 from sim.core.world import MujocoWorld
 from sim.experts.expert_takeover import ExpertTakeover
 
@@ -90,6 +91,9 @@ class EnvSlice:
             self._observe("final_", ended)
             for i in ended:
                 world = self._worlds[i]
+                goal, achieved = ending(world.task, world.as_batch)
+                buffers["goal"][self._rows[i]] = goal[0]
+                buffers["achieved"][self._rows[i]] = achieved[0]
                 world.reset(self._seeds[i], world.index + self._num_envs)
         self._observe("", moved)
 

@@ -40,6 +40,10 @@ class Evaluation:
     """Whether each episode was terminated by the task's rules rather than truncated."""
     seconds: float
     """Wall time of the evaluation."""
+    goals: list[int] = dataclasses.field(default_factory=list)
+    """Index of the goal of each episode, in a task that has several; else -1."""
+    achieved: list[int] = dataclasses.field(default_factory=list)
+    """Index of the goal that each episode reached; -1 for none."""
 
     @property
     def metric(self) -> str:
@@ -153,5 +157,6 @@ def evaluate(
     return Evaluation(
         task=configs.to_json(task), seed=seed, success=[o.success for o in ended],
         progress=[o.progress for o in ended], steps=[o.steps for o in ended],
-        decided=[o.terminated for o in ended], seconds=time.perf_counter() - begin,
+        decided=[o.terminated for o in ended], goals=[o.goal for o in ended],
+        achieved=[o.achieved for o in ended], seconds=time.perf_counter() - begin,
     )  # fmt: skip

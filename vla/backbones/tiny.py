@@ -6,6 +6,7 @@ the retrieved ones, so an episode is encoded in one pass.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from vla.contracts.config import validate_max, validate_min
 from vla.nn.backbone import BackboneConfig
 from vla.nn.context import Context, Encoded, Retrieved
-from vla.nn.text import MeanEmbedding
+from vla.nn.text import MeanEmbedding, TextTransformer
 from vla.nn.vision import FilmConv, MaxGrid, grid, spatial_softmax
 
 PERCEPTUAL = 16
@@ -42,6 +43,9 @@ class Config(BackboneConfig):
     """Width of the vector that conditions the action head."""
     text_width: int = 32
     """Width of the token embedding."""
+    text_encoder: Literal["mean", "transformer"] = "mean"
+    """Instruction to vector: the mean of its words, or a small transformer, which sees their order
+    and needs more instructions to learn from."""
     softmax_inverse_temperature: float = 5.0
     """Initial inverse temperature of the keypoints' softmax: at 1 they all start at the centre."""
     selected: int = 8
@@ -68,7 +72,8 @@ class TinyBackbone(nn.Module):
         self.config, self.views = config, views
         c, d = config.channels, config.token_width
         side = config.image_px // 4
-        self.words = MeanEmbedding(vocabulary, config.text_width)
+        kind = MeanEmbedding if config.text_encoder == "mean" else TextTransformer
+        self.words = kind(vocabulary, config.text_width)
         self.stem = nn.Sequential(nn.Conv2d(3, c, 6, stride=4, padding=1), nn.ReLU())
         self.look = nn.Sequential(nn.Conv2d(c, c, 3, stride=2, padding=1), nn.ReLU(), MaxGrid(4))
         self.perceive = nn.Linear(c * views, d)

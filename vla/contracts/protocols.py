@@ -230,7 +230,9 @@ class VecEnv(Protocol):
     to policies or reward models), `steps` (i32, control steps executed in this call), `actions`
     (f32 [e, h, u], the actions executed, valid up to `steps`) and `episode` (i64, index of the
     episode the row belonged to before any reset); with some simulators also `fault` (bool, the
-    episode was truncated because its simulation failed).
+    episode was truncated because its simulation failed). Our tasks add `goal` and `achieved` (i32,
+    in rows whose episode ended: which of the task's goals was asked for and which was reached, -1
+    for none).
     """
 
     spec: EnvSpec

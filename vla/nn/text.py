@@ -1,5 +1,6 @@
 """Instructions to token ids: a small tokenizer, trained on the given instructions."""
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -42,6 +43,52 @@ class MeanEmbedding(SumEmbedding):
         """Return f32 [b, width] for token ids i64 [b, w]; 0 pads and does not count."""
         count = (token_ids != 0).float().sum(1, keepdim=True)
         return super().forward(token_ids) / count.clamp(min=1.0)
+
+
+class TextTransformer(nn.Module):
+    """Small transformer over the tokens of an instruction: what a word means may depend on where it
+    stands, as in "the cube in front of the can"; in exportable operators.
+    """
+
+    def __init__(self, vocabulary: int, width: int, depth: int = 2, heads: int = 4) -> None:
+        super().__init__()
+        self.words = nn.Embedding(vocabulary, width, padding_idx=0)
+        self.blocks = nn.ModuleList(_Block(width, heads) for _ in range(depth))
+        self.norm = nn.LayerNorm(width)
+        rates = torch.exp(torch.linspace(0.0, -math.log(64.0), width // 2))
+        self.register_buffer("rates", rates, persistent=False)
+
+    def forward(self, token_ids: Tensor) -> Tensor:
+        """Return f32 [b, width] for token ids i64 [b, w]; 0 pads and does not count."""
+        there = (token_ids != 0).float()[..., None]
+        phase = (there.cumsum(1) - 1) * self.rates
+        x = self.words(token_ids) + torch.cat([phase.sin(), phase.cos()], 2)
+        for block in self.blocks:
+            x = block(x, there)
+        return (self.norm(x) * there).sum(1) / there.sum(1).clamp(min=1.0)
+
+
+class _Block(nn.Module):
+    """Pre-norm block of self-attention and a two-layer perceptron."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm, self.norm_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.project, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
+        )
+
+    def forward(self, x: Tensor, there: Tensor) -> Tensor:
+        """Return f32 [b, w, width]; `there` f32 [b, w, 1] is 0 where a token pads."""
+        parts = self.project(self.norm(x)).unflatten(2, (3, self.heads, -1))
+        query, key, value = parts.permute(2, 0, 3, 1, 4)
+        scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+        scores = scores + (there[:, None, None, :, 0] - 1.0) * 1e4
+        mixed = (scores.softmax(-1) @ value).transpose(1, 2).flatten(2)
+        x = x + self.out(mixed)
+        return x + self.mlp(self.norm_mlp(x))
 
 
 class TextEncoder:
