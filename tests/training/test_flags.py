@@ -53,7 +53,7 @@ def test_the_command_line_reaches_every_level_of_the_configuration() -> None:
     argv = ["--recipe", "cue_colour", "--out", "runs/a", "--policy.memory.slots", "20"]
     argv += ["--optimizer.lr", "0.5", "--task.delay-steps", "8", "9", "--steps", "7"]
     told = train.parse(argv)
-    assert (told.out, told.dataset) == (Path("runs/a"), None)
+    assert (told.out, told.dataset) == (Path("runs/a"), ())
     assert told.train.policy.memory == bank.Config(slots=20)
     assert told.train.optimizer.lr == 0.5
     assert told.train.task.delay_steps == (8, 9)

@@ -21,13 +21,13 @@ from training.core.loop import Weights
 from training.core.optimizer import Optimizer
 from training.core.pretrained_vision import load_vision
 from training.data import batches, features, prefetch, sampler
-from training.evaluation.evaluate import Evaluation, evaluate
+from training.evaluation.evaluate import Evaluation, MultiTaskEvaluation, evaluate
 from vla import checkpoint
 from vla.contracts import config as configs
 from vla.contracts.config import PluginConfig, validate_min
 from vla.contracts.types import EpisodeBatch
 from vla.data import check
-from vla.data.store import EpisodeStore, load_episodes, statistics
+from vla.data.store import EpisodeStore, concatenate, load_episodes, statistics
 from vla.nn.devices import half_precision
 from vla.nn.normalize import NormalizationStatistics
 from vla.policies.vla import VLAPolicy
@@ -70,9 +70,10 @@ class Config(PluginConfig):
             ValueError: the data are damaged, empty or of another robot, or the run is no run of
                 behavior cloning.
         """
-        if not (isinstance(train, TrainConfig) and isinstance(data, Path)):
+        folders = (data,) if isinstance(data, Path) else data
+        if not (isinstance(train, TrainConfig) and isinstance(folders, tuple)):
             raise ValueError("algo bc learns from demonstrations: use `vla train`")
-        return BehaviorCloning(self, train, data)
+        return BehaviorCloning(self, train, folders)
 
 
 @runtime_checkable
@@ -87,22 +88,14 @@ class FitsStatistics(Protocol):
 class BehaviorCloning:
     """Learner of behavior cloning; satisfies `training.core.loop.Learner`."""
 
-    def __init__(self, config: Config, train: TrainConfig, data: Path) -> None:
-        self.config = config
+    def __init__(self, config: Config, train: TrainConfig, data: tuple[Path, ...]) -> None:
+        self.config, self.train = config, train
         self.policy_config = train.policy
         robot = vec_env.load_arm(train.task, train.robot)
-        side = train.policy.image_px
-        cache = data.parent / f"{data.name}-cache"
-        frames_only = config.sampling == "frame"
-        self.store = load_episodes(
-            data, cameras=train.policy.cameras, image_hw=(side, side),
-            stride=1 if frames_only else train.policy.n_action_steps, phase_seed=train.seed,
-            phases=1 if frames_only else config.num_phase_offsets, cache_dir=cache,
-        )  # fmt: skip
-        check.fits_robot(self.store, robot, data)
+        stores = [self._load(folder) for folder in _one_for_each_task(train, data)]
+        self.store = concatenate(stores)
         self.instructions = tuple(sorted(set(self.store.tasks)))
         torch.manual_seed(train.seed)  # noqa: TID251  torch's initialisers know no other source
-        self.train = train
         self.module = train.policy.build(
             robot, normalisation(self.store), train.policy.tokenizer(self.instructions)
         ).to(train.device)
@@ -114,7 +107,7 @@ class BehaviorCloning:
             load_vision(self.module, train.pretrained_vision_encoder)
         self.features: batches.Features | None = None
         if train.cache_frozen_features:
-            self.features = features.load(self.module, self.store, cache)
+            self.features = features.load(self.module, self.store, _cache(data[0]))
         self.loss: Any = (
             torch.compile(self.module.bc_loss) if train.compile else self.module.bc_loss
         )
@@ -122,16 +115,45 @@ class BehaviorCloning:
         motion = sampler.motion_weights(self.store, train.policy.chunk_size)
         self.weights = config.static_frame_weight + (1 - config.static_frame_weight) * motion
         self.rng = np.random.default_rng(train.seed)
-        count = len(self.store.frames if frames_only else self.store.seq_episode)
-        limit = 0 if frames_only else config.short_decisions
-        num_short = round(config.batch_size * config.short_fraction) if limit else 0
-        stream = sampler.SequenceStream
-        self.stream = stream(np.arange(count), max(config.batch_size - num_short, 1), train.seed)
-        self.short = None
-        if num_short:
-            short = sampler.no_longer_than(self.store.seq_lengths, limit)
-            self.short = stream(short, num_short, train.seed + 1)
+        self.stream = self._mixed_stream(stores)
         self.prefetcher = prefetch.Prefetcher(self._prepare, self._streams)
+
+    def _load(self, folder: Path) -> EpisodeStore:
+        """Return the decisions of one data set."""
+        train, config = self.train, self.config
+        side = train.policy.image_px
+        frames_only = config.sampling == "frame"
+        store = load_episodes(
+            folder, cameras=train.policy.cameras, image_hw=(side, side),
+            stride=1 if frames_only else train.policy.n_action_steps, phase_seed=train.seed,
+            phases=1 if frames_only else config.num_phase_offsets, cache_dir=_cache(folder),
+        )  # fmt: skip
+        check.fits_robot(store, vec_env.load_arm(train.task, train.robot), folder)
+        return store
+
+    def _mixed_stream(self, stores: list[EpisodeStore]) -> sampler.MixedStream:
+        """Return the stream of decisions (frame) or sequences: of every data set its share, and of
+        that the part of short ones.
+        """
+        config, frames_only = self.config, self.config.sampling == "frame"
+        others, rest = len(stores) - 1, self.train.co_fraction
+        weights = [1.0 - rest, *[rest / others] * others] if others else [1.0]
+        limit = 0 if frames_only else config.short_decisions
+        streams, begin, seed = [], 0, self.train.seed
+        for store, size in zip(stores, sampler.shares(config.batch_size, weights), strict=True):
+            lengths = store.seq_lengths
+            count = len(store.frames if frames_only else lengths)
+            # Of a task whose episodes are all short there is no shorter part.
+            num_short = round(size * config.short_fraction) if limit else 0
+            if others and lengths.max() <= limit:
+                num_short = 0
+            every = np.arange(begin, begin + count)
+            streams.append(sampler.SequenceStream(every, max(size - num_short, 1), seed))
+            if num_short:
+                short = begin + sampler.no_longer_than(lengths, limit)
+                streams.append(sampler.SequenceStream(short, num_short, seed + 1))
+            begin, seed = begin + count, seed + 2
+        return sampler.MixedStream(streams)
 
     def distribute(self, group: ProcessGroup) -> None:
         """Train together with other processes, each on its part of every batch.
@@ -169,8 +191,6 @@ class BehaviorCloning:
         indices = self.stream.next()
         if self.config.sampling == "frame":
             return batches.frame_batch(self.store, indices, size, self.features, self.partition)
-        if self.short is not None:
-            indices = np.concatenate([indices, self.short.next()])
         return batches.episode_batch(
             self.store, indices, size, self.config.states_per_episode, self.weights, self.rng,
             self.features, self.partition,
@@ -192,7 +212,13 @@ class BehaviorCloning:
         """Return the success rate of weights in simulation."""
         averaged = self._copy()
         averaged.load_state_dict(weights)
-        return evaluate(averaged.eval(), self.train.task, episodes=episodes, seed=seed)
+        averaged = averaged.eval()
+        result = evaluate(averaged, self.train.task, episodes=episodes, seed=seed)
+        others = [
+            evaluate(averaged, vec_env.load_task(name), episodes=episodes, seed=seed)
+            for name in self.train.co_tasks
+        ]
+        return MultiTaskEvaluation.of(result, others) if others else result
 
     def _copy(self) -> Any:
         """Return a policy of the same configuration that takes part in no collective operation."""
@@ -217,16 +243,33 @@ class BehaviorCloning:
         return self.prefetcher.state()
 
     def _streams(self) -> dict[str, Any]:
-        short = None if self.short is None else self.short.state()
-        return {"rng": self.rng.bit_generator.state, "stream": self.stream.state(), "short": short}
+        return {"rng": self.rng.bit_generator.state, "stream": self.stream.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue the streams of data."""
         self.prefetcher.drop()
         self.rng.bit_generator.state = state["rng"]
-        self.stream.restore(state["stream"])
-        if self.short is not None:
-            self.short.restore(state["short"])
+        position = state["stream"]
+        if isinstance(position, dict):  # of a run that knew a single task
+            position = [part for part in (position, state["short"]) if part is not None]
+        self.stream.restore(position)
+
+
+def _cache(folder: Path) -> Path:
+    return folder.parent / f"{folder.name}-cache"
+
+
+def _one_for_each_task(train: TrainConfig, data: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Return the data sets; ValueError unless there is one for each task."""
+    wanted = 1 + len(train.co_tasks)
+    if len(data) != wanted:
+        raise ValueError(
+            f"dataset: got {len(data)} data sets for {wanted} tasks; give one for the task and one "
+            "for each of --co-tasks in their order"
+        )
+    if len(data) > 1 and train.cache_frozen_features:
+        raise ValueError("cache_frozen_features: not with --co-tasks; leave one of them out")
+    return data
 
 
 class _Loss(nn.Module):

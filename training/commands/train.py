@@ -30,8 +30,9 @@ class Args:
 
     out: Path
     """Folder of the run; the same command resumes it."""
-    dataset: Path | None = None
-    """LeRobotDataset v3 to learn from; recorded next to the run if not given."""
+    dataset: tuple[Path, ...] = ()
+    """LeRobotDataset v3 to learn from, and one for each of --co-tasks in their order; recorded next
+    to the run if not given."""
     parallel: distributed.Parallel = "ddp"
     """Under torchrun, each process holds all weights (ddp) or a shard of the weights and of the
     optimizer state (fsdp); not a setting of the run."""
@@ -40,7 +41,7 @@ class Args:
 
 
 def train(
-    config: TrainConfig, out: Path, dataset: Path | None, console: Console,
+    config: TrainConfig, out: Path, dataset: tuple[Path, ...], console: Console,
     parallel: distributed.Parallel = "ddp",
 ) -> list[loop.Outcome]:  # fmt: skip
     """Record the recipe's demonstrations unless `dataset` is given, then train.
@@ -58,17 +59,31 @@ def train(
         if config.pretrained_vision_encoder is not None:
             # Before demonstrations are recorded.
             reward_model_checkpoint.find(Path(config.pretrained_vision_encoder))
-        if dataset is None:
-            dataset = out.parent / f"data-{out.name}"
-            recording = demos.DemosConfig(
-                out=dataset, task=config.task, robot=config.robot, episodes=config.demos.episodes,
-                behaviour=config.demos.behaviour, seed=config.demos.seed,
-            )  # fmt: skip
+        if not dataset:
+            recordings = _recordings(config, out)
+            dataset = tuple(recording.out for recording in recordings)
             if group.is_main:
-                demos.check(recording)
-                demos.record_demos(recording)
+                for recording in recordings:
+                    demos.check(recording)
+                for recording in recordings:
+                    demos.record_demos(recording)
             group.barrier()
         return loop.run(config, dataset, out, console, group)
+
+
+def _recordings(config: TrainConfig, out: Path) -> list[demos.DemosConfig]:
+    """Return the recordings of the demonstrations of a run's tasks."""
+    place = out.parent / f"data-{out.name}"
+    tasks = {place: config.task}
+    for name in config.co_tasks:
+        tasks[place.with_name(f"{place.name}-{name.replace('/', '-')}")] = vec_env.load_task(name)
+    return [
+        demos.DemosConfig(
+            out=folder, task=task, robot=config.robot, episodes=config.demos.episodes,
+            behaviour=config.demos.behaviour, seed=config.demos.seed,
+        )
+        for folder, task in tasks.items()
+    ]  # fmt: skip
 
 
 def parse(argv: list[str]) -> Args:

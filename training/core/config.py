@@ -101,6 +101,10 @@ class TrainConfig(RunConfig):
 
     task: PluginConfig = plugin(vec_env.TASKS, "reach")
     """Task."""
+    co_tasks: tuple[str, ...] = ()
+    """Further tasks, by name, that the same policy learns; their settings are the defaults."""
+    co_fraction: float = 0.5
+    """Part of every batch that comes from the further tasks, the same from each."""
     robot: str | None = None
     """Robot; None for so101, or for the robot of the task's suite."""
     demos: Demonstrations = field(default_factory=Demonstrations)
@@ -118,6 +122,8 @@ class TrainConfig(RunConfig):
     def __post_init__(self) -> None:
         """Refuse numbers out of range, and augmentation of images that are cached."""
         super().__post_init__()
+        if not 0.0 < self.co_fraction < 1.0:
+            raise ValueError(f"co_fraction: got {self.co_fraction}, expected more than 0, below 1")
         names = ("random_shift_px", "brightness_jitter")
         augmentation = {name: getattr(self.algo, name, 0) for name in names}
         if self.cache_frozen_features and any(augmentation.values()):

@@ -29,7 +29,7 @@ from training.core.optimizer import Optimizer
 from vla import checkpoint
 from vla.contracts import config as configs
 from vla.contracts import migrate
-from vla.contracts.renames import NOISE_ACTOR
+from vla.contracts.renames import ADDED, NOISE_ACTOR
 from vla.nn.devices import check_device
 from vla.utils import files
 from vla.utils.interrupted import Interrupted, stop_requests
@@ -374,9 +374,12 @@ def check(config: RunConfig, out: Path) -> None:
 
 
 def _count(value: Any) -> int:
-    """Return the number of values in JSON types, without those of settings that were removed."""
+    """Return the number of values in JSON types, without those of settings that were removed or
+    that came later.
+    """
     if isinstance(value, dict):
-        return sum(_count(part) for name, part in value.items() if name not in NOISE_ACTOR)
+        skipped = (*NOISE_ACTOR, *ADDED)
+        return sum(_count(part) for name, part in value.items() if name not in skipped)
     return sum(map(_count, value)) if isinstance(value, list) else 1
 
 

@@ -4,6 +4,7 @@
 stream of batches can be saved and resumed bit-identically.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,49 @@ class SequenceStream:
         self._rng.bit_generator.state = state["epoch"]
         self._begin_epoch()
         self._served = state["served"]
+
+
+class MixedStream:
+    """An endless stream of batches of which every part comes from a stream of its own.
+
+    Args:
+        streams: The streams, each with the size of its part.
+    """
+
+    def __init__(self, streams: Sequence[SequenceStream]) -> None:
+        self._streams = tuple(streams)
+
+    def next(self) -> np.ndarray:
+        """Return the sequences of the next batch, i64 `b`, part after part."""
+        return np.concatenate([stream.next() for stream in self._streams])
+
+    def state(self) -> list[dict[str, Any]]:
+        """Return the positions of the streams as JSON types."""
+        return [stream.state() for stream in self._streams]
+
+    def restore(self, state: list[dict[str, Any]]) -> None:
+        """Continue from a state of a stream with the same arguments."""
+        for stream, position in zip(self._streams, state, strict=True):
+            stream.restore(position)
+
+
+def shares(size: int, weights: Sequence[float]) -> list[int]:
+    """Return how `size` is divided in proportion to weights, with at least 1 for each.
+
+    Raises:
+        ValueError: there are more weights than can have a share.
+    """
+    if size < len(weights):
+        raise ValueError(
+            f"batch_size: got {size}, expected at least {len(weights)}, one for each of the tasks"
+        )
+    exact = np.asarray(weights) / np.sum(weights) * size
+    parts = np.maximum(np.floor(exact).astype(int), 1)
+    while parts.sum() != size:  # the largest remainder first
+        step = 1 if parts.sum() < size else -1
+        gap = np.where((parts > 1) | (step > 0), step * (exact - parts), -np.inf)
+        parts[int(gap.argmax())] += step
+    return [int(part) for part in parts]
 
 
 def no_longer_than(lengths: np.ndarray, limit: int) -> np.ndarray:

@@ -73,6 +73,40 @@ class Evaluation:
         return {**dataclasses.asdict(self), "rate": self.rate, "interval": list(self.interval)}
 
 
+@dataclass(frozen=True, kw_only=True)
+class MultiTaskEvaluation(Evaluation):
+    """Outcome of every episode of a task, and of further tasks of the same policy."""
+
+    others: list[Evaluation]
+    """Those of the further tasks."""
+
+    @classmethod
+    def of(cls, first: Evaluation, others: list[Evaluation]) -> "MultiTaskEvaluation":
+        """Return the evaluations of a policy's tasks as one."""
+        fields = {f.name: getattr(first, f.name) for f in dataclasses.fields(first)}
+        fields["seconds"] += sum(other.seconds for other in others)
+        return cls(**fields, others=others)
+
+    @property
+    def rate(self) -> float:
+        """Mean of the tasks' fractions of successful episodes."""
+        rates = [super().rate, *(other.rate for other in self.others)]
+        return sum(rates) / len(rates)
+
+    def summary(self) -> str:
+        """Return a line for each task."""
+        return "\n".join([self._first().summary(), *(other.summary() for other in self.others)])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the first task's fields, rate and interval, and those of the others, as JSON."""
+        others = [other.to_json() for other in self.others]
+        return {**self._first().to_json(), "others": others, "mean_rate": self.rate}
+
+    def _first(self) -> Evaluation:
+        names = [f.name for f in dataclasses.fields(Evaluation)]
+        return Evaluation(**{name: getattr(self, name) for name in names})
+
+
 class Player:
     """Runs a policy in E environments and keeps its memory and noise in step with them.
 

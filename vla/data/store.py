@@ -5,6 +5,7 @@ Videos are decoded once and cached in a zarr store, or, beyond memory, in a file
 """
 
 import contextlib
+import dataclasses
 import fcntl
 import functools
 import hashlib
@@ -13,6 +14,7 @@ import math
 import mmap
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -132,6 +134,58 @@ class EpisodeStore:
         wanted = self.rows(episode, step)[..., None] + np.arange(horizon)
         end = self.step_offsets[episode + 1][..., None]
         return self.actions[np.minimum(wanted, end - 1)], wanted >= end
+
+
+def concatenate(stores: Sequence[EpisodeStore]) -> EpisodeStore:
+    """Return one store of the episodes of several data sets of one arm, in their order.
+
+    It keeps the scalars that all of them have; `info` is that of the first, with all instructions.
+
+    Raises:
+        ValueError: cameras, image sizes, strides, channels or rates differ.
+    """
+    first = stores[0]
+    if len(stores) == 1:
+        return first
+    for store in stores[1:]:
+        for what, there, here in (
+            ("cameras", store.cameras, first.cameras),
+            ("image shape", store.frames.shape[1:], first.frames.shape[1:]),
+            ("decisions every", store.stride, first.stride),
+            ("actions", store.info.action_names, first.info.action_names),
+            ("frames per second", store.info.fps, first.info.fps),
+        ):
+            if there != here:
+                raise ValueError(
+                    f"{store.info.path}: {what} {there}, expected {here} as in {first.info.path}; "
+                    "learn from data sets of one arm"
+                )
+
+    def joined(offsets: list[np.ndarray]) -> np.ndarray:
+        lengths = np.concatenate([np.diff(part) for part in offsets])
+        return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+    tasks = tuple(task for store in stores for task in store.tasks)
+    episodes = np.cumsum([0, *(len(store.tasks) for store in stores)])
+    names = set.intersection(*(set(store.scalars) for store in stores))
+    step_offsets = joined([store.step_offsets for store in stores])
+    return EpisodeStore(
+        info=dataclasses.replace(first.info, tasks=tasks, offsets=step_offsets),
+        cameras=first.cameras, stride=first.stride,
+        frames=np.concatenate([store.frames for store in stores]),
+        frame_time=np.concatenate([store.frame_time for store in stores]),
+        seq_offsets=joined([store.seq_offsets for store in stores]),
+        seq_episode=np.concatenate(
+            [store.seq_episode + first for store, first in zip(stores, episodes, strict=False)]
+        ),
+        step_offsets=step_offsets,
+        states=np.concatenate([store.states for store in stores]),
+        actions=np.concatenate([store.actions for store in stores]),
+        scalars={
+            name: np.concatenate([store.scalars[name] for store in stores])
+            for name in sorted(names)
+        },
+    )  # fmt: skip
 
 
 def statistics(values: np.ndarray) -> Statistics:
