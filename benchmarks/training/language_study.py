@@ -3,11 +3,12 @@
 Every cell has new layouts. The controls: a blank instruction, and the same scenes under all
 instructions, where the instruction alone decides what happens.
 
-`python -m benchmarks.training.language_study runs/a/checkpoint runs/b/checkpoint --out runs/language`
+`python -m benchmarks.training.language_study runs/a/checkpoint runs/b/checkpoint`
 """
 
 import collections
 import dataclasses
+import functools
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -30,7 +31,6 @@ from vla.contracts.protocols import ArmPolicy
 from vla.contracts.specs import RobotSpec
 from vla.contracts.types import ActionChunk, Array, Observation, PolicyState, Prefix
 from vla.runtime import policy_loader
-from vla.utils.statistics import wilson
 
 SPLITS = {
     "instructions of training": tabletop.Config(),
@@ -89,6 +89,11 @@ def measure(policy: ArmPolicy, config: tabletop.Config, episodes: int, seed: int
         "success": result.success, "goals": result.goals, "achieved": result.achieved,
         "things": things(config, policy.robot, episodes, seed),
     }  # fmt: skip
+
+
+def reaches(policy: ArmPolicy, scenes: int, seed: int, goal: int) -> list[bool]:
+    """Return in which scenes a policy reaches a goal; the scenes do not depend on the goal."""
+    return evaluate(policy, tabletop.Config(goal=goal), episodes=scenes, seed=seed).success
 
 
 def things(config: tabletop.Config, robot: RobotSpec, episodes: int, seed: int) -> list[str]:
@@ -180,21 +185,17 @@ def main(argv: list[str]) -> int:
             told = policy if name != BLANK else Blanked(policy)
             config = SPLITS.get(name, tabletop.Config())
             console.print(f"{path}: {name}")
-            cell = results.measure(
-                f"{path} {name}", lambda t=told, c=config: measure(t, c, args.episodes, args.seed)
-            )
-            cells[name].append(cell)
+            measured = functools.partial(measure, told, config, args.episodes, args.seed)
+            cells[name].append(results.measure(f"{path} {name}", measured))
         if args.scenes:
             console.print(f"{path}: the same {args.scenes} scenes under every instruction")
-            same.append([
-                results.measure(
-                    f"{path} goal {goal}",
-                    lambda p=policy, g=goal: evaluate(
-                        p, tabletop.Config(goal=g), episodes=args.scenes, seed=args.seed + 1
-                    ).success,
-                )
-                for goal in range(len(GOALS))
-            ])  # fmt: skip
+            reached = functools.partial(reaches, policy, args.scenes, args.seed + 1)
+            same.append(
+                [
+                    results.measure(f"{path} goal {goal}", functools.partial(reached, goal))
+                    for goal in range(len(GOALS))
+                ]
+            )
     report(cells, same)
     return 0
 
@@ -205,13 +206,11 @@ def report(cells: dict[str, list[dict[str, Any]]], same: list[list[list[bool]]])
     harness.show(harness.table("", columns, rows_of_splits(cells)))
     trained = cells["instructions of training"]
     rows = by_instruction(trained)
-    worst = [
-        (n, f"{k} of {t}", f"{wilson(k, t)[0]:.0%} to {wilson(k, t)[1]:.0%}") for n, k, t in rows
-    ]
+    worst = [(name, f"{k} of {n}", harness.interval(k, n, 0)) for name, k, n in rows]
     title = f"{len(rows)} instructions, worst first"
     harness.show(harness.table(title, ("instruction", "success", "interval"), worst[:8]))
-    columns = ("asked for", *_language.ACTS, "nothing")
-    harness.show(harness.table("what was done", columns, confusion(trained)))
+    acts = ("asked for", *_language.ACTS, "nothing")
+    harness.show(harness.table("what was done", acts, confusion(trained)))
     if same:
         right = np.asarray(same)
         goals = right.mean((0, 2))
