@@ -1,6 +1,7 @@
 """Behaviour cloning: what it reads from a data set, serves to the loop, and learns."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from training.core.config import TrainConfig
 from training.core.loop import Learner
 from training.core.optimizer import Optimizer, OptimizerConfig
 from vla.contracts.types import EpisodeBatch
+from vla.data.store import concatenate, load_episodes
 from vla.memory import none
 
 
@@ -131,3 +133,40 @@ def test_a_camera_the_data_set_lacks_is_told(arm_dataset: Path) -> None:
     config = replace(config, policy=replace(config.policy, cameras=("front", "side")))
     with pytest.raises(ValueError, match="side"):
         start(arm_dataset, config)
+
+
+def test_two_data_sets_share_every_batch_and_each_keeps_its_words(
+    arm_dataset: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(arm_dataset, other)
+    single, config = start(arm_dataset), tiny_config(co_tasks=("push",), co_fraction=1 / 3)
+    with pytest.raises(ValueError, match="got 1 data sets for 2 tasks"):
+        start(arm_dataset, config)
+    learner = config.algo.start(config, (arm_dataset, other))
+    episodes = len(single.store.tasks)
+    assert learner.store.tasks == 2 * single.store.tasks
+    assert len(learner.store.frames) == 2 * len(single.store.frames)
+    for part in (0, 1):
+        rows = learner.store.frame_episode // episodes == part
+        np.testing.assert_array_equal(learner.store.frames[rows], single.store.frames)
+    np.testing.assert_array_equal(
+        learner.store.action_chunks(np.array([episodes]), np.array([0]), 4)[0],
+        single.store.action_chunks(np.array([0]), np.array([0]), 4)[0],
+    )
+    drawn = np.concatenate([learner.stream.next() for _ in range(6)]).reshape(6, 3)
+    of_other = learner.store.seq_episode[drawn] >= episodes
+    assert of_other.sum(1).tolist() == [1] * 6
+    assert learner.collect().images.shape[0] > 0
+
+
+def test_data_sets_that_do_not_fit_together_are_refused(
+    arm_dataset: Path, fake_dataset: Path
+) -> None:
+    a = load_episodes(arm_dataset, image_hw=(32, 32), stride=2)
+    b = load_episodes(arm_dataset, image_hw=(32, 32), stride=3)
+    with pytest.raises(ValueError, match="decisions every 3, expected 2"):
+        concatenate([a, b])
+    other = load_episodes(fake_dataset, image_hw=(32, 32), stride=2)
+    with pytest.raises(ValueError, match="learn from data sets of one arm"):
+        concatenate([a, other])

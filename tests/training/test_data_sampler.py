@@ -5,12 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from training.data.sampler import (
+    MixedStream,
     SequenceStream,
     draw_weighted,
     motion_weights,
     no_longer_than,
+    shares,
 )
 from vla.data.store import EpisodeStore, load_episodes
 
@@ -68,3 +72,42 @@ def test_weighted_draws_are_distinct_and_prefer_heavy_columns() -> None:
     drawn = draw_weighted(weight, 2, rng)
     assert set(map(tuple, np.sort(drawn, axis=1).tolist())) == {(0, 1)}
     assert np.mean(drawn[:, 0] == 1) == pytest.approx(0.75, abs=0.03)  # 3 / (1 + 3)
+
+
+def test_a_mixed_stream_serves_every_part_and_goes_on_to_the_bit() -> None:
+    parts = np.arange(10), np.arange(10, 13)
+
+    def stream() -> MixedStream:
+        return MixedStream([SequenceStream(parts[0], 3, 0), SequenceStream(parts[1], 1, 2)])
+
+    mixed = stream()
+    for _ in range(4):
+        batch = mixed.next()
+        assert set(batch[-1:]) <= set(parts[1])
+        assert set(batch[:-1]) <= set(parts[0])
+    state = json.loads(json.dumps(mixed.state()))
+    again = stream()
+    again.restore(state)
+    for _ in range(6):
+        np.testing.assert_array_equal(again.next(), mixed.next())
+
+
+@given(
+    st.integers(1, 200), st.lists(st.floats(0.01, 10.0), min_size=1, max_size=8),
+)  # fmt: skip
+def test_shares_add_up_and_none_is_empty(size: int, weights: list[float]) -> None:
+    if size < len(weights):
+        with pytest.raises(ValueError, match=f"batch_size: got {size}"):
+            shares(size, weights)
+        return
+    parts = shares(size, weights)
+    assert sum(parts) == size
+    assert min(parts) >= 1
+    exact = np.array(weights) / sum(weights) * size
+    if exact.min() >= 1:
+        assert np.abs(parts - exact).max() < 1
+
+
+def test_shares_are_in_proportion() -> None:
+    assert shares(32, [0.5, 0.25, 0.25]) == [16, 8, 8]
+    assert shares(10, [0.98, 0.01, 0.01]) == [8, 1, 1]

@@ -133,3 +133,20 @@ def test_in_the_simulator_the_figures_do_not_depend_on_the_batch(monkeypatch) ->
 def test_no_episodes_is_refused() -> None:
     with pytest.raises(ValueError, match="episodes must be at least 1, got 0"):
         evaluate.evaluate(small_policy(), reach.Config(), episodes=0, seed=0)
+
+
+def test_the_rate_of_several_tasks_is_their_mean_and_each_is_told() -> None:
+    def result(success: list[bool], task: str) -> evaluate.Evaluation:
+        return evaluate.Evaluation(
+            task={"type": task}, seed=0, success=success, progress=[0.0] * len(success),
+            steps=[1] * len(success), decided=success, seconds=1.0,
+        )  # fmt: skip
+
+    first, other = result([True, True], "reach"), result([True, False, False, False], "push")
+    both = evaluate.MultiTaskEvaluation.of(first, [other])
+    assert both.rate == (1.0 + 0.25) / 2
+    assert both.seconds == 2.0
+    told = both.to_json()
+    assert (told["rate"], told["mean_rate"]) == (1.0, both.rate)
+    assert told["others"] == [other.to_json()]
+    assert [line.split(":")[0] for line in both.summary().splitlines()] == ["reach", "push"]

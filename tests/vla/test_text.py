@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vla.nn.text import CACHED, VOCABULARY, TextEncoder, train_tokenizer
+from vla.nn.text import CACHED, VOCABULARY, TextEncoder, TextTransformer, train_tokenizer
 from vla.utils import tokenizer as tokenizer_file
 
 INSTRUCTIONS = ("Press the red button", "press the blue button", "touch it")
@@ -58,3 +58,14 @@ def test_a_file_holds_the_tokenizer_and_a_disk_that_fails_is_an_oserror(tmp_path
     assert torch.equal(again(INSTRUCTIONS, CPU), ENCODER(INSTRUCTIONS, CPU))
     with pytest.raises(OSError, match="nowhere"):
         tokenizer_file.save(ENCODER.tokenizer, tmp_path / "nowhere" / "tokenizer.json")
+
+
+def test_the_transformer_sees_the_order_of_words_and_no_padding() -> None:
+    net = TextTransformer(20, 32).eval()
+    ids = torch.tensor([[5, 6, 7, 8], [5, 7, 6, 8]])
+    out = net(ids)
+    assert out.shape == (2, 32)
+    assert (out[0] - out[1]).abs().max() > 1e-3
+    padded = net(torch.cat([ids, torch.zeros(2, 3, dtype=torch.int64)], 1))
+    torch.testing.assert_close(padded, out)
+    assert torch.isfinite(net(torch.zeros(1, 2, dtype=torch.int64))).all()
