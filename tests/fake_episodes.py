@@ -1,6 +1,6 @@
 """Small made-up episodes with the fields of `sim.experts.episode.EpisodeRecord`; no simulator."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ class FakeEpisode:
     progress: np.ndarray
     instruction: str
     behaviour: str
+    labels: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 def fake_robot(size_px: int = 32) -> RobotSpec:

@@ -17,7 +17,7 @@ from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
 from vla.contracts.types import Array
 
-__all__ = ["HasGoals", "Rows", "Task", "Unlocked", "World", "Worlds", "ending"]
+__all__ = ["HasGoals", "HasReferents", "Rows", "Task", "Unlocked", "World", "Worlds", "ending"]
 
 C = TypeVar("C", bound=PluginConfig)
 
@@ -148,6 +148,16 @@ class HasGoals(Protocol):
 
     def achieved(self, worlds: Worlds) -> Int64[Array, " n"]:
         """Return the index in `goals` of what has been done in each world; -1 for none of them."""
+
+
+@runtime_checkable
+class HasReferents(Protocol):
+    """A task that says where the things are that an instruction names."""
+
+    def referents(self, worlds: Worlds) -> Float64[Array, "n 2 3"]:
+        """Return where the thing to act on is, and where it has to go: one for each of
+        `vla.contracts.referents.KINDS`, world frame, metres.
+        """
 
 
 def ending(task: Task, worlds: Worlds) -> tuple[Int64[Array, " n"], Int64[Array, " n"]]:

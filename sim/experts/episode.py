@@ -4,13 +4,17 @@ import dataclasses
 import functools
 from collections.abc import Iterator
 
+import mujoco
 import numpy as np
 
+from sim.core.projection import project
 from sim.core.render import Camera, shared_renderer
 from sim.core.scene import compile_scene
+from sim.core.task import HasReferents
 from sim.core.world import MujocoWorld
 from sim.experts import behaviours
 from sim.vec_env import load_robot, load_task
+from vla.contracts import referents
 from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
 
@@ -36,6 +40,8 @@ class EpisodeRecord:
     """Instruction of the episode."""
     behaviour: str
     """One of `sim.experts.behaviours.NAMES`; for "mixed" the drawn one."""
+    labels: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    """Further columns by name, float32, shape (t,): `vla.contracts.referents`."""
 
 
 def record_episode(
@@ -64,12 +70,15 @@ def record_episode(
     stream = behaviours.act_stream(world, world.task, behaviour, rng)
     past_success = behaviours.continues_after_success(behaviour)
     frames, proprio, actions, success, progress = [], [], [], [], []
+    labels: list[np.ndarray] = []
     for action in _until_over(world, stream, past_success=past_success):
         frames.append(camera.render().copy() if camera else np.empty((0, 0, 0, 3), np.uint8))
         proprio.append(world.proprio)
         actions.append(np.asarray(action, np.float32))
         success.append(world.succeeded)
         progress.append(world.progress())
+        if isinstance(world.task, HasReferents):
+            labels.append(_referents(world, world.task))
     return EpisodeRecord(
         images=np.stack(frames),
         proprio=np.stack(proprio),
@@ -78,7 +87,25 @@ def record_episode(
         progress=np.array(progress, np.float32),
         instruction=world.instruction,
         behaviour=behaviour,
+        labels=dict(zip(_label_names(world), np.stack(labels, 1), strict=True)) if labels else {},
     )
+
+
+def _label_names(world: MujocoWorld) -> list[str]:
+    return [
+        referents.column(kind, camera.name, axis)
+        for camera in world.robot.cameras
+        for kind in referents.KINDS
+        for axis in "xy"
+    ]
+
+
+def _referents(world: MujocoWorld, task: HasReferents) -> np.ndarray:
+    """Return the values of `_label_names` now, float32."""
+    mujoco.mj_camlight(world.model, world.data)  # a step of physics leaves the cameras behind
+    points = task.referents(world.as_batch)[0]
+    views = [project(world.model, world.data, c.name, points) for c in world.robot.cameras]
+    return np.stack(views).astype(np.float32).ravel()
 
 
 def _until_over(

@@ -110,6 +110,12 @@ class Drawer(Unlocked[Config]):
         """True while the drawer is far enough out."""
         return worlds.joint_pos("drawer") >= self.config.open_m
 
+    def referents(self, worlds: Worlds) -> np.ndarray:
+        """See `sim.core.task.HasReferents`."""
+        handle = worlds.geom_pos_m("handle")
+        left = self.config.open_m - worlds.joint_pos("drawer")
+        return np.stack([handle, handle + left[:, None] * worlds.episode.out], 1)
+
     def progress(self, worlds: Worlds) -> np.ndarray:
         """0.25 for coming to the handle, 0.1 for holding it, 0.6 for pulling; 1 with success."""
         near = rewards.share_done(self._reach_m(worlds), worlds.episode.reach_m)

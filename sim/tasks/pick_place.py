@@ -120,6 +120,10 @@ class PickPlace(Unlocked[Config]):
         """True if the cube is off the table."""
         return worlds.body_pos_m(CUBES[0])[:, 2] < -0.02
 
+    def referents(self, worlds: Worlds) -> np.ndarray:
+        """See `sim.core.task.HasReferents`."""
+        return np.stack([worlds.body_pos_m(CUBES[0]), worlds.episode.tray_m], 1)
+
     def progress(self, worlds: Worlds) -> np.ndarray:
         """Reach, grasp, lift, transport, place, release; below 1 until success."""
         episode = worlds.episode

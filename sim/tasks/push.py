@@ -107,6 +107,10 @@ class Push(Unlocked[Config]):
         """True if the block is off the table."""
         return worlds.body_pos_m("block")[:, 2] < -0.02
 
+    def referents(self, worlds: Worlds) -> np.ndarray:
+        """See `sim.core.task.HasReferents`."""
+        return np.stack([worlds.body_pos_m("block"), worlds.episode.disc_m], 1)
+
     def progress(self, worlds: Worlds) -> np.ndarray:
         """0.25 for coming to the block, 0.7 for the way pushed; 1 with success."""
         episode = worlds.episode

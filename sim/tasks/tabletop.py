@@ -94,7 +94,7 @@ class Episode:
 
 
 class Tabletop(Unlocked[Config]):
-    """Satisfies `sim.core.task.Task` and `sim.core.task.HasGoals`."""
+    """Satisfies `sim.core.task.Task`, `HasGoals` and `HasReferents`."""
 
     max_episode_steps = 100
     variants = ("drop", "wrong_object", "near_miss", "hover")
@@ -267,6 +267,12 @@ class Tabletop(Unlocked[Config]):
         return np.array(
             [self.goals.index(Goal(ACTS[a], int(t), None if r < 0 else int(r))) for a, t, r in rows]
         )
+
+    def referents(self, worlds: Worlds) -> np.ndarray:
+        """See `sim.core.task.HasReferents`."""
+        rows = np.arange(len(worlds.steps))
+        thing = self._positions(worlds)[rows, worlds.episode.thing]
+        return np.stack([thing, worlds.episode.goal_m], 1)
 
     def progress(self, worlds: Worlds) -> np.ndarray:
         """Reach, grasp, lift, transport, place, release, as far as the act has them; below 1 until

@@ -9,6 +9,7 @@ import pytest
 from sim.core.scene import compile_scene
 from sim.core.task import HasGoals, ending
 from sim.core.world import MujocoWorld
+from sim.experts.episode import record_episode
 from sim.tasks import _language, tabletop
 from sim.tasks._language import ACTS, KINDS, Goal
 from sim.vec_env import load_robot, make
@@ -132,3 +133,28 @@ def test_a_task_with_a_single_goal_reports_none() -> None:
     assert step.truncated.all()
     assert (step.info["goal"].tolist(), step.info["achieved"].tolist()) == ([-1], [-1])
     env.close()
+
+
+@pytest.mark.parametrize("robot", ["so101", "panda"])
+def test_records_say_where_in_the_images_the_thing_is(robot: str) -> None:
+    config = tabletop.Config(goal=GOALS.index(Goal("left", 0)))
+    record = record_episode("tabletop", 8, 0, robot=robot, task_config=config)
+    assert record.success[-1]
+    side = record.images.shape[2]
+    colour = next(word for word in record.instruction.split() if word in _language.COLOURS)
+    main = {"red": 0, "green": 1, "blue": 2}
+    seen = []
+    for t in range(0, len(record.images), 4):
+        x, y = (record.labels[f"referent.object.front.{axis}"][t] for axis in "xy")
+        assert max(abs(x), abs(y)) < 1
+        column, row = (int((value + 1) / 2 * side) for value in (x, y))
+        patch = record.images[t, 0, row - 1 : row + 2, column - 1 : column + 2].astype(int)
+        pixel = patch.reshape(-1, 3)
+        if colour in main:
+            seen.append((pixel.argmax(1) == main[colour]).mean())
+        else:  # yellow
+            seen.append((pixel[:, 2] < pixel[:, :2].min(1) - 30).mean())
+    assert np.mean(seen) > 0.7  # the hand may hide it
+    place = [record.labels[f"referent.place.front.{axis}"] for axis in "xy"]
+    assert np.ptp(place, axis=1).max() < 1e-5
+    assert place[0][0] != record.labels["referent.object.front.x"][0]

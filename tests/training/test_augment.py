@@ -11,7 +11,7 @@ ROW = np.array([0, 1, 0, 1, 1, 0])
 
 def augmented(images, **changes):
     settings = {"shift_px": 3, "brightness": 0.2, "rng": np.random.default_rng(1), **changes}
-    return shift_and_brighten(images, ROW, **settings)
+    return shift_and_brighten(images, ROW, **settings)[0]
 
 
 def test_frames_of_an_episode_move_as_one_and_cameras_by_themselves() -> None:
@@ -37,3 +37,16 @@ def test_a_shift_moves_the_inside_and_repeats_the_border() -> None:
         if np.array_equal(inside, IMAGES[0, 0, 8 + dy : 16 + dy, 8 + dx : 16 + dx])
     ]  # fmt: skip
     assert len(offsets) == 1
+
+
+def test_it_tells_how_far_every_view_was_moved() -> None:
+    image = np.zeros((1, 2, 24, 24, 3), np.uint8)
+    image[:, :, 12, 12] = 255
+    found, moved = shift_and_brighten(
+        image, np.array([0]), shift_px=3, brightness=0.0, rng=np.random.default_rng(5)
+    )
+    assert moved.shape == (1, 2, 2)
+    assert np.abs(moved).max() > 0
+    for view in (0, 1):
+        y, x = np.argwhere(found[0, view, :, :, 0])[0]
+        assert (x - 12, y - 12) == tuple(moved[0, view])

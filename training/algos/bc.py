@@ -57,10 +57,14 @@ class Config(PluginConfig):
     brightness_jitter: float = 0.0
     """Largest relative change of their brightness."""
 
+    grounding_loss_coef: float = 0.1
+    """Weight of the loss on where the backbone's queries look, in data sets that say where the
+    things are that an instruction names."""
+
     def __post_init__(self) -> None:
         validate_min(
             self, batch_size=1, states_per_episode=1, num_phase_offsets=1, static_frame_weight=0,
-            short_decisions=0, random_shift_px=0, brightness_jitter=0,
+            short_decisions=0, random_shift_px=0, brightness_jitter=0, grounding_loss_coef=0,
         )  # fmt: skip
 
     def start(self, train: Any, data: Any) -> "BehaviorCloning":
@@ -101,7 +105,9 @@ class BehaviorCloning:
         ).to(train.device)
         if isinstance(self.module, FitsStatistics):
             self.module.fit_statistics(self.store)
-        if not isinstance(self.module, VLAPolicy):
+        if isinstance(self.module, VLAPolicy):
+            self.module.grounding_loss_coef = config.grounding_loss_coef
+        else:
             _check_baseline(train)
         if train.pretrained_vision_encoder is not None:
             load_vision(self.module, train.pretrained_vision_encoder)

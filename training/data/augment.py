@@ -7,8 +7,9 @@ import numpy as np
 def shift_and_brighten(
     images: np.ndarray, episode: np.ndarray, *, shift_px: int, brightness: float,
     rng: np.random.Generator, first: int = 0, count: int = 0,
-) -> np.ndarray:  # fmt: skip
-    """Return images with one random shift and brightness per view and episode.
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Return images with one random shift and brightness per view and episode, and how far each
+    view of each episode was moved to the right and down, in pixels, f32 [episodes, v, 2].
 
     Args:
         images: u8 [n, v, h, w, 3].
@@ -20,11 +21,14 @@ def shift_and_brighten(
         count: Episodes of the larger batch; 0 if `images` is the whole batch.
     """
     out = np.empty_like(images)
+    moved = np.zeros((int(episode.max(initial=-1)) + 1, images.shape[1], 2), np.float32)
     size = images.shape[3], images.shape[2]
     for index in range(count or int(episode.max()) + 1):
         members = np.flatnonzero(episode == index - first)
         for v in range(images.shape[1]):
             dy, dx = rng.integers(-shift_px, shift_px + 1, size=2)
+            if len(members):
+                moved[index - first, v] = -dx, -dy
             factor = 1.0 + rng.uniform(-brightness, brightness)
             table = np.clip(np.arange(256) * factor, 0, 255).astype(np.uint8)
             move = np.array([[1.0, 0.0, -dx], [0.0, 1.0, -dy]])
@@ -33,4 +37,4 @@ def shift_and_brighten(
                     cv2.LUT(images[i, v], table), move, size, dst=out[i, v],
                     flags=cv2.INTER_NEAREST, borderMode=cv2.BORDER_REPLICATE,
                 )  # fmt: skip
-    return out
+    return out, moved

@@ -84,11 +84,17 @@ def augment_batch(
     if not (shift_px or brightness):
         return batch
     first, count = batch.shard[:2] if batch.shard else (0, 0)
-    images = augment.shift_and_brighten(
+    images, moved = augment.shift_and_brighten(
         batch.images.numpy(), batch.episode_index.numpy(), shift_px=shift_px,
         brightness=brightness, rng=rng, first=first, count=count,
     )  # fmt: skip
-    return replace(batch, images=torch.from_numpy(images))
+    batch = replace(batch, images=torch.from_numpy(images))
+    if batch.referents is None:
+        return batch
+    of_loss = batch.episode_index[batch.loss_index].numpy()
+    height, width = images.shape[2:4]
+    offset = 2.0 * moved[of_loss] / np.array([width, height], np.float32)
+    return replace(batch, referents=batch.referents + torch.from_numpy(offset)[:, :, None])
 
 
 class _Indices(NamedTuple):
@@ -135,6 +141,9 @@ def _batch(
         "actions": actions, "action_is_pad": action_is_pad,
         "weight": np.ones(len(loss), np.float32),
     }  # fmt: skip
+    where = store.referents_at(episode[loss], time[loss])
+    if where is not None:
+        arrays["referents"] = where.astype(np.float32)
     cached = None
     if features is not None:
         cached = {name: torch.from_numpy(values[frames]) for name, values in features.items()}

@@ -302,10 +302,11 @@ def augment_episodes(
     dropped = rng.random((episodes, views)) < config.view_dropout
     dropped &= ~dropped.all(1, keepdims=True)
     episode_index = np.repeat(np.arange(episodes), frames)
-    out = shift_and_brighten(
+    flat, _ = shift_and_brighten(
         images.reshape(-1, *images.shape[2:]), episode_index, shift_px=config.random_shift_px,
         brightness=config.brightness_jitter, rng=rng,
-    ).reshape(images.shape)  # fmt: skip
+    )  # fmt: skip
+    out = flat.reshape(images.shape)
     out[np.broadcast_to(dropped[:, None], out.shape[:3])] = 0
     return out
 

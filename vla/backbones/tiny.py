@@ -15,7 +15,7 @@ from vla.contracts.config import validate_max, validate_min
 from vla.nn.backbone import BackboneConfig
 from vla.nn.context import Context, Encoded, Retrieved
 from vla.nn.text import MeanEmbedding, TextTransformer
-from vla.nn.vision import FilmConv, MaxGrid, grid, spatial_softmax
+from vla.nn.vision import FilmConv, MaxGrid, QueryAttention, grid, spatial_softmax
 
 PERCEPTUAL = 16
 """Perceptual tokens per decision: a 4 x 4 grid."""
@@ -50,11 +50,14 @@ class Config(BackboneConfig):
     """Initial inverse temperature of the keypoints' softmax: at 1 they all start at the centre."""
     selected: int = 8
     """Keypoints selected by instruction and memory: selection is one product, not a network."""
+    queries: int = 0
+    """Queries, made from instruction and memory, that attend to places of the feature maps; 0 for
+    none. They find the one thing among several that an instruction names."""
     frozen: bool = False
     """Freeze the initial weights of the layers before instruction and memory enter."""
 
     def __post_init__(self) -> None:
-        validate_min(self, image_px=8)
+        validate_min(self, image_px=8, blocks=0, queries=0)
         validate_max(self, image_px=MAX_SIDE_PX)
 
     def build(self, views: int, proprio: int, vocabulary: int, memory: int) -> "TinyBackbone":
@@ -85,7 +88,10 @@ class TinyBackbone(nn.Module):
         self.temperature = nn.Parameter(torch.full((c, 1), config.softmax_inverse_temperature))
         self.select = nn.Linear(condition, config.selected * c * views)
         self.register_buffer("coordinates", grid(side, side), persistent=False)
-        seen = 3 * (c * views + config.selected)
+        seen = 3 * (c * views + config.selected + config.queries * views)
+        self.attend = None
+        if config.queries:
+            self.attend = QueryAttention(c, condition, config.queries, views)
         width = config.pooled_width
         self.pool = nn.Sequential(
             nn.Linear(seen + proprio + condition, width), nn.ReLU(), nn.Linear(width, width)
@@ -145,13 +151,26 @@ class TinyBackbone(nn.Module):
 
     def refine(self, cache: tuple[Tensor, Tensor, Tensor], retrieved: Retrieved) -> Context:
         """Modulate vision by instruction and memory, and pool it."""
-        pooled = self.pool(self.pool_inputs(cache, retrieved))
-        return Context(pooled, retrieved.tokens, retrieved.vector)
+        return self.refine_and_look(cache, retrieved)[0]
+
+    def refine_and_look(
+        self, cache: tuple[Tensor, Tensor, Tensor], retrieved: Retrieved
+    ) -> tuple[Context, Tensor | None]:
+        """Return the result of `refine`, and where the queries look: logits over the cells of a
+        square grid, f32 [b, v, queries, cells]; None without queries.
+        """
+        inputs, logits = self._look(cache, retrieved)
+        return Context(self.pool(inputs), retrieved.tokens, retrieved.vector), logits
 
     def pool_inputs(self, cache: tuple[Tensor, Tensor, Tensor], retrieved: Retrieved) -> Tensor:
         """Return keypoints, proprioception, memory and instruction, which `pool` maps to
         `Context.pooled`: f32 [b, d].
         """
+        return self._look(cache, retrieved)[0]
+
+    def _look(
+        self, cache: tuple[Tensor, Tensor, Tensor], retrieved: Retrieved
+    ) -> tuple[Tensor, Tensor | None]:
         maps, proprio, text = cache
         condition = torch.cat([retrieved.vector, text], 1)
         wide = condition[:, None].expand(-1, self.views, -1).flatten(0, 1)
@@ -161,5 +180,9 @@ class TinyBackbone(nn.Module):
         points = spatial_softmax(x, self.coordinates, self.temperature)
         points = points.unflatten(0, (-1, self.views)).flatten(1, 2)  # [b, v * c, 3]
         choice = self.select(condition).unflatten(1, (self.config.selected, -1)).softmax(2)
-        seen = torch.cat([(choice @ points).flatten(1), points.flatten(1)], 1)
-        return torch.cat([seen, proprio, condition], 1)
+        seen = [(choice @ points).flatten(1), points.flatten(1), proprio, condition]
+        if self.attend is None:
+            return torch.cat(seen, 1), None
+        logits = self.attend(maps, condition)
+        found = torch.cat([logits.softmax(3) @ self.coordinates, logits.amax(3)[..., None]], 3)
+        return torch.cat([found.flatten(1), *seen], 1), logits

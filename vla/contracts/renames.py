@@ -154,7 +154,7 @@ PLUGINS: dict[str, dict[str, str]] = {
 DSRL = ("dsrl", "steer")
 """Registry keys of an algorithm that was removed."""
 
-ADDED = ("co_tasks", "co_fraction", "text_encoder")
+ADDED = ("co_tasks", "co_fraction", "text_encoder", "queries", "grounding_loss_coef")
 """Settings of runs that came later; their defaults are what a run before them did."""
 NOISE_ACTOR = ("noise_actor", "steering")
 """Names of its settings in a policy's configuration; none of them counts with a width of 0."""

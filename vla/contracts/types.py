@@ -235,6 +235,9 @@ class EpisodeBatch:
     """True for actions after the end of the episode."""
     weight: Float32[Array, " m"]
     """Weight of each frame's loss."""
+    referents: Float32[Array, "m v r 2"] | None = None
+    """Where in the images of those frames the things are that the instruction names
+    (`vla.contracts.referents`); NaN where nobody says it. None if no data set does."""
     features: dict[str, Array] | None = None
     """Cached outputs of the frozen part of a backbone by name, F rows each; `images` then has
     height and width 0. None if the backbone encodes the images."""

@@ -23,6 +23,7 @@ import numpy as np
 import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec
 
+from vla.contracts import referents
 from vla.data.decode import FrameChoice, decode_views
 from vla.data.info import Camera, DatasetInfo
 from vla.data.reader import open_dataset, read_columns
@@ -117,6 +118,22 @@ class EpisodeStore:
         """Return the measured state f32 `... s` at steps of episodes."""
         return self.states[self.rows(episode, step)]
 
+    def referents_at(self, episode: np.ndarray, step: np.ndarray) -> np.ndarray | None:
+        """Return where in the images the things are that the instruction names, at steps of
+        episodes: f32 `... v r 2`, as `vla.contracts.referents` says; None if no column says it.
+        """
+        names = [
+            referents.column(kind, camera, axis)
+            for camera in self.cameras
+            for kind in referents.KINDS
+            for axis in "xy"
+        ]
+        if not self.scalars.keys() >= set(names):
+            return None
+        row = self.rows(episode, step)
+        values = np.stack([self.scalars[name][row] for name in names], -1)
+        return values.reshape(*row.shape, len(self.cameras), len(referents.KINDS), 2)
+
     def action_chunks(
         self, episode: np.ndarray, step: np.ndarray, horizon: int
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -139,7 +156,8 @@ class EpisodeStore:
 def concatenate(stores: Sequence[EpisodeStore]) -> EpisodeStore:
     """Return one store of the episodes of several data sets of one arm, in their order.
 
-    It keeps the scalars that all of them have; `info` is that of the first, with all instructions.
+    Where one lacks a scalar of another, it is NaN; `info` is that of the first, with all
+    instructions.
 
     Raises:
         ValueError: cameras, image sizes, strides, channels or rates differ.
@@ -167,7 +185,8 @@ def concatenate(stores: Sequence[EpisodeStore]) -> EpisodeStore:
 
     tasks = tuple(task for store in stores for task in store.tasks)
     episodes = np.cumsum([0, *(len(store.tasks) for store in stores)])
-    names = set.intersection(*(set(store.scalars) for store in stores))
+    names = set.union(*(set(store.scalars) for store in stores))
+    missing = [np.full(len(store.states), np.nan, np.float32) for store in stores]
     step_offsets = joined([store.step_offsets for store in stores])
     return EpisodeStore(
         info=dataclasses.replace(first.info, tasks=tasks, offsets=step_offsets),
@@ -182,7 +201,9 @@ def concatenate(stores: Sequence[EpisodeStore]) -> EpisodeStore:
         states=np.concatenate([store.states for store in stores]),
         actions=np.concatenate([store.actions for store in stores]),
         scalars={
-            name: np.concatenate([store.scalars[name] for store in stores])
+            name: np.concatenate(
+                [s.scalars.get(name, nothing) for s, nothing in zip(stores, missing, strict=True)]
+            )
             for name in sorted(names)
         },
     )  # fmt: skip

@@ -6,6 +6,7 @@ episodes, that are merged without decoding (`training.data.demos`).
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -317,15 +318,20 @@ class Episode(Protocol):
     def behaviour(self) -> str:
         """Name of the acting behaviour."""
 
+    @property
+    def labels(self) -> Mapping[str, np.ndarray]:
+        """Further columns f32 `t` by name."""
 
-def dataset_features(robot: RobotSpec) -> dict[str, dict[str, Any]]:
-    """Return LeRobot's feature table for demonstrations of `robot`.
+
+def dataset_features(robot: RobotSpec, labels: Iterable[str] = ()) -> dict[str, dict[str, Any]]:
+    """Return LeRobot's feature table for demonstrations of `robot`, with further columns.
 
     No key but that of the action starts with "action" and none but cameras and state with
     "observation": LeRobot feeds such columns to policies.
     """
     cameras = {camera.name: (camera.height_px, camera.width_px) for camera in robot.cameras}
     scalars = {"success": "bool", "progress": "float32", "behaviour": "string"}
+    scalars |= dict.fromkeys(labels, "float32")
     return feature_table(cameras, robot.names, robot.names, scalars)
 
 
@@ -344,10 +350,13 @@ def write_shard(
     fps = int(robot.control_hz)
     if fps != robot.control_hz:
         raise ValueError(f"LeRobot wants a whole control rate, got {robot.control_hz} Hz; round it")
+    rest = iter(episodes)
+    first = next(rest, None)
+    features = dataset_features(robot, first.labels if first else ())
     with DatasetWriter(
-        path, robot=robot.name, fps=fps, features=dataset_features(robot), recording=recording
+        path, robot=robot.name, fps=fps, features=features, recording=recording
     ) as writer:
-        for episode in episodes:
+        for episode in itertools.chain([first] if first else [], rest):
             writer.add(_demonstration(robot, episode, fps))
     return writer.info.num_episodes
 
@@ -360,7 +369,7 @@ def _demonstration(robot: RobotSpec, episode: Episode, fps: int) -> EpisodeData:
     values = {
         "observation.state": episode.proprio, "action": episode.action,
         "success": episode.success.astype(bool), "progress": episode.progress.astype(np.float32),
-        "behaviour": np.full(len(episode.action), episode.behaviour),
+        "behaviour": np.full(len(episode.action), episode.behaviour), **episode.labels,
     }  # fmt: skip
     images = {
         f"observation.images.{camera.name}": iter(view)

@@ -60,6 +60,18 @@ def pools_features(backbone: Any) -> TypeGuard[PoolsFeatures]:
     return hasattr(backbone, "pool_inputs")
 
 
+@runtime_checkable
+class Looks(Protocol):
+    """A backbone that tells where in the images it looks."""
+
+    def refine_and_look(
+        self, cache: Any, retrieved: "Retrieved"
+    ) -> "tuple[Context, Tensor | None]":
+        """Return the head's condition and logits over the cells of a square grid, f32
+        [b, v, queries, cells]; None for a backbone without queries.
+        """
+
+
 class Retrieved(NamedTuple):
     """The result of a memory's read at one decision."""
 

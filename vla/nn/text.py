@@ -7,6 +7,8 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor, nn
 
+from vla.nn.norms import Standardize
+
 VOCABULARY = 512
 """Largest vocabulary."""
 CACHED = 256
@@ -47,14 +49,17 @@ class MeanEmbedding(SumEmbedding):
 
 class TextTransformer(nn.Module):
     """Small transformer over the tokens of an instruction: what a word means may depend on where it
-    stands, as in "the cube in front of the can"; in exportable operators.
+    stands, as in "the cube in front of the can"; in exportable operators. Its output is
+    standardised over the batch: instructions differ in a few words only.
     """
 
-    def __init__(self, vocabulary: int, width: int, depth: int = 2, heads: int = 4) -> None:
+    def __init__(self, vocabulary: int, width: int, depth: int = 1, heads: int = 4) -> None:
         super().__init__()
         self.words = nn.Embedding(vocabulary, width, padding_idx=0)
         self.blocks = nn.ModuleList(_Block(width, heads) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
+        self.score, self.value = nn.Linear(width, heads), nn.Linear(width, width)
+        self.standardize = Standardize(width)
         rates = torch.exp(torch.linspace(0.0, -math.log(64.0), width // 2))
         self.register_buffer("rates", rates, persistent=False)
 
@@ -65,7 +70,11 @@ class TextTransformer(nn.Module):
         x = self.words(token_ids) + torch.cat([phase.sin(), phase.cos()], 2)
         for block in self.blocks:
             x = block(x, there)
-        return (self.norm(x) * there).sum(1) / there.sum(1).clamp(min=1.0)
+        x = self.norm(x)
+        # Each head picks words: in a mean the few that matter would hardly count.
+        share = (self.score(x) + (there - 1.0) * 1e4).softmax(1)
+        value = self.value(x).unflatten(2, (share.shape[2], -1))
+        return self.standardize((share[..., None] * value).sum(1).flatten(1))
 
 
 class _Block(nn.Module):

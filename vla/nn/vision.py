@@ -35,6 +35,30 @@ class MaxGrid(nn.Module):
         return nn.functional.max_pool2d(maps, (height // self.side, width // self.side))
 
 
+class QueryAttention(nn.Module):
+    """Attention from queries, made of a condition, to the cells of feature maps."""
+
+    def __init__(
+        self, channels: int, condition: int, queries: int, views: int, width: int = 32
+    ) -> None:
+        super().__init__()
+        self.key = nn.Sequential(
+            nn.Conv2d(channels, channels, 3, padding=1), nn.ReLU(), nn.Conv2d(channels, width, 1)
+        )
+        self.query = nn.Linear(condition, queries * width * views)
+        self.shape = views, queries, width
+
+    def forward(self, maps: Tensor, condition: Tensor) -> Tensor:
+        """Return logits f32 [b, v, queries, h * w] for maps f32 [b, v, c, h, w] and a condition
+        f32 [b, m].
+        """
+        width = self.shape[-1]
+        key = self.key(maps.flatten(0, 1)).flatten(2).unflatten(0, (-1, self.shape[0]))
+        query = self.query(condition).unflatten(1, self.shape)
+        # Sharper than the usual 1 / sqrt(width): a query looks at a few cells of hundreds.
+        return query @ key * (3.0 / width**0.5)
+
+
 def grid(height: int, width: int) -> Tensor:
     """Return the coordinates f32 [h * w, 2] of map cells, x then y, in [-1, 1]."""
     y = torch.linspace(-1, 1, height)[:, None].expand(height, width)

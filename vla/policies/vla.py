@@ -25,7 +25,8 @@ from vla.contracts.types import (
     PolicyState,
     Prefix,
 )
-from vla.nn.context import Context, Retrieved, pools_features
+from vla.nn.context import Context, Looks, Retrieved, pools_features
+from vla.nn.grounding import grounding_loss
 from vla.nn.normalize import NormalizationStatistics, Normalizer
 from vla.nn.text import TextEncoder
 from vla.policies import _settings
@@ -100,6 +101,8 @@ class VLAPolicy(nn.Module):
         self.config = replace(config, backbone=self.backbone.config)
         self.head = config.head.build(config.chunk_size, channels, self.backbone.sizes(size))
         self.views = _settings.views(config, robot)
+        self.grounding_loss_coef = 0.0
+        """Weight of `grounding_loss` in `bc_loss`; set by the algorithm."""
 
     @property
     def device(self) -> torch.device:
@@ -197,7 +200,8 @@ class VLAPolicy(nn.Module):
 
         The losses of the shares of a batch add up to the loss of the batch.
         """
-        context = self.contexts(batch)
+        cache, retrieved = self._read_batch(batch)
+        context, looks = self._refine(cache, retrieved)
         clean = self.normalizer.action(self._tensor(batch.actions))
         random, shard, weight = generator, batch.shard, self._tensor(batch.weight)
         if shard is not None:  # a row's noise must not depend on the processes
@@ -205,7 +209,19 @@ class VLAPolicy(nn.Module):
         loss = self.head.loss(clean, self._tensor(batch.action_is_pad), context, random)
         total = weight.sum().clamp(min=1e-6) if shard is None else shard.total_weight
         mean = (loss * weight).sum() / total
-        return mean, {"loss": mean.detach()}
+        parts = {"loss": mean.detach()}
+        if looks is not None and batch.referents is not None and self.grounding_loss_coef:
+            where = self._tensor(batch.referents)
+            grounding = (grounding_loss(looks, where) * weight).sum() / total
+            parts["grounding_loss"] = grounding.detach()
+            mean = mean + self.grounding_loss_coef * grounding
+        return mean, parts
+
+    def _refine(self, cache: Any, retrieved: Retrieved) -> tuple[Context, Tensor | None]:
+        """Return the head's condition, and where the backbone looks if it tells."""
+        if isinstance(self.backbone, Looks):
+            return self.backbone.refine_and_look(cache, retrieved)
+        return self.backbone.refine(cache, retrieved), None
 
     def contexts(self, batch: EpisodeBatch) -> Context:
         """Return the head's condition at the batch's loss frames, through the memory."""

@@ -1,0 +1,22 @@
+"""Columns of a data set that say where in the images the things are that an instruction names.
+
+They are labels for training, from a simulator, a detector or a person; a policy never sees them.
+"""
+
+KINDS = ("object", "place")
+"""What an instruction refers to: the thing to act on, and where it has to go."""
+HIDDEN = 2.0
+"""Coordinate of what is outside the image, beyond all that is inside."""
+
+
+def column(kind: str, camera: str, axis: str) -> str:
+    """Return the name of the column with a coordinate of a referent in a camera's image.
+
+    Coordinates are -1 at the left or top edge of the image and 1 at the right or bottom edge.
+
+    Args:
+        kind: One of `KINDS`.
+        camera: Name of the camera.
+        axis: "x" or "y".
+    """
+    return f"referent.{kind}.{camera}.{axis}"
