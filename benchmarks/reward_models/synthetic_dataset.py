@@ -2,7 +2,7 @@
 on.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +31,7 @@ class Clip:
     progress: np.ndarray
     instruction: str
     behaviour: str = "made up"
+    labels: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 def clip(robot: RobotSpec, seed: int, index: int, steps: int) -> Clip:

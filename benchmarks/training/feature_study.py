@@ -184,11 +184,11 @@ def measure(args: StudyArgs, backbone: PluginConfig, data: Path) -> Row:
         task=vec_env.load_task(args.task), steps=args.updates, threads=args.threads, algo=algo,
         policy=vla.Config(backbone=backbone, memory=none.Config(), n_action_steps=4),
     )  # fmt: skip
-    plain = bc.BehaviorCloning(algo, config, data)
+    plain = bc.BehaviorCloning(algo, config, (data,))
     begin = time.perf_counter()
     features.load(plain.module, plain.store, data.parent / f"{data.name}-cache")
     once = time.perf_counter() - begin
-    cached = bc.BehaviorCloning(algo, replace(config, cache_frozen_features=True), data)
+    cached = bc.BehaviorCloning(algo, replace(config, cache_frozen_features=True), (data,))
     epoch = len(plain.store.frames) / args.batch
     learners, losses = (plain, cached), np.zeros((args.updates, 2))
     seconds = np.zeros((args.updates, 2))

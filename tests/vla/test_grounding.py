@@ -5,7 +5,7 @@ import torch
 
 from vla.backbones import tiny
 from vla.contracts.referents import HIDDEN
-from vla.nn.context import Looks, Retrieved
+from vla.nn.context import HasAttention, Retrieved
 from vla.nn.grounding import grounding_loss
 from vla.nn.vision import grid
 
@@ -37,7 +37,7 @@ def test_queries_learn_to_find_the_named_colour_and_others_are_left_free() -> No
         image_px=32, queries=3, blocks=0, channels=16, text_encoder="transformer", text_width=16
     )
     net = config.build(views=1, proprio=2, vocabulary=6, memory=0)
-    assert isinstance(net, Looks)
+    assert isinstance(net, HasAttention)
     optimizer = torch.optim.Adam(net.parameters(), 3e-3)
     empty = Retrieved(torch.zeros(32, 0, config.token_width), torch.zeros(32, 0))
     losses = []
@@ -53,7 +53,7 @@ def test_queries_learn_to_find_the_named_colour_and_others_are_left_free() -> No
         centre = (corner[torch.arange(32), word] + 2.0) / 16 - 1
         tokens = torch.stack([word + 2, torch.full_like(word, 4)], 1)
         cache = net.encode(images, torch.zeros(32, 2), tokens).cache
-        context, logits = net.refine_and_look(cache, empty)
+        context, logits = net.refine_with_attention(cache, empty)
         assert logits is not None
         assert logits.shape == (32, 1, 3, 64)
         assert context.pooled.shape == (32, config.pooled_width)

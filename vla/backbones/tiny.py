@@ -151,24 +151,24 @@ class TinyBackbone(nn.Module):
 
     def refine(self, cache: tuple[Tensor, Tensor, Tensor], retrieved: Retrieved) -> Context:
         """Modulate vision by instruction and memory, and pool it."""
-        return self.refine_and_look(cache, retrieved)[0]
+        return self.refine_with_attention(cache, retrieved)[0]
 
-    def refine_and_look(
+    def refine_with_attention(
         self, cache: tuple[Tensor, Tensor, Tensor], retrieved: Retrieved
     ) -> tuple[Context, Tensor | None]:
         """Return the result of `refine`, and where the queries look: logits over the cells of a
         square grid, f32 [b, v, queries, cells]; None without queries.
         """
-        inputs, logits = self._look(cache, retrieved)
+        inputs, logits = self._attend(cache, retrieved)
         return Context(self.pool(inputs), retrieved.tokens, retrieved.vector), logits
 
     def pool_inputs(self, cache: tuple[Tensor, Tensor, Tensor], retrieved: Retrieved) -> Tensor:
         """Return keypoints, proprioception, memory and instruction, which `pool` maps to
         `Context.pooled`: f32 [b, d].
         """
-        return self._look(cache, retrieved)[0]
+        return self._attend(cache, retrieved)[0]
 
-    def _look(
+    def _attend(
         self, cache: tuple[Tensor, Tensor, Tensor], retrieved: Retrieved
     ) -> tuple[Tensor, Tensor | None]:
         maps, proprio, text = cache

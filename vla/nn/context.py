@@ -61,10 +61,10 @@ def pools_features(backbone: Any) -> TypeGuard[PoolsFeatures]:
 
 
 @runtime_checkable
-class Looks(Protocol):
+class HasAttention(Protocol):
     """A backbone that tells where in the images it looks."""
 
-    def refine_and_look(
+    def refine_with_attention(
         self, cache: Any, retrieved: "Retrieved"
     ) -> "tuple[Context, Tensor | None]":
         """Return the head's condition and logits over the cells of a square grid, f32

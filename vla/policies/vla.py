@@ -25,7 +25,7 @@ from vla.contracts.types import (
     PolicyState,
     Prefix,
 )
-from vla.nn.context import Context, Looks, Retrieved, pools_features
+from vla.nn.context import Context, HasAttention, Retrieved, pools_features
 from vla.nn.grounding import grounding_loss
 from vla.nn.normalize import NormalizationStatistics, Normalizer
 from vla.nn.text import TextEncoder
@@ -201,7 +201,7 @@ class VLAPolicy(nn.Module):
         The losses of the shares of a batch add up to the loss of the batch.
         """
         cache, retrieved = self._read_batch(batch)
-        context, looks = self._refine(cache, retrieved)
+        context, attention = self._refine(cache, retrieved)
         clean = self.normalizer.action(self._tensor(batch.actions))
         random, shard, weight = generator, batch.shard, self._tensor(batch.weight)
         if shard is not None:  # a row's noise must not depend on the processes
@@ -210,17 +210,17 @@ class VLAPolicy(nn.Module):
         total = weight.sum().clamp(min=1e-6) if shard is None else shard.total_weight
         mean = (loss * weight).sum() / total
         parts = {"loss": mean.detach()}
-        if looks is not None and batch.referents is not None and self.grounding_loss_coef:
+        if attention is not None and batch.referents is not None and self.grounding_loss_coef:
             where = self._tensor(batch.referents)
-            grounding = (grounding_loss(looks, where) * weight).sum() / total
+            grounding = (grounding_loss(attention, where) * weight).sum() / total
             parts["grounding_loss"] = grounding.detach()
             mean = mean + self.grounding_loss_coef * grounding
         return mean, parts
 
     def _refine(self, cache: Any, retrieved: Retrieved) -> tuple[Context, Tensor | None]:
         """Return the head's condition, and where the backbone looks if it tells."""
-        if isinstance(self.backbone, Looks):
-            return self.backbone.refine_and_look(cache, retrieved)
+        if isinstance(self.backbone, HasAttention):
+            return self.backbone.refine_with_attention(cache, retrieved)
         return self.backbone.refine(cache, retrieved), None
 
     def contexts(self, batch: EpisodeBatch) -> Context:
