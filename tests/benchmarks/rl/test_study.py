@@ -56,7 +56,7 @@ def test_the_start_policy_is_a_command_that_parses(task) -> None:
     assert parsed.train.pretrained_vision_encoder == encoder
     no_memory = type_name(parsed.train.policy.memory) == "none"
     assert no_memory == (made.task not in study.REMEMBERED or "without memory" in task)
-    assert str(parsed.dataset) == demos[demos.index("--out") + 1]
+    assert [str(folder) for folder in parsed.dataset] == [demos[demos.index("--out") + 1]]
     assert ("--robot" in demos) == bool(made.robot)
     assert parsed.train.robot == (made.robot or None)
 
