@@ -87,21 +87,18 @@ def record_episode(
         progress=np.array(progress, np.float32),
         instruction=world.instruction,
         behaviour=behaviour,
-        labels=dict(zip(_label_names(world), np.stack(labels, 1), strict=True)) if labels else {},
+        labels=_by_column(world, labels),
     )
 
 
-def _label_names(world: MujocoWorld) -> list[str]:
-    return [
-        referents.column(kind, camera.name, axis)
-        for camera in world.robot.cameras
-        for kind in referents.KINDS
-        for axis in "xy"
-    ]
+def _by_column(world: MujocoWorld, labels: list[np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the labels of all steps by column; none for a task that names no places."""
+    names = referents.columns(camera.name for camera in world.robot.cameras)
+    return dict(zip(names, np.stack(labels, 1), strict=True)) if labels else {}
 
 
 def _referents(world: MujocoWorld, task: HasReferents) -> np.ndarray:
-    """Return the values of `_label_names` now, float32."""
+    """Return the values of `vla.contracts.referents.columns` now, float32."""
     mujoco.mj_camlight(world.model, world.data)  # a step of physics leaves the cameras behind
     points = task.referents(world.as_batch)[0]
     views = [project(world.model, world.data, c.name, points) for c in world.robot.cameras]

@@ -73,6 +73,8 @@ class Config(PluginConfig):
 class Episode:
     """What happens in one episode; in many, with a leading axis on every field."""
 
+    goal: Array
+    """Index of the goal in `Tabletop.goals`."""
     act: Array
     """Index of the act in `ACTS`."""
     thing: Array
@@ -159,6 +161,7 @@ class Tabletop(Unlocked[Config]):
         goal_m = self._goal_m(goal, start, trays)
         tool = world.data.site_xpos[world.tool_site]
         world.episode = Episode(
+            goal=self.goals.index(goal),
             act=ACTS.index(goal.act),
             thing=goal.thing,
             reference=-1 if goal.reference is None else goal.reference,
@@ -225,7 +228,7 @@ class Tabletop(Unlocked[Config]):
         episode = worlds.episode
         rows = np.arange(len(episode.act))
         fell = self._positions(worlds)[rows, episode.thing, 2] < -0.02
-        return (fell | self._meddled(worlds)) & ~self.success(worlds)
+        return fell | self._meddled(worlds)
 
     def achieved(self, worlds: Worlds) -> np.ndarray:
         """Return the index in `goals` of what has been done, i64 [n]; -1 for nothing.
@@ -262,11 +265,8 @@ class Tabletop(Unlocked[Config]):
 
     def goal_index(self, worlds: Worlds) -> np.ndarray:
         """Return the index in `goals` of the goal of each world, i64 [n]."""
-        e = worlds.episode
-        rows = zip(e.act, e.thing, e.reference, strict=True)
-        return np.array(
-            [self.goals.index(Goal(ACTS[a], int(t), None if r < 0 else int(r))) for a, t, r in rows]
-        )
+        goal: np.ndarray = worlds.episode.goal
+        return goal
 
     def referents(self, worlds: Worlds) -> np.ndarray:
         """See `sim.core.task.HasReferents`."""
@@ -319,7 +319,10 @@ class Tabletop(Unlocked[Config]):
             yield from motion.press(pos + beside + (0.0, 0.0, self._half_m[number]))
         elif act == "push":
             share = {"near_miss": 0.35, "drop": 0.4}.get(variant, 1.0)
-            yield from self._push(motion, name, pos + share * (goal - pos))
+            end = (pos + share * (goal - pos))[:2]
+            yield from skills.push(
+                motion, name, end, half_m=WIDTH_M, behind_m=0.048, stride_m=0.022
+            )
         else:
             yield from skills.pick(
                 motion, name, lift_m=CLEAR_M, clearance_m=0.03 + 2 * self._half_m[number]
@@ -349,11 +352,6 @@ class Tabletop(Unlocked[Config]):
             yield from motion.grip(motion.wide)
             return
         yield from skills.place(motion, goal, half_m=half_m, up_m=CLEAR_M)
-
-    def _push(self, motion: Motion, name: str, goal: np.ndarray) -> Iterator[np.ndarray]:
-        yield from skills.push(
-            motion, name, goal[:2], half_m=WIDTH_M, behind_m=0.048, stride_m=0.022
-        )
 
     def _positions(self, worlds: Worlds) -> np.ndarray:
         return np.stack([worlds.body_pos_m(name) for name in self.things], 1)

@@ -53,7 +53,8 @@ def train(
             something else, or another process has ended.
     """
     with distributed.init_group(config.device, parallel) as group:
-        vec_env.load_arm(config.task, config.robot)
+        for task in (config.task, *map(vec_env.load_task, config.co_tasks)):
+            vec_env.load_arm(task, config.robot)
         loop.check(config, out)
         config.policy.check()
         if config.pretrained_vision_encoder is not None:

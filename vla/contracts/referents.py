@@ -3,6 +3,8 @@
 They are labels for training, from a simulator, a detector or a person; a policy never sees them.
 """
 
+from collections.abc import Iterable
+
 KINDS = ("object", "place")
 """What an instruction refers to: the thing to act on, and where it has to go."""
 HIDDEN = 2.0
@@ -20,3 +22,8 @@ def column(kind: str, camera: str, axis: str) -> str:
         axis: "x" or "y".
     """
     return f"referent.{kind}.{camera}.{axis}"
+
+
+def columns(cameras: Iterable[str]) -> list[str]:
+    """Return the names of all columns, in the order of an array (cameras, kinds, x and y)."""
+    return [column(kind, camera, axis) for camera in cameras for kind in KINDS for axis in "xy"]

@@ -122,12 +122,7 @@ class EpisodeStore:
         """Return where in the images the things are that the instruction names, at steps of
         episodes: f32 `... v r 2`, as `vla.contracts.referents` says; None if no column says it.
         """
-        names = [
-            referents.column(kind, camera, axis)
-            for camera in self.cameras
-            for kind in referents.KINDS
-            for axis in "xy"
-        ]
+        names = referents.columns(self.cameras)
         if not self.scalars.keys() >= set(names):
             return None
         row = self.rows(episode, step)
