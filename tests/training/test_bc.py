@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 from tests.training.tiny_run import tiny_config
 from training.algos import bc
+from training.commands import train
 from training.core.config import TrainConfig
 from training.core.loop import Learner
 from training.core.optimizer import Optimizer, OptimizerConfig
@@ -170,3 +172,10 @@ def test_data_sets_that_do_not_fit_together_are_refused(
     other = load_episodes(fake_dataset, image_hw=(32, 32), stride=2)
     with pytest.raises(ValueError, match="learn from data sets of one arm"):
         concatenate([a, other])
+
+
+def test_an_unknown_further_task_is_refused_before_anything_is_recorded(tmp_path: Path) -> None:
+    config = tiny_config(co_tasks=("juggle",))
+    with pytest.raises(ValueError, match="juggle"):
+        train.train(config, tmp_path / "run", (), Console(quiet=True))
+    assert list(tmp_path.iterdir()) == []
