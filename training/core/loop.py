@@ -373,13 +373,17 @@ def check(config: RunConfig, out: Path) -> None:
         )
 
 
-def _count(value: Any) -> int:
+def _count(value: Any, group: str = "") -> int:
     """Return the number of values in JSON types, without those of settings that were removed or
     that came later.
     """
     if isinstance(value, dict):
-        skipped = (*NOISE_ACTOR, *ADDED)
-        return sum(_count(part) for name, part in value.items() if name not in skipped)
+        skipped = {*NOISE_ACTOR, *ADDED}
+        return sum(
+            _count(part, name)
+            for name, part in value.items()
+            if skipped.isdisjoint((name, f"{group}.{name}"))
+        )
     return sum(map(_count, value)) if isinstance(value, list) else 1
 
 

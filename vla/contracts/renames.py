@@ -154,8 +154,12 @@ PLUGINS: dict[str, dict[str, str]] = {
 DSRL = ("dsrl", "steer")
 """Registry keys of an algorithm that was removed."""
 
-ADDED = ("co_tasks", "co_fraction", "text_encoder", "queries", "grounding_loss_coef")
-"""Settings of runs that came later; their defaults are what a run before them did."""
+ADDED = (
+    "co_tasks", "co_fraction", "backbone.text_encoder", "backbone.queries",
+    "algo.grounding_loss_coef",
+)  # fmt: skip
+"""Settings of runs that came later; their defaults are what a run before them did. Some have
+the name of the group that they stand in: an older setting elsewhere had the same name."""
 NOISE_ACTOR = ("noise_actor", "steering")
 """Names of its settings in a policy's configuration; none of them counts with a width of 0."""
 
