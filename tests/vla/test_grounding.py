@@ -12,8 +12,8 @@ from vla.nn.vision import grid
 
 def test_the_loss_is_least_where_the_thing_is_and_ignores_what_is_hidden() -> None:
     side = 6
-    where = torch.tensor([[[[0.5, -0.2], [HIDDEN, HIDDEN]]], [[[float("nan")] * 2] * 2]])
-    cell = int((-0.2 + 1) / 2 * side) * side + int((0.5 + 1) / 2 * side)
+    where = torch.tensor([[[[0.5, -1 / 6], [HIDDEN, HIDDEN]]], [[[float("nan")] * 2] * 2]])
+    cell = 2 * side + 4
     logits = torch.zeros(2, 1, 3, side * side)
     flat = grounding_loss(logits, where)
     np.testing.assert_allclose(flat.numpy(), [np.log(side * side), 0.0], rtol=1e-5)
@@ -29,6 +29,21 @@ def test_cells_and_coordinates_agree() -> None:
         logits = torch.full((1, 1, 1, side * side), -20.0)
         logits[..., index] = 20.0
         assert grounding_loss(logits, xy[None, None, None] * (1 - 1 / side))[0] < 1e-3
+
+
+def test_the_mean_of_a_perfect_attention_is_the_place_between_the_cells() -> None:
+    side = 8
+    where = torch.tensor([0.31, -0.77])
+    logits = torch.zeros(1, 1, 1, side * side, requires_grad=True)
+    optimizer = torch.optim.Adam([logits], 0.3)
+    for _ in range(200):
+        optimizer.zero_grad()
+        loss = grounding_loss(logits, where[None, None, None])[0]
+        loss.backward()
+        optimizer.step()
+    assert loss < 1e-2
+    mean = (logits.softmax(-1) @ grid(side, side))[0, 0, 0] * (1 - 1 / side)
+    torch.testing.assert_close(mean.detach(), where, atol=0.01, rtol=0)
 
 
 def test_queries_learn_to_find_the_named_colour_and_others_are_left_free() -> None:

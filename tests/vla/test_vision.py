@@ -2,7 +2,7 @@
 
 import torch
 
-from vla.nn.vision import FilmConv, grid, spatial_softmax
+from vla.nn.vision import FilmConv, WindowedKeypoints, grid, spatial_softmax
 
 
 def test_grid_coordinates_run_from_minus_one_to_one_x_first() -> None:
@@ -30,3 +30,14 @@ def test_a_condition_changes_what_the_convolution_lets_through() -> None:
     plain = block(maps, torch.zeros(1, 3))
     assert plain.shape == maps.shape
     assert not torch.equal(block(maps, torch.ones(1, 3)), plain)
+
+
+def test_keypoints_around_a_place_are_of_what_is_there_not_of_what_is_stronger_elsewhere() -> None:
+    maps = torch.zeros(1, 1, 1, 9, 9)
+    maps[..., 1, 2], maps[..., 7, 7] = 4.0, 8.0  # x -0.5, y -0.75, and x and y 0.75
+    coordinates, temperature = grid(9, 9), torch.full((1, 1), 5.0)
+    places = torch.tensor([[[[-0.4, -0.7], [0.7, 0.8]]]])
+    near = WindowedKeypoints(views=1)(maps, places, coordinates, temperature)
+    assert near.shape == (1, 1, 2, 1, 3)
+    expected = torch.tensor([[-0.1, -0.05], [0.05, -0.05]])
+    torch.testing.assert_close(near[0, 0, :, 0, :2], expected, atol=0.01, rtol=0)

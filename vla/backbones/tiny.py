@@ -12,10 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from vla.contracts.config import validate_max, validate_min
+from vla.contracts.referents import KINDS
 from vla.nn.backbone import BackboneConfig
 from vla.nn.context import Context, Encoded, Retrieved
 from vla.nn.text import MeanEmbedding, TextTransformer
-from vla.nn.vision import FilmConv, MaxGrid, QueryAttention, grid, spatial_softmax
+from vla.nn.vision import (
+    FilmConv,
+    MaxGrid,
+    QueryAttention,
+    WindowedKeypoints,
+    grid,
+    spatial_softmax,
+)
 
 PERCEPTUAL = 16
 """Perceptual tokens per decision: a 4 x 4 grid."""
@@ -52,7 +60,8 @@ class Config(BackboneConfig):
     """Keypoints selected by instruction and memory: selection is one product, not a network."""
     queries: int = 0
     """Queries, made from instruction and memory, that attend to places of the feature maps; 0 for
-    none. They find the one thing among several that an instruction names."""
+    none. They find the one thing among several that an instruction names. The first two, which
+    `grounding_loss` trains, also give keypoints of the surroundings of what they find."""
     frozen: bool = False
     """Freeze the initial weights of the layers before instruction and memory enter."""
 
@@ -88,10 +97,12 @@ class TinyBackbone(nn.Module):
         self.temperature = nn.Parameter(torch.full((c, 1), config.softmax_inverse_temperature))
         self.select = nn.Linear(condition, config.selected * c * views)
         self.register_buffer("coordinates", grid(side, side), persistent=False)
-        seen = 3 * (c * views + config.selected + config.queries * views)
-        self.attend = None
+        self.windows = min(config.queries, len(KINDS))
+        seen = 3 * (c * views + config.selected + views * (config.queries + c * self.windows))
+        self.attend = self.near = None
         if config.queries:
             self.attend = QueryAttention(c, condition, config.queries, views)
+            self.near = WindowedKeypoints(views)
         width = config.pooled_width
         self.pool = nn.Sequential(
             nn.Linear(seen + proprio + condition, width), nn.ReLU(), nn.Linear(width, width)
@@ -181,8 +192,11 @@ class TinyBackbone(nn.Module):
         points = points.unflatten(0, (-1, self.views)).flatten(1, 2)  # [b, v * c, 3]
         choice = self.select(condition).unflatten(1, (self.config.selected, -1)).softmax(2)
         seen = [(choice @ points).flatten(1), points.flatten(1), proprio, condition]
-        if self.attend is None:
+        if self.attend is None or self.near is None:
             return torch.cat(seen, 1), None
         logits = self.attend(maps, condition)
-        found = torch.cat([logits.softmax(3) @ self.coordinates, logits.amax(3)[..., None]], 3)
-        return torch.cat([found.flatten(1), *seen], 1), logits
+        place = logits.softmax(3) @ self.coordinates
+        found = torch.cat([place, logits.amax(3, keepdim=True)], 3)
+        wide_maps, centre = x.unflatten(0, (-1, self.views)), place[:, :, : self.windows]
+        near = self.near(wide_maps, centre, self.coordinates, self.temperature)
+        return torch.cat([found.flatten(1), near.flatten(1), *seen], 1), logits

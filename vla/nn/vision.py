@@ -1,5 +1,7 @@
 """Small vision modules: feature-wise modulation, spatial softmax, query keypoints."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -57,6 +59,33 @@ class QueryAttention(nn.Module):
         query = self.query(condition).unflatten(1, self.shape)
         # Sharper than the usual 1 / sqrt(width): a query looks at a few cells of hundreds.
         return query @ key * (3.0 / width**0.5)
+
+
+class WindowedKeypoints(nn.Module):
+    """Keypoints of the surroundings of places: what a thing looks like where it was found."""
+
+    def __init__(self, views: int, sigma: float = 0.15) -> None:
+        super().__init__()
+        self.log_sigma = nn.Parameter(torch.full((views, 1, 1), math.log(sigma)))
+
+    def forward(
+        self, maps: Tensor, centre: Tensor, coordinates: Tensor, temperature: Tensor
+    ) -> Tensor:
+        """Return f32 [b, v, p, c, 3] for maps f32 [b, v, c, h, w] and p places of each view, f32
+        [b, v, p, 2]: x and y of each channel's keypoint relative to the place, and its maximum,
+        both under a Gaussian window around the place.
+
+        Args:
+            maps: Feature maps.
+            centre: The places, in the units of `coordinates`.
+            coordinates: f32 [h * w, 2], see `grid`.
+            temperature: f32 [c, 1], as of `spatial_softmax`.
+        """
+        offset = coordinates - centre[..., None, :]  # [b, v, p, h * w, 2]
+        window = offset.square().sum(-1) * (-0.5 * torch.exp(-2 * self.log_sigma))
+        inside = maps.flatten(3)[:, :, None] * temperature + window[:, :, :, None]
+        near = inside.softmax(-1) @ coordinates - centre[..., None, :]
+        return torch.cat([near, inside.amax(-1, keepdim=True)], -1)
 
 
 def grid(height: int, width: int) -> Tensor:
