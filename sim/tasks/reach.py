@@ -98,6 +98,11 @@ class Reach(Unlocked[Config]):
         """True once the tool has stayed at the ball."""
         return worlds.episode.held >= HOLD_STEPS
 
+    def referents(self, worlds: Worlds) -> np.ndarray:
+        """See `sim.core.task.HasReferents`."""
+        ball = worlds.episode.balls_m[:, 0]
+        return np.stack([ball, ball], 1)
+
     def progress(self, worlds: Worlds) -> np.ndarray:
         """Distance up to 0.9, then the time held."""
         episode = worlds.episode

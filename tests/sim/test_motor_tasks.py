@@ -7,6 +7,7 @@ from sim.core import layout, rewards
 from sim.core.kinematics import solve
 from sim.core.scene import compile_scene
 from sim.core.world import MujocoWorld
+from sim.experts.episode import record_episode
 from sim.tasks import drawer, pick_place, push, reach
 from vla.contracts.config import PluginConfig
 from vla.robots import so101
@@ -179,3 +180,20 @@ def test_a_setting_out_of_range_is_named(config: PluginConfig) -> None:
 def test_too_many_objects_for_the_table_are_refused() -> None:
     with pytest.raises(ValueError, match="no room for 9 objects"):
         layout.draw_separated(np.random.default_rng(0), so101.SPEC, 9, 0.15)
+
+
+@pytest.mark.parametrize("task", ["reach", "pick_place"])
+def test_records_say_where_the_named_thing_is(task: str) -> None:
+    channel = {"red": 0, "green": 1, "blue": 2}
+    right = []
+    for index in range(12):
+        record = record_episode(task, 5, index)
+        colour = next((c for c in channel if c in record.instruction.split()), None)
+        if colour is None:
+            continue
+        side = record.images.shape[2]
+        x, y = (record.labels[f"referent.object.front.{axis}"][0] for axis in "xy")
+        column, row = (int((value + 1) / 2 * side) for value in (x, y))
+        right.append(int(record.images[0, 0, row, column].argmax()) == channel[colour])
+    assert len(right) > 3
+    assert np.mean(right) > 0.8

@@ -4,6 +4,7 @@ from training.algos import bc
 from training.core.config import Demonstrations, EvalConfig, TrainConfig
 from training.core.optimizer import OptimizerConfig
 from vla.contracts.config import PluginConfig
+from vla.backbones import tiny
 from vla.memory import none
 from vla.policies import vla
 
@@ -29,7 +30,9 @@ def motor_skill(task: PluginConfig, *, episodes: int, steps: int) -> TrainConfig
     return TrainConfig(
         task=task,
         demos=Demonstrations(episodes=episodes),
-        policy=vla.Config(memory=none.Config(), n_action_steps=4),
+        policy=vla.Config(
+            backbone=tiny.Config(queries=8), memory=none.Config(), n_action_steps=4
+        ),
         algo=bc.Config(sampling="frame", batch_size=64, random_shift_px=3, brightness_jitter=0.2),
         optimizer=OptimizerConfig(ema_decay=0.999),
         eval=EvalConfig(every=2000, episodes=50),
