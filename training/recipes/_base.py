@@ -3,8 +3,8 @@
 from training.algos import bc
 from training.core.config import Demonstrations, EvalConfig, TrainConfig
 from training.core.optimizer import OptimizerConfig
-from vla.contracts.config import PluginConfig
 from vla.backbones import tiny
+from vla.contracts.config import PluginConfig
 from vla.memory import none
 from vla.policies import vla
 
