@@ -2,7 +2,7 @@
 
 import torch
 
-from vla.nn.vision import FilmConv, WindowedKeypoints, grid, spatial_softmax
+from vla.nn.vision import FilmConv, WindowedKeypoints, grid, peak, spatial_softmax
 
 
 def test_grid_coordinates_run_from_minus_one_to_one_x_first() -> None:
@@ -41,3 +41,11 @@ def test_keypoints_around_a_place_are_of_what_is_there_not_of_what_is_stronger_e
     assert near.shape == (1, 1, 2, 1, 3)
     expected = torch.tensor([[-0.1, -0.05], [0.05, -0.05]])
     torch.testing.assert_close(near[0, 0, :, 0, :2], expected, atol=0.01, rtol=0)
+
+
+def test_the_peak_is_between_cells_and_not_between_peaks() -> None:
+    logits = torch.zeros(9, 9)
+    logits[4, 2] = logits[4, 3] = 6.0  # x -0.5 and -0.25
+    logits[0, 8] = 5.0
+    place = peak(logits.flatten(), grid(9, 9))
+    torch.testing.assert_close(place, torch.tensor([-0.375, 0.0]), atol=0.02, rtol=0)

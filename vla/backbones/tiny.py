@@ -17,13 +17,9 @@ from vla.nn.backbone import BackboneConfig
 from vla.nn.context import Context, Encoded, Retrieved
 from vla.nn.text import MeanEmbedding, TextTransformer
 from vla.nn.vision import (
-    FilmConv,
-    MaxGrid,
-    QueryAttention,
-    WindowedKeypoints,
-    grid,
+    FilmConv, MaxGrid, QueryAttention, ResidualConv, WindowedKeypoints, grid, peak,
     spatial_softmax,
-)
+)  # fmt: skip
 
 PERCEPTUAL = 16
 """Perceptual tokens per decision: a 4 x 4 grid."""
@@ -99,8 +95,12 @@ class TinyBackbone(nn.Module):
         self.register_buffer("coordinates", grid(side, side), persistent=False)
         self.windows = min(config.queries, len(KINDS))
         seen = 3 * (c * views + config.selected + views * (config.queries + c * self.windows))
-        self.attend = self.near = None
+        self.trunk = self.attend = self.near = None
         if config.queries:
+            # Without this depth, queries hardly tell shapes apart, nor what is beside what.
+            self.trunk = nn.Sequential(
+                nn.Conv2d(c, c, 3, padding=1), nn.ReLU(), ResidualConv(c), ResidualConv(c, 2)
+            )
             self.attend = QueryAttention(c, condition, config.queries, views)
             self.near = WindowedKeypoints(views)
         width = config.pooled_width
@@ -183,6 +183,8 @@ class TinyBackbone(nn.Module):
         self, cache: tuple[Tensor, Tensor, Tensor], retrieved: Retrieved
     ) -> tuple[Tensor, Tensor | None]:
         maps, proprio, text = cache
+        if self.trunk is not None:
+            maps = self.trunk(maps.flatten(0, 1)).unflatten(0, (-1, self.views))
         condition = torch.cat([retrieved.vector, text], 1)
         wide = condition[:, None].expand(-1, self.views, -1).flatten(0, 1)
         x = (maps + self.view.weight[:, :, None, None]).flatten(0, 1)
@@ -195,7 +197,7 @@ class TinyBackbone(nn.Module):
         if self.attend is None or self.near is None:
             return torch.cat(seen, 1), None
         logits = self.attend(maps, condition)
-        place = logits.softmax(3) @ self.coordinates
+        place = peak(logits, self.coordinates)
         found = torch.cat([place, logits.amax(3, keepdim=True)], 3)
         wide_maps, centre = x.unflatten(0, (-1, self.views)), place[:, :, : self.windows]
         near = self.near(wide_maps, centre, self.coordinates, self.temperature)

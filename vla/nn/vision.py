@@ -37,6 +37,19 @@ class MaxGrid(nn.Module):
         return nn.functional.max_pool2d(maps, (height // self.side, width // self.side))
 
 
+class ResidualConv(nn.Module):
+    """3x3 convolution with a residual connection."""
+
+    def __init__(self, channels: int, dilation: int = 1) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 3, padding=dilation, dilation=dilation)
+        self.norm = nn.GroupNorm(4, channels)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Return maps f32 [b, c, h, w]."""
+        return maps + torch.relu(self.norm(self.conv(maps)))
+
+
 class QueryAttention(nn.Module):
     """Attention from queries, made of a condition, to the cells of feature maps."""
 
@@ -44,9 +57,7 @@ class QueryAttention(nn.Module):
         self, channels: int, condition: int, queries: int, views: int, width: int = 32
     ) -> None:
         super().__init__()
-        self.key = nn.Sequential(
-            nn.Conv2d(channels, channels, 3, padding=1), nn.ReLU(), nn.Conv2d(channels, width, 1)
-        )
+        self.key = nn.Conv2d(channels, width, 1)
         self.query = nn.Linear(condition, queries * width * views)
         self.shape = views, queries, width
 
@@ -93,6 +104,18 @@ def grid(height: int, width: int) -> Tensor:
     y = torch.linspace(-1, 1, height)[:, None].expand(height, width)
     x = torch.linspace(-1, 1, width)[None].expand(height, width)
     return torch.stack([x, y], -1).reshape(-1, 2)
+
+
+def peak(logits: Tensor, coordinates: Tensor) -> Tensor:
+    """Return f32 [..., 2]: where logits f32 [..., h * w] over a square grid peak.
+
+    The mean over the largest cell and its neighbours: between the cells, and far from other peaks,
+    which draw the mean over all cells to a place where nothing is.
+    """
+    side = round(len(coordinates) ** 0.5)
+    largest = coordinates[logits.argmax(-1)]
+    far = (coordinates - largest[..., None, :]).abs().amax(-1) > 1.5 * 2 / max(side - 1, 1)
+    return torch.where(far, -1e4, logits).softmax(-1) @ coordinates
 
 
 def spatial_softmax(maps: Tensor, coordinates: Tensor, temperature: Tensor) -> Tensor:
