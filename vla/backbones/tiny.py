@@ -17,7 +17,13 @@ from vla.nn.backbone import BackboneConfig
 from vla.nn.context import Context, Encoded, Retrieved
 from vla.nn.text import MeanEmbedding, TextTransformer
 from vla.nn.vision import (
-    FilmConv, MaxGrid, QueryAttention, ResidualConv, WindowedKeypoints, grid, peak,
+    FilmConv,
+    MaxGrid,
+    QueryAttention,
+    ResidualConv,
+    WindowedKeypoints,
+    grid,
+    peak,
     spatial_softmax,
 )  # fmt: skip
 
