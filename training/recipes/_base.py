@@ -25,13 +25,20 @@ def memory_task(task: PluginConfig, *, short_decisions: int = 9) -> TrainConfig:
     )
 
 
-def motor_skill(task: PluginConfig, *, episodes: int, steps: int) -> TrainConfig:
-    """Return the recipe of a task that needs no memory; trains on single decisions."""
+def motor_skill(task: PluginConfig, *, episodes: int, steps: int, queries: int = 0) -> TrainConfig:
+    """Return the recipe of a task that needs no memory; trains on single decisions.
+
+    Args:
+        task: The task.
+        episodes: Demonstrations.
+        steps: Updates.
+        queries: Queries of the backbone; some where things could be confused.
+    """
     return TrainConfig(
         task=task,
         demos=Demonstrations(episodes=episodes),
         policy=vla.Config(
-            backbone=tiny.Config(queries=8), memory=none.Config(), n_action_steps=4
+            backbone=tiny.Config(queries=queries), memory=none.Config(), n_action_steps=4
         ),
         algo=bc.Config(sampling="frame", batch_size=64, random_shift_px=3, brightness_jitter=0.2),
         optimizer=OptimizerConfig(ema_decay=0.999),

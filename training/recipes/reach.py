@@ -7,4 +7,4 @@ from training.recipes import _base
 
 def recipe() -> TrainConfig:
     """Return the recipe."""
-    return _base.motor_skill(reach.Config(), episodes=400, steps=2000)
+    return _base.motor_skill(reach.Config(), episodes=1000, steps=2000, queries=8)

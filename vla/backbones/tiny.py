@@ -29,7 +29,7 @@ from vla.nn.vision import (
 
 PERCEPTUAL = 16
 """Perceptual tokens per decision: a 4 x 4 grid."""
-VISION = ("stem", "look", "perceive", "place", "view", "temperature", "conv", "norm")
+VISION = ("stem", "look", "perceive", "place", "view", "temperature", "trunk", "conv", "norm")
 """Parts that are independent of instruction, memory and proprioception."""
 
 
