@@ -2,7 +2,7 @@
 
 import torch
 
-from vla.nn.vision import FilmConv, WindowedKeypoints, grid, peak, spatial_softmax
+from vla.nn.vision import FilmConv, WindowedKeypoints, grid, peak, spatial_softmax, waves
 
 
 def test_grid_coordinates_run_from_minus_one_to_one_x_first() -> None:
@@ -39,8 +39,8 @@ def test_keypoints_around_a_place_are_of_what_is_there_not_of_what_is_stronger_e
     places = torch.tensor([[[[-0.4, -0.7], [0.7, 0.8]]]])
     near = WindowedKeypoints(views=1)(maps, places, coordinates, temperature)
     assert near.shape == (1, 1, 2, 1, 3)
-    expected = torch.tensor([[-0.1, -0.05], [0.05, -0.05]])
-    torch.testing.assert_close(near[0, 0, :, 0, :2], expected, atol=0.01, rtol=0)
+    expected = torch.tensor([[-0.1, -0.05], [0.05, -0.05]]) / 0.15
+    torch.testing.assert_close(near[0, 0, :, 0, :2], expected, atol=0.05, rtol=0)
 
 
 def test_the_peak_is_between_cells_and_not_between_peaks() -> None:
@@ -49,3 +49,9 @@ def test_the_peak_is_between_cells_and_not_between_peaks() -> None:
     logits[0, 8] = 5.0
     place = peak(logits.flatten(), grid(9, 9))
     torch.testing.assert_close(place, torch.tensor([-0.375, 0.0]), atol=0.02, rtol=0)
+
+
+def test_waves_have_the_value_and_double_the_frequency_of_each_octave() -> None:
+    got = waves(torch.tensor([[0.5, -0.25]]), octaves=2)
+    expected = [1, -(0.5**0.5), 0, -1, 0, 0.5**0.5, -1, 0]
+    torch.testing.assert_close(got[0], torch.tensor(expected), atol=1e-6, rtol=0)

@@ -25,6 +25,7 @@ from vla.nn.vision import (
     grid,
     peak,
     spatial_softmax,
+    waves,
 )  # fmt: skip
 
 PERCEPTUAL = 16
@@ -33,6 +34,9 @@ VISION = ("stem", "look", "perceive", "place", "view", "temperature", "trunk", "
 """Parts that are independent of instruction, memory and proprioception."""
 
 
+OCTAVES = 4
+"""Octaves of waves of the places that the first queries find; the last has a period of 12 pixels
+in images of 96."""
 MAX_SIDE_PX = 2048
 """Largest side of images: memory grows with its square, and anybody may write a description."""
 
@@ -100,7 +104,8 @@ class TinyBackbone(nn.Module):
         self.select = nn.Linear(condition, config.selected * c * views)
         self.register_buffer("coordinates", grid(side, side), persistent=False)
         self.windows = min(config.queries, len(KINDS))
-        seen = 3 * (c * views + config.selected + views * (config.queries + c * self.windows))
+        of_windows = self.windows * (3 * c + 4 * OCTAVES)
+        seen = 3 * (c * views + config.selected + views * config.queries) + views * of_windows
         self.trunk = self.attend = self.near = None
         if config.queries:
             # Without this depth, queries hardly tell shapes apart, nor what is beside what.
@@ -207,4 +212,5 @@ class TinyBackbone(nn.Module):
         found = torch.cat([place, logits.amax(3, keepdim=True)], 3)
         wide_maps, centre = x.unflatten(0, (-1, self.views)), place[:, :, : self.windows]
         near = self.near(wide_maps, centre, self.coordinates, self.temperature)
-        return torch.cat([found.flatten(1), near.flatten(1), *seen], 1), logits
+        precise = waves(centre, OCTAVES)
+        return torch.cat([found.flatten(1), precise.flatten(1), near.flatten(1), *seen], 1), logits

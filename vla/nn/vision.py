@@ -83,8 +83,8 @@ class WindowedKeypoints(nn.Module):
         self, maps: Tensor, centre: Tensor, coordinates: Tensor, temperature: Tensor
     ) -> Tensor:
         """Return f32 [b, v, p, c, 3] for maps f32 [b, v, c, h, w] and p places of each view, f32
-        [b, v, p, 2]: x and y of each channel's keypoint relative to the place, and its maximum,
-        both under a Gaussian window around the place.
+        [b, v, p, 2]: x and y of each channel's keypoint relative to the place, in widths of the
+        window, and its maximum, both under a Gaussian window around the place.
 
         Args:
             maps: Feature maps.
@@ -96,6 +96,7 @@ class WindowedKeypoints(nn.Module):
         window = offset.square().sum(-1) * (-0.5 * torch.exp(-2 * self.log_sigma))
         inside = maps.flatten(3)[:, :, None] * temperature + window[:, :, :, None]
         near = inside.softmax(-1) @ coordinates - centre[..., None, :]
+        near = near / self.log_sigma.exp()[..., None]
         return torch.cat([near, inside.amax(-1, keepdim=True)], -1)
 
 
@@ -116,6 +117,16 @@ def peak(logits: Tensor, coordinates: Tensor) -> Tensor:
     largest = coordinates[logits.argmax(-1)]
     far = (coordinates - largest[..., None, :]).abs().amax(-1) > 1.5 * 2 / max(side - 1, 1)
     return torch.where(far, -1e4, logits).softmax(-1) @ coordinates
+
+
+def waves(place: Tensor, octaves: int = 4) -> Tensor:
+    """Return sines and cosines f32 [..., 2 * octaves * d] of places f32 [..., d] in [-1, 1].
+
+    From them a network learns in fewer updates what depends on small differences of a place
+    (Tancik et al. 2020, arXiv 2006.10739).
+    """
+    phase = torch.cat([place * (math.pi * 2**k) for k in range(octaves)], -1)
+    return torch.cat([phase.sin(), phase.cos()], -1)
 
 
 def spatial_softmax(maps: Tensor, coordinates: Tensor, temperature: Tensor) -> Tensor:
