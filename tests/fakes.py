@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from tests.fake_episodes import fake_robot
-from vla.backbones import tiny
 from vla.contracts.specs import RobotSpec
 from vla.contracts.types import EpisodeBatch, Observation
 from vla.nn.context import Context
@@ -38,7 +37,8 @@ def fake_policy(
     config: vla.Config | None = None, robot: RobotSpec | None = None, seed: int = 0
 ) -> vla.VLAPolicy:
     """Return a small policy in evaluation mode, a function of its arguments alone."""
-    config = replace(config or vla.Config(), backbone=tiny.Config(image_px=PX))
+    config = config or vla.Config()
+    config = replace(config, backbone=replace(config.backbone, image_px=PX))
     with torch.random.fork_rng():
         torch.manual_seed(seed)  # noqa: TID251  initial weights come from the global generator
         policy = config.build(robot or fake_robot(PX), STATISTICS, train_tokenizer(TASKS))

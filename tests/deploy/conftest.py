@@ -60,6 +60,7 @@ CONFIGS = {
     "recurrent": (
         vla.Config(
             memory=gru.Config(hidden_size=24),
+            backbone=tiny.Config(queries=3, text_encoder="transformer"),
             head=diffusion.Config(num_inference_steps=2, max_prefix_len=3),
         ),
         1,

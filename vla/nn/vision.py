@@ -93,11 +93,11 @@ class WindowedKeypoints(nn.Module):
             temperature: f32 [c, 1], as of `spatial_softmax`.
         """
         offset = coordinates - centre[..., None, :]  # [b, v, p, h * w, 2]
-        window = offset.square().sum(-1) * (-0.5 * torch.exp(-2 * self.log_sigma))
+        scale = self.log_sigma.neg().exp()
+        window = (offset * scale[..., None]).square().sum(-1) * -0.5
         inside = maps.flatten(3)[:, :, None] * temperature + window[:, :, :, None]
         near = inside.softmax(-1) @ coordinates - centre[..., None, :]
-        near = near / self.log_sigma.exp()[..., None]
-        return torch.cat([near, inside.amax(-1, keepdim=True)], -1)
+        return torch.cat([near * scale[..., None], inside.amax(-1, keepdim=True)], -1)
 
 
 def grid(height: int, width: int) -> Tensor:
