@@ -14,7 +14,7 @@ def recipe() -> TrainConfig:
     """Return the recipe."""
     return TrainConfig(
         task=tabletop.Config(),
-        demos=Demonstrations(episodes=6000),
+        demos=Demonstrations(episodes=3000),
         policy=vla.Config(
             backbone=tiny.Config(queries=8, blocks=1, text_encoder="transformer", text_width=64),
             memory=none.Config(),
