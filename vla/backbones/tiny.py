@@ -26,14 +26,12 @@ from vla.nn.vision import (
     peak,
     spatial_softmax,
     waves,
-)  # fmt: skip
+)
 
 PERCEPTUAL = 16
 """Perceptual tokens per decision: a 4 x 4 grid."""
 VISION = ("stem", "look", "perceive", "place", "view", "temperature", "trunk", "conv", "norm")
 """Parts that are independent of instruction, memory and proprioception."""
-
-
 OCTAVES = 4
 """Octaves of waves of the places that the first queries find; the last has a period of 12 pixels
 in images of 96."""
@@ -108,7 +106,7 @@ class TinyBackbone(nn.Module):
         seen = 3 * (c * views + config.selected + views * config.queries) + views * of_windows
         self.trunk = self.attend = self.near = None
         if config.queries:
-            # Without this depth, queries hardly tell shapes apart, nor what is beside what.
+            # Without this depth, queries rarely find a place beside a thing.
             self.trunk = nn.Sequential(
                 nn.Conv2d(c, c, 3, padding=1), nn.ReLU(), ResidualConv(c), ResidualConv(c, 2)
             )
@@ -210,7 +208,8 @@ class TinyBackbone(nn.Module):
         logits = self.attend(maps, condition)
         place = peak(logits, self.coordinates)
         found = torch.cat([place, logits.amax(3, keepdim=True)], 3)
-        wide_maps, centre = x.unflatten(0, (-1, self.views)), place[:, :, : self.windows]
-        near = self.near(wide_maps, centre, self.coordinates, self.temperature)
-        precise = waves(centre, OCTAVES)
-        return torch.cat([found.flatten(1), precise.flatten(1), near.flatten(1), *seen], 1), logits
+        centre = place[:, :, : self.windows]
+        by_view = x.unflatten(0, (-1, self.views))
+        near = self.near(by_view, centre, self.coordinates, self.temperature)
+        parts = (found, waves(centre, OCTAVES), near)
+        return torch.cat([*(part.flatten(1) for part in parts), *seen], 1), logits
