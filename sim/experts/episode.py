@@ -19,6 +19,10 @@ from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
 
 
+RECOVERY_STEPS = 50
+"""Most control steps of the noisy expert before a recovery is recorded."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class EpisodeRecord:
     """One episode: row t is the observation before action t, with its labels.
@@ -53,10 +57,14 @@ def record_episode(
     task_config: PluginConfig | None = None,
     render: bool = True,
     visual_shift: str = "none",
+    recovery_fraction: float = 0.0,
 ) -> EpisodeRecord:
     """Record episode `index` of `seed` of a scripted behaviour; equal arguments give equal bits.
 
-    A record ends with the episode (only "undo" continues after success) or with the script.
+    A record ends with the episode (only "undo" continues after success) or with the script. With
+    a probability of `recovery_fraction` it begins where a noisy expert came to in up to
+    `RECOVERY_STEPS` steps, which are not recorded; it begins at the start all the same if those
+    steps end the episode, or the behaviour has no success after them.
 
     Raises:
         ValueError: a name is unknown, or the task does not support the behaviour.
@@ -64,9 +72,33 @@ def record_episode(
     world, camera = _world_and_camera(
         load_task(task, task_config), load_robot(robot), render, visual_shift
     )
-    world.reset(seed, index)
     rng = np.random.default_rng(np.random.SeedSequence([seed, index]).spawn(3)[2])
     behaviour = behaviours.resolve(world.task, behaviour, rng)
+    if recovery_fraction > 0.0 and rng.random() < recovery_fraction:
+        world.reset(seed, index)
+        if _went_wrong(world, rng):
+            record = _record(world, camera, behaviour, rng)
+            if record.success.any():
+                return record
+    world.reset(seed, index)
+    return _record(world, camera, behaviour, rng)
+
+
+def _went_wrong(world: MujocoWorld, rng: np.random.Generator) -> bool:
+    """Let a noisy expert act for a while; return whether the episode goes on after that."""
+    steps = range(rng.integers(1, RECOVERY_STEPS + 1))
+    stream = behaviours.act_stream(world, world.task, "noisy", rng)
+    for _, action in zip(steps, stream, strict=False):
+        _, terminated, truncated = world.step(np.asarray(action, np.float32))
+        if terminated or truncated:
+            return False
+    return True
+
+
+def _record(
+    world: MujocoWorld, camera: Camera | None, behaviour: str, rng: np.random.Generator
+) -> EpisodeRecord:
+    """Record a behaviour from the present state of the world on."""
     stream = behaviours.act_stream(world, world.task, behaviour, rng)
     past_success = behaviours.continues_after_success(behaviour)
     frames, proprio, actions, success, progress = [], [], [], [], []

@@ -11,18 +11,21 @@ CLEARANCE_M = 0.05
 """Height above a thing at which the open hand comes over it."""
 OVER_M = 0.09
 """Height of the tool at which the hand passes over things."""
+LOST_M = 0.04
+"""Distance from the tool at which a thing that was held is lost."""
 
 
 def pick(
     motion: Motion, body: str, *, lift_m: float, clearance_m: float = CLEARANCE_M
 ) -> Iterator[np.ndarray]:
-    """Yield actions that take a thing at its centre from above and lift it by `lift_m`; the open
-    hand comes over it `clearance_m` above its centre.
+    """Yield actions that take a thing at its centre from above, unless it is in the hand, and lift
+    it by `lift_m`; the open hand comes over it `clearance_m` above its centre.
     """
-    motion.opening = motion.wide
     pos = layout.block_pos_m(motion.world, body)
-    yaw = grasp_yaw(pos, layout.block_yaw_rad(motion.world, body))
-    yield from motion.move(pos, yaw, clearance_m=clearance_m)
+    if not is_held(motion, body):
+        motion.opening = motion.wide
+        yaw = grasp_yaw(pos, layout.block_yaw_rad(motion.world, body))
+        yield from motion.move(pos, yaw, clearance_m=clearance_m)
     yield from motion.grip(motion.world.robot.gripper.closed)
     yield from motion.move(pos + (0.0, 0.0, lift_m), tolerance_m=0.015)
 
@@ -42,6 +45,49 @@ def place(
     yield from motion.grip(motion.wide)
     yield from motion.move(goal_m + (0.0, 0.0, half_m + up_m), tolerance_m=0.015)
     yield from motion.wait(2)
+
+
+def put(
+    motion: Motion, body: str, goal_m: np.ndarray, *, half_m: float, lift_m: float,
+    clearance_m: float = CLEARANCE_M,
+) -> Iterator[np.ndarray]:  # fmt: skip
+    """Yield actions that put a thing on a place on the table, or end early if the thing is lost.
+
+    What they do depends on the present state alone: who begins with the thing in the hand goes on
+    as one who has taken it.
+    """
+    if is_held(motion, body):
+        yield from motion.grip(motion.world.robot.gripper.closed)
+    else:
+        yield from pick(motion, body, lift_m=lift_m, clearance_m=clearance_m)
+    pos = layout.block_pos_m(motion.world, body)
+    if np.linalg.norm((goal_m - pos)[:2]) > 0.015:
+        if pos[2] < half_m + 0.6 * lift_m:
+            up = pos * (1, 1, 0) + (0.0, 0.0, half_m + lift_m)
+            yield from _while_held(motion, body, motion.move(up, tolerance_m=0.015))
+        yield from _while_held(motion, body, carry(motion, goal_m, height_m=half_m + lift_m))
+    if not is_lost(motion, body):
+        yield from place(motion, goal_m, half_m=half_m, up_m=lift_m)
+
+
+def is_held(motion: Motion, body: str) -> bool:
+    """Return whether two bodies of the arm touch a thing."""
+    return bool(motion.world.as_batch.touching(body)[0] >= 2)
+
+
+def is_lost(motion: Motion, body: str) -> bool:
+    """Return whether a thing is too far from the tool to be held."""
+    away = motion.tool_m - layout.block_pos_m(motion.world, body)
+    return float(np.linalg.norm(away)) > LOST_M
+
+
+def _while_held(
+    motion: Motion, body: str, actions: Iterator[np.ndarray]
+) -> Iterator[np.ndarray]:
+    for action in actions:
+        if is_lost(motion, body):
+            return
+        yield action
 
 
 def rise(motion: Motion) -> Iterator[np.ndarray]:

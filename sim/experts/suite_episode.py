@@ -32,7 +32,7 @@ def check(task: PluginConfig, behaviour: str, visual_shift: str = "none") -> Non
 
 def record_episode(
     task: str, seed: int, index: int, behaviour: str, robot: RobotSpec, task_config: PluginConfig,
-    visual_shift: str = "none",
+    visual_shift: str = "none", recovery_fraction: float = 0.0,
 ) -> EpisodeRecord:  # fmt: skip
     """Record episode `index` of `seed` of the suite's expert; equal arguments give equal bits.
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from sim.core import layout, rewards
 from sim.core.task import Unlocked, World, Worlds
+from sim.experts import skills
 from sim.experts.motions import Motion
 from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
@@ -136,8 +137,9 @@ class Drawer(Unlocked[Config]):
             above = handle + (0.0, 0.0, world.rng.uniform(0.05, 0.06))
             yield from motion.hover(above, yaw)
             return
-        # From the arm's side, or the fingers would come down on the drawer's front.
-        yield from motion.move(handle, yaw, clearance_m=0.05)
+        if not skills.is_held(motion, "handle"):
+            # From the arm's side, or the fingers would come down on the drawer's front.
+            yield from motion.move(handle, yaw, clearance_m=0.05)
         yield from motion.grip(self.robot.gripper.closed)
         share = world.rng.uniform(0.4, 0.75) if variant in ("slip", "near_miss") else 1.0
         goal = handle + out * self.config.open_m * share

@@ -41,6 +41,8 @@ CLEAR_M = 0.08
 OTHER_M = 0.04
 """Largest distance by which any other thing may be moved."""
 YAW_RAD = 0.3
+ATTEMPTS = 4
+"""Attempts of the expert; most episodes need one."""
 STAGES = (0.2, 0.15, 0.15, 0.3, 0.1)
 """Weights of reach, grasp, lift, transport and place; the rest is release."""
 
@@ -314,21 +316,51 @@ class Tabletop(Unlocked[Config]):
         pos = layout.block_pos_m(world, name)
         if variant == "hover":
             yield from motion.hover(pos + (0.0, 0.0, rng.uniform(0.05, 0.06)))
+        elif variant == "expert":
+            for _ in range(ATTEMPTS):
+                yield from self._attempt(motion, act, number, goal)
         elif act == "touch":
             beside = pos / np.linalg.norm(pos[:2]) * (1, 1, 0) * (variant == "near_miss") * 0.045
-            yield from motion.press(pos + beside + (0.0, 0.0, self._half_m[number]))
+            yield from self._touch(motion, number, beside)
         elif act == "push":
             share = {"near_miss": 0.35, "drop": 0.4}.get(variant, 1.0)
-            end = (pos + share * (goal - pos))[:2]
-            yield from skills.push(
-                motion, name, end, half_m=WIDTH_M, behind_m=0.048, stride_m=0.022
-            )
+            yield from self._push(motion, name, pos + share * (goal - pos))
         else:
-            yield from skills.pick(
-                motion, name, lift_m=CLEAR_M, clearance_m=0.03 + 2 * self._half_m[number]
-            )
+            yield from self._pick(motion, number)
             yield from self._finish(motion, act, variant, pos, goal)
         yield from motion.wait(4)
+
+    def _attempt(
+        self, motion: Motion, act: str, number: int, goal: np.ndarray
+    ) -> Iterator[np.ndarray]:
+        """Do what the act says from where thing and hand are now."""
+        name, half_m = self.things[number], self._half_m[number]
+        if act == "touch":
+            yield from self._touch(motion, number, np.zeros(3))
+        elif act == "push":
+            yield from self._push(motion, name, goal)
+        elif act == "lift":
+            yield from self._pick(motion, number)
+        else:
+            clearance = 0.03 + 2 * half_m
+            yield from skills.put(
+                motion, name, goal, half_m=half_m, lift_m=CLEAR_M, clearance_m=clearance
+            )
+
+    def _touch(self, motion: Motion, number: int, beside: np.ndarray) -> Iterator[np.ndarray]:
+        pos = layout.block_pos_m(motion.world, self.things[number])
+        yield from motion.press(pos + beside + (0.0, 0.0, self._half_m[number]))
+
+    def _push(self, motion: Motion, name: str, goal: np.ndarray) -> Iterator[np.ndarray]:
+        return skills.push(
+            motion, name, goal[:2], half_m=WIDTH_M, behind_m=0.048, stride_m=0.022
+        )
+
+    def _pick(self, motion: Motion, number: int) -> Iterator[np.ndarray]:
+        return skills.pick(
+            motion, self.things[number], lift_m=CLEAR_M,
+            clearance_m=0.03 + 2 * self._half_m[number],
+        )  # fmt: skip
 
     def _finish(
         self, motion: Motion, act: str, variant: str, pos: np.ndarray, goal: np.ndarray

@@ -82,6 +82,7 @@ def _recordings(config: TrainConfig, out: Path) -> list[demos.DemosConfig]:
         demos.DemosConfig(
             out=folder, task=task, robot=config.robot, episodes=config.demos.episodes,
             behaviour=config.demos.behaviour, seed=config.demos.seed,
+            recovery_fraction=config.demos.recovery_fraction,
         )
         for folder, task in tasks.items()
     ]  # fmt: skip

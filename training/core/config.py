@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sim import vec_env
 from training.core.optimizer import OptimizerConfig
-from vla.contracts.config import PluginConfig, plugin, validate_min
+from vla.contracts.config import PluginConfig, plugin, validate_max, validate_min
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,9 +18,13 @@ class Demonstrations:
     """Acting behaviour: expert, mixed, or one of the bad behaviours."""
     seed: int = 0
     """Seed of the episodes."""
+    recovery_fraction: float = 0.0
+    """Fraction of episodes that begin where a noisy expert came to, without its steps."""
 
     def __post_init__(self) -> None:
         validate_min(self, episodes=1, seed=0)
+        validate_min(self, recovery_fraction=0)
+        validate_max(self, recovery_fraction=1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ from sim.experts.behaviours import check_supported
 from sim.experts.episode import record_episode
 from sim.vec_env import TASKS, is_suite, load_arm, load_task, title
 from vla.contracts import migrate, registry
-from vla.contracts.config import PluginConfig, to_json, type_name, validate_min
+from vla.contracts.config import PluginConfig, to_json, type_name, validate_max, validate_min
 from vla.data.progress_bar import Rate
 from vla.data.reader import DatasetInfo, open_dataset
 from vla.data.writer import Episode, merge_shards, write_shard
@@ -38,7 +38,8 @@ MAX_SHARD_EPISODES = 25
 """Episodes per shard and video file: the most that a kill loses per worker."""
 
 Recorder = Callable[..., Episode]
-"""Takes task, seed, index, behaviour, robot, task configuration, and visual_shift by name."""
+"""Takes task, seed, index, behaviour, robot, task configuration, visual_shift and
+recovery_fraction by name."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,6 +59,9 @@ class DemosConfig:
     """Seed of the episodes; training and evaluation must use different seeds."""
     robot: str | None = None
     """Robot: a file name under vla/robots; None for so101, or for the robot of the task's suite."""
+    recovery_fraction: float = 0.0
+    """Fraction of episodes that begin where a noisy expert came to, so that they show how to
+    recover; its own steps are not recorded."""
     workers: int = 2
     """Worker processes; the result does not depend on them."""
     task: PluginConfig
@@ -65,6 +69,8 @@ class DemosConfig:
 
     def __post_init__(self) -> None:
         validate_min(self, episodes=1, workers=1, seed=0)
+        validate_min(self, recovery_fraction=0)
+        validate_max(self, recovery_fraction=1)
 
 
 def main(argv: list[str]) -> int:
@@ -95,6 +101,11 @@ def check(config: DemosConfig) -> None:
     arm = load_arm(config.task, config.robot)
     if is_suite(config.task):
         suite_episode.check(config.task, config.behaviour, config.visual_shift)
+        if config.recovery_fraction:
+            raise ValueError(
+                f"recovery_fraction: got {config.recovery_fraction} for {title(config.task)}, "
+                "expected 0: its suite's expert begins at the start"
+            )
     else:
         check_supported(config.task.build(arm), config.behaviour)
 
@@ -154,14 +165,14 @@ def _recording(config: DemosConfig) -> dict[str, Any]:
     return {
         "task": to_json(config.task), "robot": load_arm(config.task, config.robot).name,
         "behaviour": config.behaviour, "visual_shift": config.visual_shift, "seed": config.seed,
-        "episodes": config.episodes,
+        "episodes": config.episodes, "recovery_fraction": config.recovery_fraction,
     }  # fmt: skip
 
 
 def _check_same(place: Path, stored: dict[str, Any] | None, wanted: dict[str, Any]) -> None:
     if stored is None:
         raise ValueError(f"{place}: exists and was not recorded by vla demos; choose another --out")
-    stored = migrate.config(DemosConfig, stored)
+    stored = {"recovery_fraction": 0.0, **migrate.config(DemosConfig, stored)}
     for key, value in wanted.items():
         if stored.get(key) != value:
             raise ValueError(
@@ -344,7 +355,7 @@ def _play(
     for index in job:
         yield record(
             task, config.seed, index, config.behaviour, robot, config.task,
-            visual_shift=config.visual_shift,
+            visual_shift=config.visual_shift, recovery_fraction=config.recovery_fraction,
         )  # fmt: skip
         connection.send(("episode", 1))
         if connection.poll():
