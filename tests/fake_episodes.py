@@ -80,6 +80,7 @@ def fake_episode(
     robot: RobotSpec | None = None,
     task_config: Any = None,
     visual_shift: str = "none",
+    recovery_fraction: float = 0.0,
 ) -> FakeEpisode:
     """Return episode (seed, index): a square of `COLOURS[index % 4]` crosses a grey slope."""
     robot = robot or fake_robot()
@@ -105,7 +106,7 @@ def fake_episode(
 
 def failing_episode(
     task: str, seed: int, index: int, behaviour: str, robot: RobotSpec, task_config: Any,
-    visual_shift: str,
+    visual_shift: str, recovery_fraction: float,
 ) -> FakeEpisode:  # fmt: skip
     """Like `fake_episode`, but the disk is full when episode 3 is due."""
     if index == 3:

@@ -26,7 +26,7 @@ from vla.contracts import migrate, renames
 from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
 from vla.nn.normalize import NormalizationStatistics
-from vla.policies.vla import VLAPolicy
+from vla.policies.vla import Embodiment, VLAPolicy
 from vla.runtime.policy_loader import LoadedPolicy
 from vla.utils import files, hub_name, tokenizer
 
@@ -92,6 +92,8 @@ def save(
             "statistics": configs.to_json(policy.statistics),
             "provenance": configs.to_json(replace(origin, pretrained=policy.config.source)),
         }
+        if others := getattr(policy, "co_embodiments", ()):
+            description["co_embodiments"] = configs.to_json(others)
         (new / "policy.json").write_text(json.dumps(description, indent=1) + "\n")
         tokenizer.save(policy.text.tokenizer, new / "tokenizer.json")
         tensors = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
@@ -154,7 +156,7 @@ def load(
 
     Args:
         folder: A checkpoint, or a run folder with a checkpoint named "checkpoint".
-        robot: The arm to drive; checked against the arm of training.
+        robot: The arm to drive, one of those of training; the first of them if None.
         device: Device of the weights.
 
     Returns:
@@ -164,15 +166,17 @@ def load(
         ValueError: a file is missing or damaged, weights do not fit, or the robot differs.
     """
     folder = find(folder)
-    config, trained_on, statistics, origin = _read_description(folder / "policy.json")
-    if robot is not None:
-        check_robot(trained_on, robot)
+    config, arms, origin = _read_description(folder / "policy.json")
+    first = arms[0]
     check_described(config, folder / "policy.json")
     words = read_tokenizer(folder / "tokenizer.json")
     with building(folder / "policy.json", folder / "model.safetensors"):
-        policy = config.build(trained_on, statistics, words)
+        policy = config.build(first.robot, first.statistics, words)
     load_weights(policy, folder / "model.safetensors")
-    return policy.to(device).eval(), origin
+    policy = policy.to(device).eval()
+    if isinstance(policy, VLAPolicy):
+        policy.co_embodiments = arms[1:]
+    return (policy if robot is None else for_robot(policy, robot)), origin
 
 
 @contextlib.contextmanager
@@ -274,6 +278,14 @@ def find(folder: Path) -> Path:
     )
 
 
+def for_robot(policy: Any, robot: RobotSpec) -> Any:
+    """Return a policy for one of the arms that it drives; ValueError if it does not drive it."""
+    if isinstance(policy, VLAPolicy) and policy.co_embodiments:
+        policy = policy.for_robot(robot.name)
+    check_robot(policy.robot, robot)
+    return policy
+
+
 def check_robot(trained_on: RobotSpec, robot: RobotSpec) -> None:
     """Raise ValueError with the first difference unless channels, limits and rate agree."""
     for name in ("names", "control_hz", "low", "high"):
@@ -285,10 +297,8 @@ def check_robot(trained_on: RobotSpec, robot: RobotSpec) -> None:
             )
 
 
-def _read_description(
-    path: Path,
-) -> tuple[PluginConfig, RobotSpec, NormalizationStatistics, Provenance]:
-    """Return configuration, arm, statistics and provenance of a policy."""
+def _read_description(path: Path) -> tuple[PluginConfig, tuple[Embodiment, ...], Provenance]:
+    """Return configuration, arms and provenance of a policy."""
     stored = read_json(path)
     if stored.get("format") not in READABLE:
         raise ValueError(
@@ -296,12 +306,16 @@ def _read_description(
             "with the release that wrote it, or train again"
         )
     try:
+        robot = configs.from_json(RobotSpec, stored.get("robot"), f"{path}: robot")
+        statistics = configs.from_json(
+            NormalizationStatistics, stored.get("statistics"), f"{path}: statistics"
+        )
+        others = configs.from_json(
+            tuple[Embodiment, ...], stored.get("co_embodiments", []), f"{path}: co_embodiments"
+        )
         return (
             configs.from_json(None, stored.get("policy"), f"{path}: policy", "vla.policies"),
-            configs.from_json(RobotSpec, stored.get("robot"), f"{path}: robot"),
-            configs.from_json(
-                NormalizationStatistics, stored.get("statistics"), f"{path}: statistics"
-            ),
+            (Embodiment(robot=robot, statistics=statistics), *others),
             configs.from_json(Provenance, stored.get("provenance"), f"{path}: provenance"),
         )
     except migrate.RemovedError as error:

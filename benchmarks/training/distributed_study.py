@@ -121,9 +121,9 @@ def losses(trial: Try, group: ProcessGroup) -> list[float]:
     learner.module.train()
     with Double() if trial.double else contextlib.nullcontext():
         for _ in range(trial.updates):
-            batch = learner.collect()
+            (batch,) = learner.collect()
             batch = to_float64(batch) if trial.double else batch
-            result.append(learner.update(batch, optimizer, generator)["loss"])
+            result.append(learner.update([batch], optimizer, generator)["loss"])
     return result
 
 

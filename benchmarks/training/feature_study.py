@@ -186,10 +186,10 @@ def measure(args: StudyArgs, backbone: PluginConfig, data: Path) -> Row:
     )  # fmt: skip
     plain = bc.BehaviorCloning(algo, config, (data,))
     begin = time.perf_counter()
-    features.load(plain.module, plain.store, data.parent / f"{data.name}-cache")
+    features.load(plain.module, plain.arms[0].store, data.parent / f"{data.name}-cache")
     once = time.perf_counter() - begin
     cached = bc.BehaviorCloning(algo, replace(config, cache_frozen_features=True), (data,))
-    epoch = len(plain.store.frames) / args.batch
+    epoch = len(plain.arms[0].store.frames) / args.batch
     learners, losses = (plain, cached), np.zeros((args.updates, 2))
     seconds = np.zeros((args.updates, 2))
     optimizers = [Optimizer(config.optimizer, learner.module, args.updates) for learner in learners]

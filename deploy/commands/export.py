@@ -38,6 +38,8 @@ class ExportArgs:
     """Folder of the exported policy; replaced if it is one."""
     batch: int = 1
     """Rows of every graph: arms decided for at once."""
+    robot: str = ""
+    """Arm to export for, one of those of training; the first of them if empty."""
     num_inference_steps: int = 0
     """Denoising steps of a decision; the checkpoint's own if 0."""
     precision: Precision = "fp32"
@@ -163,6 +165,8 @@ def main(argv: list[str]) -> int:
         return reward_model_export.main(argv)
     args = arguments.read(ExportArgs, argv[1:], "vla export CHECKPOINT")
     policy, origin = checkpoint.load_vla(Path(argv[0]), "export")
+    if args.robot:
+        policy = policy.for_robot(args.robot)
     policy.float()  # frozen weights may have sixteen bits; the graphs are FP32
     steps = args.num_inference_steps
     policy = policy.with_steps(steps) if steps else policy

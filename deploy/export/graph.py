@@ -179,7 +179,8 @@ def _example(policy: VLAPolicy, batch: int) -> tuple[Tensor, Tensor, Tensor]:
 def _encoder(policy: VLAPolicy) -> Callable[..., tuple[Tensor, ...]]:
     def encode(images: Tensor, proprio: Tensor, token_ids: Tensor) -> tuple[Tensor, ...]:
         # TensorRT casts bytes to floats and has no other operator on them.
-        encoded = policy.backbone.encode(images.float(), proprio, token_ids)
+        arm = policy.padded(proprio)
+        encoded = policy.backbone.encode(images.float(), arm, token_ids)
         return _outputs(encoded.tokens, *encoded.cache)
 
     return encode

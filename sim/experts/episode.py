@@ -18,7 +18,6 @@ from vla.contracts import referents
 from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
 
-
 RECOVERY_STEPS = 50
 """Most control steps of the noisy expert before a recovery is recorded."""
 
@@ -48,7 +47,7 @@ class EpisodeRecord:
     """Further columns by name, float32, shape (t,): `vla.contracts.referents`."""
 
 
-def record_episode(
+def record_episode(  # noqa: PLR0913
     task: str,
     seed: int,
     index: int,
@@ -63,8 +62,8 @@ def record_episode(
 
     A record ends with the episode (only "undo" continues after success) or with the script. With
     a probability of `recovery_fraction` it begins where a noisy expert came to in up to
-    `RECOVERY_STEPS` steps, which are not recorded; it begins at the start all the same if those
-    steps end the episode, or the behaviour has no success after them.
+    `RECOVERY_STEPS` steps, which are not recorded: fewer of them where the episode ends in them,
+    or the behaviour has no success after them.
 
     Raises:
         ValueError: a name is unknown, or the task does not support the behaviour.
@@ -75,18 +74,21 @@ def record_episode(
     rng = np.random.default_rng(np.random.SeedSequence([seed, index]).spawn(3)[2])
     behaviour = behaviours.resolve(world.task, behaviour, rng)
     if recovery_fraction > 0.0 and rng.random() < recovery_fraction:
-        world.reset(seed, index)
-        if _went_wrong(world, rng):
-            record = _record(world, camera, behaviour, rng)
-            if record.success.any():
-                return record
+        most = RECOVERY_STEPS
+        while most > 0:
+            world.reset(seed, index)
+            if _went_wrong(world, most, rng):
+                record = _record(world, camera, behaviour, rng)
+                if record.success.any():
+                    return record
+            most = min(most, world.steps) // 2
     world.reset(seed, index)
     return _record(world, camera, behaviour, rng)
 
 
-def _went_wrong(world: MujocoWorld, rng: np.random.Generator) -> bool:
-    """Let a noisy expert act for a while; return whether the episode goes on after that."""
-    steps = range(rng.integers(1, RECOVERY_STEPS + 1))
+def _went_wrong(world: MujocoWorld, most: int, rng: np.random.Generator) -> bool:
+    """Let a noisy expert act for up to `most` steps; return whether the episode goes on then."""
+    steps = range(rng.integers(1, most + 1))
     stream = behaviours.act_stream(world, world.task, "noisy", rng)
     for _, action in zip(steps, stream, strict=False):
         _, terminated, truncated = world.step(np.asarray(action, np.float32))

@@ -81,9 +81,7 @@ def is_lost(motion: Motion, body: str) -> bool:
     return float(np.linalg.norm(away)) > LOST_M
 
 
-def _while_held(
-    motion: Motion, body: str, actions: Iterator[np.ndarray]
-) -> Iterator[np.ndarray]:
+def _while_held(motion: Motion, body: str, actions: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
     for action in actions:
         if is_lost(motion, body):
             return

@@ -352,9 +352,7 @@ class Tabletop(Unlocked[Config]):
         yield from motion.press(pos + beside + (0.0, 0.0, self._half_m[number]))
 
     def _push(self, motion: Motion, name: str, goal: np.ndarray) -> Iterator[np.ndarray]:
-        return skills.push(
-            motion, name, goal[:2], half_m=WIDTH_M, behind_m=0.048, stride_m=0.022
-        )
+        return skills.push(motion, name, goal[:2], half_m=WIDTH_M, behind_m=0.048, stride_m=0.022)
 
     def _pick(self, motion: Motion, number: int) -> Iterator[np.ndarray]:
         return skills.pick(

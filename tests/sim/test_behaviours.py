@@ -9,6 +9,7 @@ from sim.core import layout
 from sim.core.scene import compile_scene
 from sim.core.world import MujocoWorld
 from sim.experts import behaviours
+from sim.experts.episode import record_episode
 from sim.experts.motions import Motion
 from sim.tasks import drawer, pick_place, push, reach
 from vla.contracts import registry
@@ -226,3 +227,41 @@ def test_a_behaviour_that_makes_no_sense_names_those_that_do() -> None:
 def test_without_another_cube_there_is_no_wrong_object() -> None:
     task = pick_place.Config(distractors=0).build(so101.SPEC)
     assert "wrong_object" not in behaviours.supported(task)
+
+
+@pytest.mark.parametrize("name", ["reach", "push", "drawer", "pick_place", "tabletop"])
+def test_recoveries_begin_in_the_middle_and_end_well(name: str) -> None:
+    plain, recovered = (
+        [
+            record_episode(name, 31, index, render=False, recovery_fraction=share)
+            for index in range(8)
+        ]
+        for share in (0.0, 1.0)
+    )
+    assert all(record.success[-1] for record in recovered)
+    begun = [
+        not np.array_equal(a.proprio[0], b.proprio[0])
+        for a, b in zip(plain, recovered, strict=True)
+    ]
+    assert sum(begun) >= 5
+    again = record_episode(name, 31, 3, render=False, recovery_fraction=1.0)
+    np.testing.assert_array_equal(again.action, recovered[3].action)
+
+
+def test_a_recovery_goes_on_with_what_is_in_the_hand() -> None:
+    """The expert of the middle does not open the hand: that would teach to drop things."""
+    world = MujocoWorld(compile_scene(pick_place.Config(), so101.SPEC))
+    world.reset(5, 0)
+    gripper = world.robot.names.index(world.robot.gripper.channel)
+    held = 0
+    for action in world.task.script(world, "expert"):
+        world.step(action)
+        held += world.as_batch.touching("cube")[0] >= 2
+        if held == 8:
+            break
+    stream = world.task.script(world, "expert")
+    for _ in range(6):
+        action = next(stream)
+        world.step(action)
+        assert action[gripper] < Motion(world).opened(0.5)
+    assert world.as_batch.touching("cube")[0] >= 2

@@ -47,11 +47,11 @@ def test_it_is_a_learner_with_the_instructions_and_statistics_of_the_data(
     learner = start(arm_dataset)
     assert isinstance(learner, Learner)
     assert learner.instructions == ("press 0", "press 1")
-    actions = learner.store.actions
+    actions = learner.arms[0].store.actions
     scale = learner.module.statistics
     np.testing.assert_allclose(scale.action_low, actions.min(0))
     np.testing.assert_allclose(scale.action_high, actions.max(0))
-    np.testing.assert_allclose(scale.state_mean, learner.store.states.mean(0), atol=1e-6)
+    np.testing.assert_allclose(scale.state_mean, learner.arms[0].store.states.mean(0), atol=1e-6)
     normalised = learner.module.normalizer.action(torch.from_numpy(actions))
     assert normalised.abs().max() <= 1 + 1e-5
 
@@ -70,7 +70,7 @@ def test_pictures_are_shaken_and_nothing_else_is(unit: str, arm_dataset: Path) -
         start(arm_dataset, sampling=unit),
         start(arm_dataset, sampling=unit, brightness_jitter=0.5),
     )
-    a, b = plain.collect(), shaken.collect()
+    (a,), (b,) = plain.collect(), shaken.collect()
     assert not torch.equal(a.images, b.images)
     assert_equal_batches(a, replace(b, images=a.images))
 
@@ -81,11 +81,11 @@ def test_a_restored_stream_of_data_goes_on_to_the_bit(unit: str, arm_dataset: Pa
     for _ in range(5):
         learner.collect()
     state = json.loads(json.dumps(learner.state()))
-    expected = [learner.collect() for _ in range(8)]
+    expected = [learner.collect()[0] for _ in range(8)]
     other = start(arm_dataset, sampling=unit, random_shift_px=2)
     other.restore(state)
     for batch in expected:
-        assert_equal_batches(other.collect(), batch)
+        assert_equal_batches(other.collect()[0], batch)
 
 
 def test_the_curriculum_takes_its_share_of_each_batch_from_short_episodes(
@@ -96,15 +96,15 @@ def test_the_curriculum_takes_its_share_of_each_batch_from_short_episodes(
     assert lengths.max() > limit
     learner = start(arm_dataset, batch_size=4, short_decisions=limit, short_fraction=0.75)
     for _ in range(10):
-        decisions = np.bincount(learner.collect().episode_index)
+        decisions = np.bincount(learner.collect()[0].episode_index)
         assert decisions[-1] <= limit  # the short ones come last
 
 
 def test_the_past_of_a_query_is_in_its_batch_but_not_in_a_window(arm_dataset: Path) -> None:
-    episodes = start(arm_dataset, short_decisions=0).collect()
+    episodes = start(arm_dataset, short_decisions=0).collect()[0]
     assert episodes.decision.max() > 2
     assert len(episodes.loss_index) < len(episodes.images)
-    windows = start(arm_dataset, sampling="frame").collect()
+    windows = start(arm_dataset, sampling="frame").collect()[0]
     assert not windows.decision.any()
     assert len(windows.loss_index) == len(windows.images) == 3
 
@@ -146,20 +146,22 @@ def test_two_data_sets_share_every_batch_and_each_keeps_its_words(
     with pytest.raises(ValueError, match="got 1 data sets for 2 tasks"):
         start(arm_dataset, config)
     learner = config.algo.start(config, (arm_dataset, other))
-    episodes = len(single.store.tasks)
-    assert learner.store.tasks == 2 * single.store.tasks
-    assert len(learner.store.frames) == 2 * len(single.store.frames)
+    episodes = len(single.arms[0].store.tasks)
+    assert learner.arms[0].store.tasks == 2 * single.arms[0].store.tasks
+    assert len(learner.arms[0].store.frames) == 2 * len(single.arms[0].store.frames)
     for part in (0, 1):
-        rows = learner.store.frame_episode // episodes == part
-        np.testing.assert_array_equal(learner.store.frames[rows], single.store.frames)
+        rows = learner.arms[0].store.frame_episode // episodes == part
+        np.testing.assert_array_equal(
+            learner.arms[0].store.frames[rows], single.arms[0].store.frames
+        )
     np.testing.assert_array_equal(
-        learner.store.action_chunks(np.array([episodes]), np.array([0]), 4)[0],
-        single.store.action_chunks(np.array([0]), np.array([0]), 4)[0],
+        learner.arms[0].store.action_chunks(np.array([episodes]), np.array([0]), 4)[0],
+        single.arms[0].store.action_chunks(np.array([0]), np.array([0]), 4)[0],
     )
-    drawn = np.concatenate([learner.stream.next() for _ in range(6)]).reshape(6, 3)
-    of_other = learner.store.seq_episode[drawn] >= episodes
+    drawn = np.concatenate([learner.arms[0].stream.next() for _ in range(6)]).reshape(6, 3)
+    of_other = learner.arms[0].store.seq_episode[drawn] >= episodes
     assert of_other.sum(1).tolist() == [1] * 6
-    assert learner.collect().images.shape[0] > 0
+    assert learner.collect()[0].images.shape[0] > 0
 
 
 def test_data_sets_that_do_not_fit_together_are_refused(

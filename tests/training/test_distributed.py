@@ -54,7 +54,7 @@ def test_parts_of_a_batch_have_the_rows_of_the_whole_and_losses_that_add_up(
         learner = config.algo.start(config, arm_dataset)
         if part is not None:
             learner.group = distributed.ProcessGroup(part)
-        batch = learner.collect()
+        (batch,) = learner.collect()
         generator = torch.Generator().manual_seed(0)
         found.append((batch, learner.module.bc_loss(batch, generator)[0].item()))
     (whole, loss), *parts = found

@@ -55,8 +55,8 @@ def test_losses_are_those_of_looking_every_time(unit, arm_dataset, tmp_path) -> 
 
 def test_a_batch_has_features_in_place_of_pictures(arm_dataset) -> None:
     plain, kept = (
-        start(arm_dataset).collect(),
-        start(arm_dataset, cache_frozen_features=True).collect(),
+        start(arm_dataset).collect()[0],
+        start(arm_dataset, cache_frozen_features=True).collect()[0],
     )
     learner = start(arm_dataset, cache_frozen_features=True)
     assert kept.images.shape == (*plain.images.shape[:2], 0, 0, 3)
@@ -71,24 +71,26 @@ def test_a_store_is_looked_at_once_and_another_where_anything_differs(
     arm_dataset, tmp_path, monkeypatch
 ) -> None:
     learner = start(arm_dataset)
-    first = features.load(learner.module, learner.store, tmp_path)
+    first = features.load(learner.module, learner.arms[0].store, tmp_path)
     calls = []
     look = features.encode
     monkeypatch.setattr(features, "encode", lambda *a: calls.append(a) or look(*a))
-    again = features.load(learner.module, learner.store, tmp_path)
+    again = features.load(learner.module, learner.arms[0].store, tmp_path)
     assert not calls
     assert all(np.array_equal(first[k], again[k]) for k in first)
-    name = features.name(learner.module, learner.store)
+    name = features.name(learner.module, learner.arms[0].store)
     with torch.no_grad():
         learner.module.backbone.think.weight.add_(1)  # learns: what it is has no say
-    assert features.name(learner.module, learner.store) == name
+    assert features.name(learner.module, learner.arms[0].store) == name
     with torch.no_grad():
         learner.module.backbone.stem[0].bias[0] += 1e-3
-    other = features.load(learner.module, learner.store, tmp_path)
+    other = features.load(learner.module, learner.arms[0].store, tmp_path)
     assert calls
     assert not np.array_equal(other["maps"], first["maps"])
-    later = replace(learner.store, frame_time=learner.store.frame_time + 1)
-    assert features.name(learner.module, later) != features.name(learner.module, learner.store)
+    later = replace(learner.arms[0].store, frame_time=learner.arms[0].store.frame_time + 1)
+    assert features.name(learner.module, later) != features.name(
+        learner.module, learner.arms[0].store
+    )
 
 
 def test_what_was_killed_on_the_way_goes_on_and_is_whole_or_absent(
@@ -96,7 +98,7 @@ def test_what_was_killed_on_the_way_goes_on_and_is_whole_or_absent(
 ) -> None:
     monkeypatch.setattr(features, "BLOCK", 4)
     learner = start(arm_dataset)
-    whole = features.load(learner.module, learner.store, tmp_path / "whole")
+    whole = features.load(learner.module, learner.arms[0].store, tmp_path / "whole")
     look, rows = features.encode, []
 
     def dying(policy, store, chosen):
@@ -108,9 +110,9 @@ def test_what_was_killed_on_the_way_goes_on_and_is_whole_or_absent(
     monkeypatch.setattr(features, "encode", dying)
     place = tmp_path / "some"
     with pytest.raises(KeyboardInterrupt):
-        features.load(learner.module, learner.store, place)
+        features.load(learner.module, learner.arms[0].store, place)
     assert not list(place.glob("features-*.zarr"))
-    found = features.load(learner.module, learner.store, place)
+    found = features.load(learner.module, learner.arms[0].store, place)
     assert rows[:4] == [0, 4, 8, 8]
     assert all(np.array_equal(whole[k], found[k]) for k in whole)
 
@@ -118,7 +120,7 @@ def test_what_was_killed_on_the_way_goes_on_and_is_whole_or_absent(
 @pytest.mark.parametrize("how", ["a chunk", "a feature", "bytes"])
 def test_a_damaged_store_is_made_anew(how, arm_dataset, tmp_path) -> None:
     learner = start(arm_dataset)
-    whole = features.load(learner.module, learner.store, tmp_path)
+    whole = features.load(learner.module, learner.arms[0].store, tmp_path)
     (place,) = tmp_path.glob("features-*.zarr")
     chunk = next(p for p in (place / "maps").rglob("0") if p.is_file())
     if how == "a chunk":
@@ -129,7 +131,7 @@ def test_a_damaged_store_is_made_anew(how, arm_dataset, tmp_path) -> None:
         chunk.write_bytes(data)
     else:
         (place / "cells" / "zarr.json").unlink()
-    found = features.load(learner.module, learner.store, tmp_path)
+    found = features.load(learner.module, learner.arms[0].store, tmp_path)
     assert all(np.array_equal(whole[k], found[k]) for k in whole)
     assert json.loads((place / "done.json").read_text())["names"] == ["cells", "maps"]
 
@@ -152,7 +154,7 @@ def test_features_that_do_not_fit_into_memory_are_refused(
     with pytest.raises(
         ValueError, match="learn from fewer episodes, or leave --cache-frozen-features out"
     ):
-        features.load(learner.module, learner.store, tmp_path)
+        features.load(learner.module, learner.arms[0].store, tmp_path)
 
 
 def pretrained(kind: str, model: Path, **more: Any) -> TrainConfig:
@@ -184,7 +186,7 @@ def test_a_frozen_pretrained_backbone_looks_once_and_learns_the_same(
     called = []
     for part in learner.module.backbone.net.modules():
         part.register_forward_hook(lambda *_: called.append(1))
-    learner.module.bc_loss(learner.collect(), torch.Generator())
+    learner.module.bc_loss(learner.collect()[0], torch.Generator())
     assert not called
     assert set(learner.features) == ({"seen"} if kind == "dinov2" else {"seen", "last"})
 
@@ -195,8 +197,8 @@ def test_pretrained_features_are_those_of_a_frame_an_instruction_a_size_a_layer_
     def name(tasks: tuple[str, ...] = (), kind: str = "smolvlm", **more: Any) -> str:
         config = pretrained("smolvlm", tiny_model(kind), **more)
         learner = config.algo.start(config, arm_dataset)
-        info = learner.store.info
-        store = replace(learner.store, info=replace(info, tasks=tasks or info.tasks))
+        info = learner.arms[0].store.info
+        store = replace(learner.arms[0].store, info=replace(info, tasks=tasks or info.tasks))
         return features.name(learner.module, store)
 
     names = [

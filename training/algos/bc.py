@@ -6,7 +6,7 @@ loss. Samples favor motion, because all decisions of a static arm teach the same
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -25,12 +25,14 @@ from training.evaluation.evaluate import Evaluation, MultiTaskEvaluation, evalua
 from vla import checkpoint
 from vla.contracts import config as configs
 from vla.contracts.config import PluginConfig, validate_min
+from vla.contracts.specs import RobotSpec
 from vla.contracts.types import EpisodeBatch
 from vla.data import check
 from vla.data.store import EpisodeStore, concatenate, load_episodes, statistics
 from vla.nn.devices import half_precision
 from vla.nn.normalize import NormalizationStatistics
-from vla.policies.vla import VLAPolicy
+from vla.policies import vla
+from vla.policies.vla import Embodiment, VLAPolicy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,37 +96,61 @@ class BehaviorCloning:
 
     def __init__(self, config: Config, train: TrainConfig, data: tuple[Path, ...]) -> None:
         self.config, self.train = config, train
+        robots = tuple(
+            vec_env.load_arm(train.task, name) for name in (train.robot, *train.co_robots)
+        )
+        groups = _one_for_each_task(train, data)
+        stores = [
+            [self._load(folder, robot) for folder in folders]
+            for robot, folders in zip(robots, groups, strict=True)
+        ]
+        joined = [concatenate(parts) for parts in stores]
+        self.instructions = tuple(sorted({task for store in joined for task in store.tasks}))
+        first, *others = (
+            Embodiment(robot=robot, statistics=normalisation(store))
+            for robot, store in zip(robots, joined, strict=True)
+        )
         self.policy_config = train.policy
-        robot = vec_env.load_arm(train.task, train.robot)
-        stores = [self._load(folder) for folder in _one_for_each_task(train, data)]
-        self.store = concatenate(stores)
-        self.instructions = tuple(sorted(set(self.store.tasks)))
+        if others:
+            self.policy_config = _widened(train, robots)
         torch.manual_seed(train.seed)  # noqa: TID251  torch's initialisers know no other source
-        self.module = train.policy.build(
-            robot, normalisation(self.store), train.policy.tokenizer(self.instructions)
+        self.module = self.policy_config.build(
+            first.robot, first.statistics, train.policy.tokenizer(self.instructions)
         ).to(train.device)
         if isinstance(self.module, FitsStatistics):
-            self.module.fit_statistics(self.store)
+            self.module.fit_statistics(joined[0])
         if isinstance(self.module, VLAPolicy):
             self.module.grounding_loss_coef = config.grounding_loss_coef
+            self.module.co_embodiments = tuple(others)
         else:
             _check_baseline(train)
         if train.pretrained_vision_encoder is not None:
             load_vision(self.module, train.pretrained_vision_encoder)
         self.features: batches.Features | None = None
         if train.cache_frozen_features:
-            self.features = features.load(self.module, self.store, _cache(data[0]))
-        self.loss: Any = (
-            torch.compile(self.module.bc_loss) if train.compile else self.module.bc_loss
-        )
+            self.features = features.load(self.module, joined[0], _cache(data[0]))
         self.group = SINGLE_PROCESS
-        motion = sampler.motion_weights(self.store, train.policy.chunk_size)
-        self.weights = config.static_frame_weight + (1 - config.static_frame_weight) * motion
         self.rng = np.random.default_rng(train.seed)
-        self.stream = self._mixed_stream(stores)
+        self.arms = self._arms(robots, stores, joined)
         self.prefetcher = prefetch.Prefetcher(self._prepare, self._streams)
 
-    def _load(self, folder: Path) -> EpisodeStore:
+    def _arms(
+        self, robots: tuple[RobotSpec, ...], stores: list[list[EpisodeStore]],
+        joined: list[EpisodeStore],
+    ) -> list["_Arm"]:  # fmt: skip
+        """Return what every arm's part of a batch comes from, the same number of rows for each."""
+        train, floor = self.train, self.config.static_frame_weight
+        sizes = sampler.shares(self.config.batch_size, [1.0] * len(robots))
+        result = []
+        for k, (robot, store) in enumerate(zip(robots, joined, strict=True)):
+            policy = self.module if len(robots) == 1 else self.module.for_robot(robot.name)
+            loss: Any = torch.compile(policy.bc_loss) if train.compile else policy.bc_loss
+            motion = sampler.motion_weights(store, train.policy.chunk_size)
+            stream = self._mixed_stream(stores[k], sizes[k], train.seed + 1000 * k)
+            result.append(_Arm(store, stream, floor + (1 - floor) * motion, loss))
+        return result
+
+    def _load(self, folder: Path, robot: RobotSpec) -> EpisodeStore:
         """Return the decisions of one data set."""
         train, config = self.train, self.config
         side = train.policy.image_px
@@ -134,10 +160,12 @@ class BehaviorCloning:
             stride=1 if frames_only else train.policy.n_action_steps, phase_seed=train.seed,
             phases=1 if frames_only else config.num_phase_offsets, cache_dir=_cache(folder),
         )  # fmt: skip
-        check.fits_robot(store, vec_env.load_arm(train.task, train.robot), folder)
+        check.fits_robot(store, robot, folder)
         return store
 
-    def _mixed_stream(self, stores: list[EpisodeStore]) -> sampler.MixedStream:
+    def _mixed_stream(
+        self, stores: list[EpisodeStore], batch_size: int, seed: int
+    ) -> sampler.MixedStream:
         """Return the stream of decisions (frame) or sequences: of every data set its share, and of
         that the part of short ones.
         """
@@ -145,8 +173,8 @@ class BehaviorCloning:
         others, rest = len(stores) - 1, self.train.co_fraction
         weights = [1.0 - rest, *[rest / others] * others] if others else [1.0]
         limit = 0 if frames_only else config.short_decisions
-        streams, begin, seed = [], 0, self.train.seed
-        for store, size in zip(stores, sampler.shares(config.batch_size, weights), strict=True):
+        streams, begin = [], 0
+        for store, size in zip(stores, sampler.shares(batch_size, weights), strict=True):
             lengths = store.seq_lengths
             count = len(store.frames if frames_only else lengths)
             # Of a task whose episodes are all short there is no shorter part.
@@ -174,7 +202,9 @@ class BehaviorCloning:
             )
         if self.train.compile:
             raise ValueError("compile: not with several processes; leave out --compile")
-        self.group, self.loss = group, group.wrap(_Loss(self.module))
+        if self.train.co_robots:
+            raise ValueError("co_robots: not with several processes; start it without torchrun")
+        self.group, self.arms[0].loss = group, group.wrap(_Loss(self.module))
 
     @property
     def partition(self) -> Partition | None:
@@ -185,45 +215,57 @@ class BehaviorCloning:
         """Return the next batch with augmented images, on its device."""
         return self.prefetcher.take()
 
-    def _prepare(self) -> EpisodeBatch:
-        batch, config = self._batch(), self.config
-        batch = batches.augment_batch(
-            batch, config.random_shift_px, config.brightness_jitter, self.rng
+    def _prepare(self) -> list[EpisodeBatch]:
+        """Return every arm's part of the next batch."""
+        config = self.config
+        augmented = (
+            batches.augment_batch(
+                self._batch(arm), config.random_shift_px, config.brightness_jitter, self.rng
+            )
+            for arm in self.arms
         )
-        return prefetch.to_device(batch, self.train.device)
+        return [prefetch.to_device(batch, self.train.device) for batch in augmented]
 
-    def _batch(self) -> EpisodeBatch:
+    def _batch(self, arm: "_Arm") -> EpisodeBatch:
         size = self.policy_config.chunk_size
-        indices = self.stream.next()
+        indices = arm.stream.next()
         if self.config.sampling == "frame":
-            return batches.frame_batch(self.store, indices, size, self.features, self.partition)
+            return batches.frame_batch(arm.store, indices, size, self.features, self.partition)
         return batches.episode_batch(
-            self.store, indices, size, self.config.states_per_episode, self.weights, self.rng,
+            arm.store, indices, size, self.config.states_per_episode, arm.weights, self.rng,
             self.features, self.partition,
         )  # fmt: skip
 
     def update(
         self, data: Any, optimizer: Optimizer, generator: torch.Generator
     ) -> dict[str, float]:
-        """Make one update on the cloning loss."""
-        with half_precision(self.train.device):
-            loss, parts = self.loss(data, generator)
+        """Make one update on the cloning loss, its mean over the arms."""
+        count, values = len(data), {"samples": 0.0}
+        total = torch.zeros(())
+        for arm, batch in zip(self.arms, data, strict=True):
+            with half_precision(self.train.device):
+                loss, parts = arm.loss(batch, generator)
+            total = loss if count == 1 else total.to(loss.device) + loss / count
+            for name, value in parts.items():
+                values[name] = values.get(name, 0.0) + float(value) / count
+            values["samples"] += float(len(batch.loss_index))
         # Gradients are averaged over the processes; the loss of a part is summed.
-        step = optimizer.step(self.group.partition.size * loss)
-        values = {name: float(value) for name, value in parts.items()}
-        values = self.group.all_reduce_sum({**values, "samples": float(len(data.loss_index))})
-        return {**values, **step}
+        step = optimizer.step(self.group.partition.size * total)
+        return {**self.group.all_reduce_sum(values), **step}
 
     def evaluate(self, weights: Weights, *, episodes: int, seed: int) -> Evaluation:
-        """Return the success rate of weights in simulation."""
+        """Return the success rate of weights in simulation, in every task with every arm."""
         averaged = self._copy()
         averaged.load_state_dict(weights)
         averaged = averaged.eval()
-        result = evaluate(averaged, self.train.task, episodes=episodes, seed=seed)
-        others = [
-            evaluate(averaged, vec_env.load_task(name), episodes=episodes, seed=seed)
-            for name in self.train.co_tasks
-        ]
+        tasks = [self.train.task, *map(vec_env.load_task, self.train.co_tasks)]
+        robots = [vec_env.load_arm(self.train.task, name) for name in self.train.co_robots]
+        policies = [averaged, *(averaged.for_robot(robot.name) for robot in robots)]
+        result, *others = (
+            evaluate(policy, task, episodes=episodes, seed=seed)
+            for policy in policies
+            for task in tasks
+        )
         return MultiTaskEvaluation.of(result, others) if others else result
 
     def _copy(self) -> Any:
@@ -249,7 +291,8 @@ class BehaviorCloning:
         return self.prefetcher.state()
 
     def _streams(self) -> dict[str, Any]:
-        return {"rng": self.rng.bit_generator.state, "stream": self.stream.state()}
+        streams = [part for arm in self.arms for part in arm.stream.state()]
+        return {"rng": self.rng.bit_generator.state, "stream": streams}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue the streams of data."""
@@ -258,24 +301,56 @@ class BehaviorCloning:
         position = state["stream"]
         if isinstance(position, dict):  # of a run that knew a single task
             position = [part for part in (position, state["short"]) if part is not None]
-        self.stream.restore(position)
+        for arm in self.arms:
+            count = len(arm.stream.state())
+            arm.stream.restore(position[:count])
+            position = position[count:]
+
+
+@dataclass
+class _Arm:
+    """Where one arm's part of every batch comes from, and what it is for."""
+
+    store: EpisodeStore
+    """The demonstrations of all tasks."""
+    stream: sampler.MixedStream
+    """Its decisions (frame) or sequences, in the order of training."""
+    weights: np.ndarray
+    """f32 [f], sampling weight of each decision."""
+    loss: Any
+    """The policy's cloning loss with this arm: batch and generator to loss and metrics."""
 
 
 def _cache(folder: Path) -> Path:
     return folder.parent / f"{folder.name}-cache"
 
 
-def _one_for_each_task(train: TrainConfig, data: tuple[Path, ...]) -> tuple[Path, ...]:
-    """Return the data sets; ValueError unless there is one for each task."""
-    wanted = 1 + len(train.co_tasks)
-    if len(data) != wanted:
+def _one_for_each_task(train: TrainConfig, data: tuple[Path, ...]) -> list[tuple[Path, ...]]:
+    """Return each arm's data sets; ValueError unless there is one for each arm and task."""
+    tasks, arms = 1 + len(train.co_tasks), 1 + len(train.co_robots)
+    if len(data) != tasks * arms:
         raise ValueError(
-            f"dataset: got {len(data)} data sets for {wanted} tasks; give one for the task and one "
-            "for each of --co-tasks in their order"
+            f"dataset: got {len(data)} data sets for {tasks} tasks"
+            f"{f' of {arms} robots' if arms > 1 else ''}; give one for the task and one for each "
+            f"of --co-tasks in their order{', then those of each of --co-robots' * (arms > 1)}"
         )
     if len(data) > 1 and train.cache_frozen_features:
-        raise ValueError("cache_frozen_features: not with --co-tasks; leave one of them out")
-    return data
+        raise ValueError(
+            "cache_frozen_features: not with --co-tasks or --co-robots; leave one of them out"
+        )
+    return [data[k * tasks : (k + 1) * tasks] for k in range(arms)]
+
+
+def _widened(train: TrainConfig, robots: tuple[RobotSpec, ...]) -> Any:
+    """Return the policy's settings with channels enough for every arm."""
+    policy: Any = train.policy
+    if not isinstance(policy, vla.Config):
+        raise ValueError(
+            f"co_robots: not for a policy of type {configs.type_name(policy)!r}; leave "
+            "--co-robots out, or take --policy.type vla"
+        )
+    channels = max(len(robot.channels) for robot in robots)
+    return replace(policy, max_action_dim=max(policy.max_action_dim, channels))
 
 
 class _Loss(nn.Module):

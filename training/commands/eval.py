@@ -46,7 +46,7 @@ class EvalArgs:
     """K, attempts from each start state with sampled actions as in online RL: reports pass@1 to
     pass@K and whether online RL can improve the policy; 0 to measure the success rate."""
     robot: str = ""
-    """Robot, which must match the robot of training; that robot if empty."""
+    """Robot, one of those of training; the first of them if empty."""
     out: Path | None = None
     """Folder of the results; by default the run's, or for another task a folder inside it."""
     videos: int = 9
@@ -79,8 +79,6 @@ def main(argv: list[str]) -> int:
     loaded = policy_loader.open_policy(Path(argv[0]), threads=1)
     trained_on = configs.from_json(None, loaded.task, f"{loaded.folder}: task", vec_env.TASKS)
     args = parse(argv[1:], trained_on)
-    if args.robot:
-        checkpoint.check_robot(loaded.policy.robot, vec_env.load_robot(args.robot))
     check_device(args.device)
     if (args.device, args.targets, args.reference_checkpoint, args.threads) != ("cpu", (), None, 1):
         loaded = policy_loader.open_policy(
@@ -88,12 +86,16 @@ def main(argv: list[str]) -> int:
             reference_checkpoint=args.reference_checkpoint, device=args.device,
         )  # fmt: skip
     policy = loaded.policy
+    first = policy.robot.name
+    if args.robot:
+        policy = checkpoint.for_robot(policy, vec_env.load_robot(args.robot))
+    arm = "" if policy.robot.name == first else policy.robot.name
     if args.pass_at and not isinstance(policy, VLAPolicy):
         raise ValueError(
             f"{loaded.folder}: target {loaded.target} cannot sample several attempts; leave "
             "--pass-at out, or give a checkpoint without --targets"
         )
-    out = args.out or _results_folder(loaded.folder, trained_on, args)
+    out = args.out or _results_folder(loaded.folder, trained_on, args, arm)
     out.mkdir(parents=True, exist_ok=True)  # before the work: it may not be possible
     runtime.prepare(args.threads)
     console = Console(highlight=False, soft_wrap=True)
@@ -157,12 +159,15 @@ def write_media(
         files.write_json(out / "memory.json", slot_map.summary(trace))
 
 
-def _results_folder(folder: Path, trained_on: PluginConfig, args: EvalArgs) -> Path:
-    """Return the run's folder, or a folder inside it named after what differs from training."""
+def _results_folder(folder: Path, trained_on: PluginConfig, args: EvalArgs, arm: str) -> Path:
+    """Return the run's folder, or a folder inside it named after what differs from training; `arm`
+    is empty for the first one.
+    """
     run = folder.parent if folder.name == "checkpoint" else folder
-    if args.task == trained_on and not args.backend.is_realtime:
+    if args.task == trained_on and not args.backend.is_realtime and not arm:
         return run
-    where = [configs.type_name(args.backend)] if args.backend.is_realtime else []
+    where = [arm] if arm else []
+    where += [configs.type_name(args.backend)] if args.backend.is_realtime else []
     same = type(args.task) is type(trained_on)
     # Not of a default task: those of some suites must be named.
     changed = [

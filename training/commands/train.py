@@ -31,8 +31,8 @@ class Args:
     out: Path
     """Folder of the run; the same command resumes it."""
     dataset: tuple[Path, ...] = ()
-    """LeRobotDataset v3 to learn from, and one for each of --co-tasks in their order; recorded next
-    to the run if not given."""
+    """LeRobotDataset v3 to learn from, and one for each of --co-tasks in their order; then those of
+    each of --co-robots; recorded next to the run if not given."""
     parallel: distributed.Parallel = "ddp"
     """Under torchrun, each process holds all weights (ddp) or a shard of the weights and of the
     optimizer state (fsdp); not a setting of the run."""
@@ -54,7 +54,8 @@ def train(
     """
     with distributed.init_group(config.device, parallel) as group:
         for task in (config.task, *map(vec_env.load_task, config.co_tasks)):
-            vec_env.load_arm(task, config.robot)
+            for robot in (config.robot, *config.co_robots):
+                vec_env.load_arm(task, robot)
         loop.check(config, out)
         config.policy.check()
         if config.pretrained_vision_encoder is not None:
@@ -73,18 +74,19 @@ def train(
 
 
 def _recordings(config: TrainConfig, out: Path) -> list[demos.DemosConfig]:
-    """Return the recordings of the demonstrations of a run's tasks."""
+    """Return the recordings of the demonstrations of a run's tasks, robot by robot."""
     place = out.parent / f"data-{out.name}"
-    tasks = {place: config.task}
-    for name in config.co_tasks:
-        tasks[place.with_name(f"{place.name}-{name.replace('/', '-')}")] = vec_env.load_task(name)
+    tasks = [("", config.task), *((name, vec_env.load_task(name)) for name in config.co_tasks)]
     return [
         demos.DemosConfig(
-            out=folder, task=task, robot=config.robot, episodes=config.demos.episodes,
+            out=place.with_name("-".join([place.name, *names]).replace("/", "-")),
+            task=task, robot=robot, episodes=config.demos.episodes,
             behaviour=config.demos.behaviour, seed=config.demos.seed,
             recovery_fraction=config.demos.recovery_fraction,
         )
-        for folder, task in tasks.items()
+        for robot in (config.robot, *config.co_robots)
+        for name, task in tasks
+        for names in [[part for part in (name, robot) if part and part != config.robot]]
     ]  # fmt: skip
 
 

@@ -111,6 +111,9 @@ class TrainConfig(RunConfig):
     """Part of every batch that comes from the further tasks, the same from each."""
     robot: str | None = None
     """Robot; None for so101, or for the robot of the task's suite."""
+    co_robots: tuple[str, ...] = ()
+    """Further robots, by name, that the same policy drives in all tasks; each has the same part of
+    every batch."""
     demos: Demonstrations = field(default_factory=Demonstrations)
     """Demonstrations."""
     policy: PluginConfig = plugin("vla.policies", "vla")

@@ -44,6 +44,8 @@ class Evaluation:
     """Index of the goal of each episode, in a task that has several; else -1."""
     achieved: list[int] = dataclasses.field(default_factory=list)
     """Index of the goal that each episode reached; -1 for none."""
+    robot: str = ""
+    """The arm, by name."""
 
     @property
     def metric(self) -> str:
@@ -94,8 +96,10 @@ class MultiTaskEvaluation(Evaluation):
         return sum(rates) / len(rates)
 
     def summary(self) -> str:
-        """Return a line for each task."""
-        return "\n".join([self._first().summary(), *(other.summary() for other in self.others)])
+        """Return a line for each task, with each arm."""
+        parts = [self._first(), *self.others]
+        several = len({part.robot for part in parts}) > 1
+        return "\n".join(f"{part.robot} " * several + part.summary() for part in parts)
 
     def to_json(self) -> dict[str, Any]:
         """Return the first task's fields, rate and interval, and those of the others, as JSON."""
@@ -193,4 +197,5 @@ def evaluate(
         progress=[o.progress for o in ended], steps=[o.steps for o in ended],
         decided=[o.terminated for o in ended], goals=[o.goal for o in ended],
         achieved=[o.achieved for o in ended], seconds=time.perf_counter() - begin,
+        robot=policy.robot.name,
     )  # fmt: skip

@@ -157,6 +157,7 @@ DSRL = ("dsrl", "steer")
 ADDED = (
     "co_tasks", "co_fraction", "backbone.text_encoder", "backbone.queries",
     "algo.grounding_loss_coef", "demos.recovery_fraction",
+    "co_robots", "policy.max_action_dim",
 )  # fmt: skip
 """Settings of runs that came later; their defaults are what a run before them did. Some have
 the name of the group that they stand in: an older setting elsewhere had the same name."""

@@ -1,5 +1,6 @@
 """Networks that predict the clean action chunk from a noisy one; both take the same arguments.
 
+A network takes chunks of `actions` channels, or of fewer, which it pads with zeros.
 A network made with `prefix` also reads a mask of the prefix actions, which enter without noise.
 """
 
@@ -7,7 +8,7 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.nn.functional import linear, pad
 
 from vla.nn.context import Context
 
@@ -18,6 +19,12 @@ def timestep_features(t: Tensor, width: int) -> Tensor:
     rates = torch.exp(-math.log(10_000.0) * torch.arange(half, device=t.device) / half)
     phase = t.float()[:, None] * rates
     return torch.cat([phase.sin(), phase.cos()], 1)
+
+
+def widened(values: Tensor, width: int) -> Tensor:
+    """Return values f32 [..., u] with zeros up to a width, f32 [..., width]."""
+    missing = width - values.shape[-1]
+    return pad(values, (0, missing)) if missing else values
 
 
 class MlpDenoiser(nn.Module):
@@ -43,14 +50,17 @@ class MlpDenoiser(nn.Module):
         """Return the prediction f32 [b, k, u] for latent f32 [b, k, u] at timestep t i64 [b];
         prefix_mask f32 [b, k] is 1 where the latent is a fixed action.
         """
-        h = self.enter(latent.flatten(1)) + self.time(timestep_features(t, 64))
+        channels = latent.shape[2]
+        h = self.enter(widened(latent, self.actions).flatten(1)) + self.time(
+            timestep_features(t, 64)
+        )
         if self.prefix_embedding is not None and prefix_mask is not None:
             h = h + self.prefix_embedding(prefix_mask)
         condition = self.condition(context.pooled)
         h = h + condition
         for block in self.blocks:
             h = block(h, condition)
-        return self.leave(h).unflatten(1, (self.chunk, self.actions))
+        return self.leave(h).unflatten(1, (self.chunk, self.actions))[..., :channels]
 
 
 class _MlpBlock(nn.Module):
@@ -104,12 +114,12 @@ class TransformerDenoiser(nn.Module):
         tokens = torch.cat(
             [self.tokens(context.tokens), self.condition(context.pooled)[:, None]], 1
         )
-        h = self.enter(latent) + self.position
+        h = self.enter(widened(latent, self.enter.in_features)) + self.position
         if self.prefix_embedding is not None and prefix_mask is not None:
             h = h + prefix_mask[..., None] * self.prefix_embedding
         for block in self.blocks:
             h = block(h, tokens, drive)
-        return self.leave(self.norm(h))
+        return self.leave(self.norm(h))[..., : latent.shape[2]]
 
 
 class _DitBlock(nn.Module):

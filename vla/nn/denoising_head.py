@@ -71,7 +71,7 @@ class DenoisingHead(nn.Module):
     Args:
         config: A `DenoisingHeadConfig` of the head.
         chunk: k.
-        actions: u.
+        actions: Channels of the networks; `actions`, u, may be set to fewer.
         sizes: Pooled, token and memory width of the context.
         alphas: f32 [num_train_timesteps], signal power by timestep.
         timesteps: Timestep of each denoising step, noisiest first.

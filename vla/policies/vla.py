@@ -4,6 +4,7 @@ It holds no state between calls: memory, noise and time are arguments. Inputs an
 physical units, networks work in normalised ones.
 """
 
+import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,6 +27,7 @@ from vla.contracts.types import (
     Prefix,
 )
 from vla.nn.context import Context, HasAttention, Retrieved, pools_features
+from vla.nn.denoisers import widened
 from vla.nn.grounding import grounding_loss
 from vla.nn.normalize import NormalizationStatistics, Normalizer
 from vla.nn.text import TextEncoder
@@ -43,6 +45,9 @@ class Config(PluginConfig):
     """Actions executed before the next decision: the period of memory writes."""
     cameras: tuple[str, ...] = ("front", "wrist")
     """Cameras the policy uses, in view order; a subset of the robot's."""
+    max_action_dim: int = 0
+    """Channels of the networks; states and actions of an arm with fewer are padded with zeros. 0
+    for the arm's."""
     backbone: PluginConfig = plugin("vla.backbones", "tiny")
     """Images, text and proprioception to tokens."""
     memory: PluginConfig = plugin("vla.memory", "bank")
@@ -77,6 +82,16 @@ class Config(PluginConfig):
         return VLAPolicy(self, robot, statistics, tokenizer)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Embodiment:
+    """An arm that a policy drives, and how its numbers are scaled."""
+
+    robot: RobotSpec
+    """The arm."""
+    statistics: NormalizationStatistics
+    """Of its data."""
+
+
 class VLAPolicy(nn.Module):
     """Satisfies `TrainablePolicy`; arrays may be numpy or torch, results are torch tensors."""
 
@@ -92,15 +107,24 @@ class VLAPolicy(nn.Module):
         self.text = TextEncoder(tokenizer)
         self.normalizer = Normalizer(statistics)
         channels = len(robot.channels)
+        if config.max_action_dim and config.max_action_dim < channels:
+            raise ValueError(
+                f"policy.max_action_dim: got {config.max_action_dim}, expected 0 or at least the "
+                f"{channels} channels of {robot.name}"
+            )
+        self.width = max(config.max_action_dim, channels)
         backbone = config.backbone
-        inputs = (len(config.cameras), channels, self.text.vocabulary)
+        inputs = (len(config.cameras), self.width, self.text.vocabulary)
         tokens = getattr(backbone, "token_shape", None)  # a pretrained one is too large to probe
         self.memory = config.memory.build(*(tokens or backbone.build(*inputs, 0).token_shape))
         size = self.memory.vector_size
         self.backbone = backbone.build(*inputs, size)
         self.config = replace(config, backbone=self.backbone.config)
-        self.head = config.head.build(config.chunk_size, channels, self.backbone.sizes(size))
+        self.head = config.head.build(config.chunk_size, self.width, self.backbone.sizes(size))
+        self.head.actions = channels
         self.views = _settings.views(config, robot)
+        self.co_embodiments: tuple[Embodiment, ...] = ()
+        """Further arms that these weights drive; see `for_robot`."""
         self.grounding_loss_coef = 0.0
         """Weight of `grounding_loss` in `bc_loss`; set by the algorithm."""
 
@@ -146,7 +170,32 @@ class VLAPolicy(nn.Module):
         config = replace(self.config, head=replace(self.head.config, num_inference_steps=steps))
         other = config.build(self.robot, self.statistics, self.text.tokenizer)
         other.load_state_dict(self.state_dict())
+        other.co_embodiments = self.co_embodiments
         return other.to(self.device).train(self.training)
+
+    def for_robot(self, name: str) -> "VLAPolicy":
+        """Return this policy for one of the arms that it drives; the weights are shared.
+
+        Raises:
+            ValueError: it does not drive that arm.
+        """
+        if name == self.robot.name:
+            return self
+        arms = {arm.robot.name: arm for arm in self.co_embodiments}
+        if name not in arms:
+            known = ", ".join([self.robot.name, *arms])
+            raise ValueError(f"robot: got {name!r}, this policy drives {known}")
+        robot, statistics = arms[name].robot, arms[name].statistics
+        view, head = copy.copy(self), copy.copy(self.head)
+        head.actions = len(robot.channels)
+        normalizer = Normalizer(statistics).to(self.device)
+        # A copied module shares the table of its parts; the view gets one of its own.
+        view._modules = {**self._modules, "head": head, "normalizer": normalizer}  # noqa: SLF001
+        view.robot, view.statistics = robot, statistics
+        view.views = _settings.views(self.config, robot)
+        own = Embodiment(robot=self.robot, statistics=self.statistics)
+        view.co_embodiments = (own, *(arm for arm in arms.values() if arm.robot.name != name))
+        return view
 
     def initial_state(self, batch: int) -> PolicyState:
         """Return the empty memory of `batch` arms."""
@@ -237,7 +286,7 @@ class VLAPolicy(nn.Module):
         row, decision = self._tensor(batch.episode_index), self._tensor(batch.decision)
         query = self._tensor(batch.loss_index)
         token_ids = self.text(batch.task, self.device)[row]
-        proprio = self.normalizer.state(self._tensor(batch.proprio))
+        proprio = self.padded(self.normalizer.state(self._tensor(batch.proprio)))
         if batch.features is None:
             encoded = self.backbone.encode(self._tensor(batch.images), proprio, token_ids)
         else:
@@ -280,7 +329,7 @@ class VLAPolicy(nn.Module):
     def _read(self, obs: Observation, state: PolicyState) -> tuple[Any, Retrieved, PolicyState]:
         """Encode, reset, read and write; see `_read_batch`."""
         images = self._tensor(obs.images)[:, self.views]
-        proprio = self.normalizer.state(self._tensor(obs.proprio))
+        proprio = self.padded(self.normalizer.state(self._tensor(obs.proprio)))
         time_s = self._tensor(obs.time_s)
         encoded = self.backbone.encode(images, proprio, self.text(obs.task, self.device))
         now = (time_s * self.robot.control_hz).float()
@@ -291,6 +340,10 @@ class VLAPolicy(nn.Module):
         retrieved = self.memory.read(before, encoded.tokens, now)
         after = self.memory.write(before, encoded.tokens, now, torch.ones_like(now))
         return encoded.cache, retrieved, PolicyState(tensors=after)
+
+    def padded(self, proprio: Tensor) -> Tensor:
+        """Return normalised channel positions f32 [b, s] as the backbone reads them."""
+        return widened(proprio, self.width)
 
     def chunk_of(self, obs: Observation, clean: Tensor) -> ActionChunk:
         """Return normalised actions f32 [b, k, u] in physical units, within the arm's limits."""
