@@ -57,17 +57,17 @@ class Config(PluginConfig):
     """Wordings: train, held_out or all."""
     distractors: int = 0
     """Things of unknown colour and shape in place of as many others, 0 to 2."""
-    goal: int = -1
-    """Number of the goal of every episode, so that the same scenes meet every instruction; -1
-    draws one."""
+    goals: tuple[int, ...] = ()
+    """Numbers of the goals to draw from, of all compositions; empty for every goal of the split.
+    With one goal, the same scenes can meet every instruction."""
 
     def build(self, robot: RobotSpec) -> "Tabletop":
         """Return the task for a robot; raise ValueError if a field is out of range."""
         if not 0 <= self.distractors <= len(DISTRACTORS):
             raise ValueError(f"distractors: got {self.distractors}, expected 0, 1 or 2")
         count = len(_language.goals(len(THINGS) - self.distractors))
-        if not -1 <= self.goal < count:
-            raise ValueError(f"goal: got {self.goal}, expected 0 to {count - 1}, or -1 for any")
+        if not all(0 <= goal < count for goal in self.goals):
+            raise ValueError(f"goals: got {self.goals}, expected numbers from 0 to {count - 1}")
         return Tabletop(self, robot)
 
 
@@ -111,7 +111,7 @@ class Tabletop(Unlocked[Config]):
         self._half_m = np.array([WIDTH_M if s == "cube" else CAN_M[1] for s in self.shapes])
         self.goals = _language.goals(len(things))
         # A goal that is set may be one that training holds out.
-        self._split: Split = "all" if config.goal >= 0 else config.compositions
+        self._split: Split = "all" if config.goals else config.compositions
         self.instructions = _language.instructions(self._split, config.wordings)
         near, far = robot.reach_m
         self._middle_m = near + 0.47 * (far - near)
@@ -199,8 +199,8 @@ class Tabletop(Unlocked[Config]):
         """Draw an act that some thing can be the object of, then its things."""
         order = [self.goals[k] for k in rng.permutation(len(self.goals))]
         acts = rng.permutation(ACTS)
-        if self.config.goal >= 0:
-            return self.goals[self.config.goal]
+        if self.config.goals:
+            return next(goal for goal in order if self.goals.index(goal) in self.config.goals)
         allowed = [goal for goal in order if self._is_allowed(goal, kinds)]
         return next(goal for act in acts for goal in allowed if goal.act == act)
 

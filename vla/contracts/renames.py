@@ -118,6 +118,7 @@ CONFIGS: dict[str, dict[str, str]] = {
         "goes_on": "auto_resume_stages",
     },
     "sim.suites.isaac_lab_env.Config": {"open_s": "startup_timeout_s"},
+    "sim.tasks.tabletop.Config": {"goal": ""},
     "training.data.demos.DemosConfig": {"looks": "visual_shift"},
 }  # fmt: skip
 """Fields of a configuration by "module.Class": old path to new path. A dot leads into a group, on
