@@ -47,6 +47,9 @@ class World(Protocol):
     """Index of each channel's actuator in `data.ctrl`."""
     tool_site: int
     """Id of the robot's site "tool"."""
+    tool_error_m: np.ndarray
+    """How far off an expert's idea of the tool's position is, metres, shape (3,): zero, unless it
+    is to make mistakes."""
 
     @property
     def as_batch(self) -> Worlds:

@@ -38,6 +38,7 @@ class MujocoWorld:
         self.data = mujoco.MjData(self.model)
         self.rng = np.random.default_rng(0)
         self.time_limit = self.task.max_episode_steps
+        self.tool_error_m = np.zeros(3)
         self.instruction = ""
         self.index = -1
         self.succeeded = False

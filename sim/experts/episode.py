@@ -19,7 +19,9 @@ from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
 
 RECOVERY_STEPS = 50
-"""Most control steps of the noisy expert before a recovery is recorded."""
+"""Most control steps of the clumsy expert before a recovery is recorded."""
+MISJUDGED_M = 0.015
+"""Standard deviation of its error about where its hand is, in x and y."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,7 +63,7 @@ def record_episode(  # noqa: PLR0913
     """Record episode `index` of `seed` of a scripted behaviour; equal arguments give equal bits.
 
     A record ends with the episode (only "undo" continues after success) or with the script. With
-    a probability of `recovery_fraction` it begins where a noisy expert came to in up to
+    a probability of `recovery_fraction` it begins where a clumsy expert came to in up to
     `RECOVERY_STEPS` steps, which are not recorded: fewer of them where the episode ends in them,
     or the behaviour has no success after them.
 
@@ -87,14 +89,21 @@ def record_episode(  # noqa: PLR0913
 
 
 def _went_wrong(world: MujocoWorld, most: int, rng: np.random.Generator) -> bool:
-    """Let a noisy expert act for up to `most` steps; return whether the episode goes on then."""
+    """Let a clumsy expert act for up to `most` steps; return whether the episode goes on then.
+
+    It misjudges where its hand is, so that it takes hold beside things, and its actions are noisy.
+    """
+    world.tool_error_m = rng.normal(0.0, MISJUDGED_M, 3) * (1.0, 1.0, 0.3)
     steps = range(rng.integers(1, most + 1))
     stream = behaviours.act_stream(world, world.task, "noisy", rng)
+    ended = False
     for _, action in zip(steps, stream, strict=False):
         _, terminated, truncated = world.step(np.asarray(action, np.float32))
         if terminated or truncated:
-            return False
-    return True
+            ended = True
+            break
+    world.tool_error_m = np.zeros(3)
+    return not ended
 
 
 def _record(

@@ -34,8 +34,9 @@ class Motion:
 
     @property
     def tool_m(self) -> np.ndarray:
-        """Position of the tool in the world frame, metres, shape (3,)."""
-        return self.world.data.site_xpos[self.world.tool_site].copy()
+        """Where the expert takes the tool to be in the world frame, metres, shape (3,)."""
+        at: np.ndarray = self.world.data.site_xpos[self.world.tool_site] + self.world.tool_error_m
+        return at
 
     @property
     def measured(self) -> np.ndarray:
@@ -49,7 +50,8 @@ class Motion:
 
     def solve(self, pos_m: np.ndarray, yaw_rad: float | None = None) -> np.ndarray:
         """Return channel positions with the tool at `pos_m` and the hand at the current opening."""
-        goal = solve(self.world.robot, self.measured, pos_m, yaw_rad)
+        place = np.asarray(pos_m) - self.world.tool_error_m
+        goal = solve(self.world.robot, self.measured, place, yaw_rad)
         goal[self.gripper] = self.opening
         return goal
 

@@ -11,6 +11,10 @@ CLEARANCE_M = 0.05
 """Height above a thing at which the open hand comes over it."""
 OVER_M = 0.09
 """Height of the tool at which the hand passes over things."""
+HELD_M = 0.015
+"""Distance from the tool up to which a grasp on the table holds."""
+LIFTED_M = 0.045
+"""Height of a thing's centre that is off the table."""
 LOST_M = 0.04
 """Distance from the tool at which a thing that was held is lost."""
 
@@ -22,8 +26,11 @@ def pick(
     it by `lift_m`; the open hand comes over it `clearance_m` above its centre.
     """
     pos = layout.block_pos_m(motion.world, body)
-    if not is_held(motion, body):
+    if not is_held(motion, body, pos):
+        if motion.world.as_batch.touching(body)[0]:  # beside it: away from it before another try
+            yield from motion.grip(motion.wide)
         motion.opening = motion.wide
+        pos = layout.block_pos_m(motion.world, body)
         yaw = grasp_yaw(pos, layout.block_yaw_rad(motion.world, body))
         yield from motion.move(pos, yaw, clearance_m=clearance_m)
     yield from motion.grip(motion.world.robot.gripper.closed)
@@ -56,7 +63,7 @@ def put(
     What they do depends on the present state alone: who begins with the thing in the hand goes on
     as one who has taken it.
     """
-    if is_held(motion, body):
+    if is_held(motion, body, layout.block_pos_m(motion.world, body)):
         yield from motion.grip(motion.world.robot.gripper.closed)
     else:
         yield from pick(motion, body, lift_m=lift_m, clearance_m=clearance_m)
@@ -70,9 +77,12 @@ def put(
         yield from place(motion, goal_m, half_m=half_m, up_m=lift_m)
 
 
-def is_held(motion: Motion, body: str) -> bool:
-    """Return whether two bodies of the arm touch a thing."""
-    return bool(motion.world.as_batch.touching(body)[0] >= 2)
+def is_held(motion: Motion, geom: str, pos_m: np.ndarray) -> bool:
+    """Return whether two bodies of the arm touch a thing at `pos_m` that is between the fingertips,
+    or above the table.
+    """
+    near = pos_m[2] > LIFTED_M or np.linalg.norm(motion.tool_m - pos_m) < HELD_M
+    return bool(near and motion.world.as_batch.touching(geom)[0] >= 2)
 
 
 def is_lost(motion: Motion, body: str) -> bool:

@@ -137,7 +137,7 @@ class Drawer(Unlocked[Config]):
             above = handle + (0.0, 0.0, world.rng.uniform(0.05, 0.06))
             yield from motion.hover(above, yaw)
             return
-        if not skills.is_held(motion, "handle"):
+        if not skills.is_held(motion, "handle", handle):
             # From the arm's side, or the fingers would come down on the drawer's front.
             yield from motion.move(handle, yaw, clearance_m=0.05)
         yield from motion.grip(self.robot.gripper.closed)

@@ -19,7 +19,7 @@ class Demonstrations:
     seed: int = 0
     """Seed of the episodes."""
     recovery_fraction: float = 0.0
-    """Fraction of episodes that begin where a noisy expert came to, without its steps."""
+    """Fraction of episodes that begin where a clumsy expert came to, without its steps."""
 
     def __post_init__(self) -> None:
         validate_min(self, episodes=1, seed=0)

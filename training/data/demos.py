@@ -60,7 +60,7 @@ class DemosConfig:
     robot: str | None = None
     """Robot: a file name under vla/robots; None for so101, or for the robot of the task's suite."""
     recovery_fraction: float = 0.0
-    """Fraction of episodes that begin where a noisy expert came to, so that they show how to
+    """Fraction of episodes that begin where a clumsy expert came to, so that they show how to
     recover; its own steps are not recorded."""
     workers: int = 2
     """Worker processes; the result does not depend on them."""
