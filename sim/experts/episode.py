@@ -93,7 +93,7 @@ def _went_wrong(world: MujocoWorld, most: int, rng: np.random.Generator) -> bool
 
     It misjudges where its hand is, so that it takes hold beside things, and its actions are noisy.
     """
-    world.tool_error_m = rng.normal(0.0, MISJUDGED_M, 3) * (1.0, 1.0, 0.3)
+    world.tool_error_m[:] = rng.normal(0.0, MISJUDGED_M, 3) * (1.0, 1.0, 0.3)
     steps = range(rng.integers(1, most + 1))
     stream = behaviours.act_stream(world, world.task, "noisy", rng)
     ended = False
@@ -102,7 +102,7 @@ def _went_wrong(world: MujocoWorld, most: int, rng: np.random.Generator) -> bool
         if terminated or truncated:
             ended = True
             break
-    world.tool_error_m = np.zeros(3)
+    world.tool_error_m[:] = 0.0
     return not ended
 
 

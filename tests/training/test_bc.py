@@ -91,7 +91,7 @@ def test_a_restored_stream_of_data_goes_on_to_the_bit(unit: str, arm_dataset: Pa
 def test_the_curriculum_takes_its_share_of_each_batch_from_short_episodes(
     arm_dataset: Path,
 ) -> None:
-    lengths = start(arm_dataset).store.seq_lengths
+    lengths = start(arm_dataset).arms[0].store.seq_lengths
     limit = int(np.median(lengths))
     assert lengths.max() > limit
     learner = start(arm_dataset, batch_size=4, short_decisions=limit, short_fraction=0.75)

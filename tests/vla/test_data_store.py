@@ -15,7 +15,7 @@ import pytest
 from tests.fake_episodes import fake_episode
 from tests.lerobot_versions import NEW, codec
 from vla.data import store
-from vla.data.store import choose_decisions, load_episodes, statistics
+from vla.data.store import JoinedFrames, choose_decisions, load_episodes, statistics
 
 
 def stock_dataset(root: Path, dtype: str, vcodec: str = "h264") -> list[dict[str, Any]]:
@@ -271,3 +271,13 @@ def test_frames_beyond_memory_are_the_same_from_a_mapped_file(
     file.unlink()
     with pytest.raises(ValueError, match=r"decoded frames need .* GB, 0\.0 GB are free; free some"):
         load_episodes(fake_dataset, **arguments)
+
+
+def test_joined_frames_read_as_one_array() -> None:
+    rng = np.random.default_rng(0)
+    parts = [rng.integers(0, 256, (count, 2, 4, 4, 3), np.uint8) for count in (5, 1, 7)]
+    joined, whole = JoinedFrames(parts), np.concatenate(parts)
+    assert joined.shape == whole.shape
+    assert len(joined) == 13
+    for rows in (np.array([12, 0, 5, 4, 6, 0]), np.arange(0), slice(3, 9)):
+        np.testing.assert_array_equal(joined[rows], whole[rows])

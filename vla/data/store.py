@@ -45,6 +45,41 @@ class Statistics:
     std: np.ndarray
 
 
+class JoinedFrames:
+    """Frames of several data sets, one set after another, without a copy: what is in a file stays
+    there.
+    """
+
+    def __init__(self, parts: Sequence[np.ndarray]) -> None:
+        self.parts = tuple(parts)
+        self.offsets = np.cumsum([0, *(len(part) for part in parts)])
+        self.shape = (int(self.offsets[-1]), *parts[0].shape[1:])
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        """Return u8 `n v h w 3` by row numbers i64 `n`, or a slice."""
+        rows = np.arange(len(self))[rows]
+        frames = np.empty((len(rows), *self.shape[1:]), np.uint8)
+        part = np.searchsorted(self.offsets, rows, side="right") - 1
+        for number in np.unique(part):
+            inside = part == number
+            frames[inside] = _read(self.parts[number], rows[inside] - self.offsets[number])
+        return frames
+
+
+def _read(frames: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return frames by their rows; those in a file are read at once."""
+    mapped: Any = frames.base
+    if isinstance(mapped, mmap.mmap) and isinstance(frames, np.memmap):
+        size = frames[0].nbytes
+        for begin in (frames.offset + rows * size).tolist():
+            page = begin - begin % mmap.PAGESIZE
+            mapped.madvise(mmap.MADV_WILLNEED, page, begin + size - page)
+    return frames[rows]
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EpisodeStore:
     """Sequences of decisions of one data set.
@@ -61,7 +96,7 @@ class EpisodeStore:
     """Names of the cameras in view order."""
     stride: int
     """Control steps from one decision to the next."""
-    frames: np.ndarray
+    frames: np.ndarray | JoinedFrames
     """u8 `f v h w 3`, RGB."""
     frame_time: np.ndarray
     """i64 `f`, control steps since the episode began."""
@@ -106,13 +141,8 @@ class EpisodeStore:
 
     def images(self, rows: np.ndarray) -> np.ndarray:
         """Return frames u8 `n v h w 3` by their rows i64 `n`; those in a file are read at once."""
-        mapped: Any = self.frames.base
-        if isinstance(mapped, mmap.mmap) and isinstance(self.frames, np.memmap):
-            size = self.frames[0].nbytes
-            for begin in (self.frames.offset + rows * size).tolist():
-                page = begin - begin % mmap.PAGESIZE
-                mapped.madvise(mmap.MADV_WILLNEED, page, begin + size - page)
-        return self.frames[rows]
+        frames = self.frames
+        return frames[rows] if isinstance(frames, JoinedFrames) else _read(frames, rows)
 
     def state_at(self, episode: np.ndarray, step: np.ndarray) -> np.ndarray:
         """Return the measured state f32 `... s` at steps of episodes."""
@@ -186,7 +216,7 @@ def concatenate(stores: Sequence[EpisodeStore]) -> EpisodeStore:
     return EpisodeStore(
         info=dataclasses.replace(first.info, tasks=tasks, offsets=step_offsets),
         cameras=first.cameras, stride=first.stride,
-        frames=np.concatenate([store.frames for store in stores]),
+        frames=JoinedFrames([np.asanyarray(store.frames) for store in stores]),
         frame_time=np.concatenate([store.frame_time for store in stores]),
         seq_offsets=joined([store.seq_offsets for store in stores]),
         seq_episode=np.concatenate(

@@ -25,7 +25,7 @@ from vla.contracts.types import (
     PolicyState,
     Prefix,
 )
-from vla.data.store import EpisodeStore, statistics
+from vla.data.store import EpisodeStore, JoinedFrames, statistics
 from vla.data.store import Statistics as Column
 from vla.nn.normalize import MIN_RANGE, NormalizationStatistics
 from vla.nn.text import TextEncoder, train_tokenizer
@@ -230,7 +230,7 @@ class LeRobotPolicy(nn.Module):
         return torch.as_tensor(value, device=self.device)
 
 
-def image_statistics(frames: np.ndarray) -> tuple[Tensor, Tensor]:
+def image_statistics(frames: np.ndarray | JoinedFrames) -> tuple[Tensor, Tensor]:
     """Return mean and deviation f32 [v, 3] of images u8 [f, v, h, w, 3] scaled to [0, 1].
 
     Like LeRobot, it uses a sample: at most `SAMPLED` evenly spaced frames.
