@@ -137,6 +137,13 @@ def test_a_run_goes_on_where_it_was(run: Path, tmp_path: Path) -> None:
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
+def test_robots_are_told_apart_before_anything_is_recorded(tmp_path: Path) -> None:
+    for names, said in ((("so101",), "got so101 beside so101"), (("ur5",), "ur5")):
+        with pytest.raises(ValueError, match=said):
+            train.train(config(co_robots=names), tmp_path / "run", (), Console(quiet=True))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_data_sets_are_counted_and_widths_checked(run: Path) -> None:
     settings = config()
     with pytest.raises(ValueError, match="got 1 data sets for 1 tasks of 2 robots"):

@@ -96,9 +96,7 @@ class BehaviorCloning:
 
     def __init__(self, config: Config, train: TrainConfig, data: tuple[Path, ...]) -> None:
         self.config, self.train = config, train
-        robots = tuple(
-            vec_env.load_arm(train.task, name) for name in (train.robot, *train.co_robots)
-        )
+        robots = train.robots
         groups = _one_for_each_task(train, data)
         stores = [
             [self._load(folder, robot) for folder in folders]
@@ -259,14 +257,14 @@ class BehaviorCloning:
         averaged.load_state_dict(weights)
         averaged = averaged.eval()
         tasks = [self.train.task, *map(vec_env.load_task, self.train.co_tasks)]
-        robots = [vec_env.load_arm(self.train.task, name) for name in self.train.co_robots]
-        policies = [averaged, *(averaged.for_robot(robot.name) for robot in robots)]
-        result, *others = (
+        others = self.train.robots[1:]
+        policies = [averaged, *(averaged.for_robot(robot.name) for robot in others)]
+        result, *further = (
             evaluate(policy, task, episodes=episodes, seed=seed)
             for policy in policies
             for task in tasks
         )
-        return MultiTaskEvaluation.of(result, others) if others else result
+        return MultiTaskEvaluation.of(result, further) if further else result
 
     def _copy(self) -> Any:
         """Return a policy of the same configuration that takes part in no collective operation."""

@@ -54,8 +54,7 @@ def train(
     """
     with distributed.init_group(config.device, parallel) as group:
         for task in (config.task, *map(vec_env.load_task, config.co_tasks)):
-            for robot in (config.robot, *config.co_robots):
-                vec_env.load_arm(task, robot)
+            replace(config, task=task).robots  # noqa: B018  wrong ones are refused here
         loop.check(config, out)
         config.policy.check()
         if config.pretrained_vision_encoder is not None:

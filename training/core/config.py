@@ -6,6 +6,7 @@ from pathlib import Path
 from sim import vec_env
 from training.core.optimizer import OptimizerConfig
 from vla.contracts.config import PluginConfig, plugin, validate_max, validate_min
+from vla.contracts.specs import RobotSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +126,17 @@ class TrainConfig(RunConfig):
     features next to the data set, instead of encoding them at every update."""
     compile: bool = False
     """Compile the policy's loss with torch.compile."""
+
+    @property
+    def robots(self) -> tuple[RobotSpec, ...]:
+        """The arms, that of `robot` first; ValueError if one is unknown or named twice."""
+        found = tuple(vec_env.load_arm(self.task, name) for name in (self.robot, *self.co_robots))
+        names = [robot.name for robot in found]
+        if len(set(names)) < len(names):
+            raise ValueError(
+                f"co_robots: got {', '.join(names[1:])} beside {names[0]}, expected each robot once"
+            )
+        return found
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range, and augmentation of images that are cached."""
