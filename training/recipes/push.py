@@ -7,4 +7,4 @@ from training.recipes import _base
 
 def recipe() -> TrainConfig:
     """Return the recipe."""
-    return _base.motor_skill(push.Config(), episodes=600, steps=4000)
+    return _base.motor_skill(push.Config(), episodes=600, steps=2000)
