@@ -176,7 +176,10 @@ def load(
     policy = policy.to(device).eval()
     if isinstance(policy, VLAPolicy):
         policy.co_embodiments = arms[1:]
-    return (policy if robot is None else for_robot(policy, robot)), origin
+    if robot is not None:
+        policy = for_robot(policy, robot.name)
+        check_robot(policy.robot, robot)
+    return policy, origin
 
 
 @contextlib.contextmanager
@@ -247,13 +250,20 @@ def load_vla(folder: Path, purpose: str, device: str = "cpu") -> tuple[VLAPolicy
     return policy, origin
 
 
-def open_policy(folder: Path, threads: int, device: str = "cpu") -> LoadedPolicy:
-    """Load the policy of a checkpoint, for `vla.runtime.policy_loader`; ValueError as `load`."""
+def open_policy(folder: Path, threads: int, device: str = "cpu", robot: str = "") -> LoadedPolicy:
+    """Load the policy of a checkpoint, for `vla.runtime.policy_loader`; ValueError as `load`.
+
+    Of one that drives several arms, `robot` names one; the first of them if empty.
+    """
     torch.set_num_threads(threads)
     place = find(folder)
     policy, origin = load(place, device=device)
     return LoadedPolicy(
-        policy=policy, folder=place, task=origin.task, step=origin.step, target="torch"
+        policy=for_robot(policy, robot),
+        folder=place,
+        task=origin.task,
+        step=origin.step,
+        target="torch",
     )
 
 
@@ -278,12 +288,10 @@ def find(folder: Path) -> Path:
     )
 
 
-def for_robot(policy: Any, robot: RobotSpec) -> Any:
-    """Return a policy for one of the arms that it drives; ValueError if it does not drive it."""
-    if isinstance(policy, VLAPolicy) and policy.co_embodiments:
-        policy = policy.for_robot(robot.name)
-    check_robot(policy.robot, robot)
-    return policy
+def for_robot(policy: Any, robot: str) -> Any:
+    """Return a policy for an arm, by name, if it drives several; else the policy as it is."""
+    several = robot and isinstance(policy, VLAPolicy) and policy.co_embodiments
+    return policy.for_robot(robot) if several else policy
 
 
 def check_robot(trained_on: RobotSpec, robot: RobotSpec) -> None:

@@ -176,7 +176,12 @@ def _stages(
 
 
 def closed_loop(
-    reference: Path, exported: Path, episodes: int, seed: int, target: str = "onnxruntime"
+    reference: Path,
+    exported: Path,
+    episodes: int,
+    seed: int,
+    target: str = "onnxruntime",
+    robot: str = "",
 ) -> ClosedLoop:
     """Run a checkpoint and its exported policy on the same episodes in simulation.
 
@@ -189,7 +194,8 @@ def closed_loop(
             out = Path(folder) / str(i)
             words = ["eval", str(place), "--episodes", str(episodes), "--seed", str(seed),
                      "--videos", "0", "--out", str(out),
-                     *(("--targets", target) if i else ())]  # fmt: skip
+                     *(("--targets", target) if i else ()),
+                     *(("--robot", robot) if robot and not i else ())]  # fmt: skip
             line = [sys.executable, "-m", "vla.cli", *words]
             if subprocess.run(line, check=False).returncode:
                 raise ValueError(f"`vla {' '.join(words)}` failed; see its message above")
@@ -259,6 +265,7 @@ def main(argv: list[str]) -> int:
     artefact = artefacts.read(folder)
     manifest = artefact.manifest
     policy, origin = checkpoint.load_vla(args.reference_checkpoint, "verify-export")
+    policy = checkpoint.for_robot(policy, manifest.robot.name)
     policy.float()  # as `vla export` does
     artefact.check_origin(origin.task, origin.step)
     torch.set_num_threads(1)
@@ -271,8 +278,9 @@ def main(argv: list[str]) -> int:
     loop = None
     if args.episodes:
         loop = closed_loop(
-            args.reference_checkpoint, folder, args.episodes, args.seed, active.target
-        )
+            args.reference_checkpoint, folder, args.episodes, args.seed, active.target,
+            manifest.robot.name,
+        )  # fmt: skip
     Console(highlight=False).print(sheet(result, loop, manifest.precision))
     wrong = failures(result, loop, manifest.precision)
     closed = dataclasses.asdict(loop) if loop else None

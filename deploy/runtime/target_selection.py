@@ -116,7 +116,9 @@ def open_policy(
             raise ValueError(
                 "runs the checkpoint, not the graphs; give it with --reference-checkpoint"
             )
-        loaded = import_function(CHECKPOINT_TARGETS[name])(reference_checkpoint, threads)
+        loaded = import_function(CHECKPOINT_TARGETS[name])(
+            reference_checkpoint, threads, robot=artefact.manifest.robot.name
+        )  # fmt: skip
         artefact.check_origin(loaded.task, loaded.step)
         return loaded.policy
 

@@ -85,13 +85,13 @@ class CompiledPolicy:
         return torch.as_tensor(value, device=self.policy.device)
 
 
-def open_compiled(folder: Path, threads: int, device: str = "cpu") -> LoadedPolicy:
-    """Return a checkpoint, compiled.
+def open_compiled(folder: Path, threads: int, device: str = "cpu", robot: str = "") -> LoadedPolicy:
+    """Return a checkpoint, compiled; `robot` as in `vla.checkpoint.open_policy`.
 
     Raises:
         ValueError: there is none, it is damaged, or it cannot be compiled.
     """
-    loaded = load_eager(folder, threads, device)
+    loaded = load_eager(folder, threads, device, robot)
     policy = loaded.policy
     if not isinstance(policy, VLAPolicy):
         raise ValueError(f"{folder}: is no policy that can be compiled; take target torch")
@@ -99,7 +99,7 @@ def open_compiled(folder: Path, threads: int, device: str = "cpu") -> LoadedPoli
 
 
 def open_checkpoint(
-    folder: Path, threads: int, targets: tuple[str, ...], device: str
+    folder: Path, threads: int, targets: tuple[str, ...], device: str, robot: str
 ) -> LoadedPolicy:
     """Return a checkpoint on the first target that runs it.
 
@@ -109,7 +109,7 @@ def open_checkpoint(
     loaded: dict[str, LoadedPolicy] = {}
 
     def open_target(name: str) -> ArmPolicy:
-        loaded[name] = import_function(CHECKPOINT_TARGETS[name])(folder, threads, device)
+        loaded[name] = import_function(CHECKPOINT_TARGETS[name])(folder, threads, device, robot)
         return loaded[name].policy
 
     target_selection.check_targets(targets)

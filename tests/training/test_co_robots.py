@@ -116,6 +116,10 @@ def test_vla_eval_and_vla_export_take_the_arm(
     here = other.act(obs, other.initial_state(1), noise)[0].values.numpy()
     there = exported.act(obs, exported.initial_state(1), noise)[0].values
     np.testing.assert_allclose(np.asarray(there), here, atol=1e-4)
+    reference = policy_loader.open_policy(
+        tmp_path / "e", threads=1, targets=("torch",), reference_checkpoint=run
+    )
+    assert reference.policy.robot == panda.SPEC
 
 
 def test_a_run_goes_on_where_it_was(run: Path, tmp_path: Path) -> None:

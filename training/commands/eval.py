@@ -80,15 +80,16 @@ def main(argv: list[str]) -> int:
     trained_on = configs.from_json(None, loaded.task, f"{loaded.folder}: task", vec_env.TASKS)
     args = parse(argv[1:], trained_on)
     check_device(args.device)
-    if (args.device, args.targets, args.reference_checkpoint, args.threads) != ("cpu", (), None, 1):
+    first = loaded.policy.robot.name
+    chosen = (args.device, args.targets, args.reference_checkpoint, args.threads, args.robot)
+    if chosen != ("cpu", (), None, 1, ""):
         loaded = policy_loader.open_policy(
             loaded.folder, args.threads, args.targets,
-            reference_checkpoint=args.reference_checkpoint, device=args.device,
+            reference_checkpoint=args.reference_checkpoint, device=args.device, robot=args.robot,
         )  # fmt: skip
     policy = loaded.policy
-    first = policy.robot.name
     if args.robot:
-        policy = checkpoint.for_robot(policy, vec_env.load_robot(args.robot))
+        checkpoint.check_robot(policy.robot, vec_env.load_robot(args.robot))
     arm = "" if policy.robot.name == first else policy.robot.name
     if args.pass_at and not isinstance(policy, VLAPolicy):
         raise ValueError(

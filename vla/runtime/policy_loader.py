@@ -46,7 +46,7 @@ CHECKPOINT_TARGETS = {
 
 def open_policy(
     folder: Path, threads: int, targets: tuple[str, ...] = (), *,
-    reference_checkpoint: Path | None = None, device: str = "cpu",
+    reference_checkpoint: Path | None = None, device: str = "cpu", robot: str = "",
 ) -> LoadedPolicy:  # fmt: skip
     """Return the policy in a folder.
 
@@ -56,6 +56,7 @@ def open_policy(
         targets: Targets in order of preference; () for PyTorch, or ONNX Runtime if it is exported.
         reference_checkpoint: The checkpoint of an exported policy, for targets of a checkpoint.
         device: Device of a checkpoint, such as "cpu" or "cuda".
+        robot: Arm, by name, of a checkpoint that drives several; the first of them if empty.
 
     Raises:
         ValueError: there is none, it is damaged, or no target runs it.
@@ -77,9 +78,9 @@ def open_policy(
             f"{' and '.join(CHECKPOINT_TARGETS)}: export it first with `vla export`"
         )
     if targets in ((), ("torch",)):
-        return import_function(CHECKPOINT_TARGETS["torch"])(folder, threads, device)
+        return import_function(CHECKPOINT_TARGETS["torch"])(folder, threads, device, robot)
     open_checkpoint = import_function("deploy.verify.torch_target:open_checkpoint")
-    return open_checkpoint(folder, threads, targets, device)
+    return open_checkpoint(folder, threads, targets, device, robot)
 
 
 def import_function(target: str) -> Callable[..., Any]:
