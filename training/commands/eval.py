@@ -160,7 +160,7 @@ def write_media(
         files.write_json(out / "memory.json", slot_map.summary(trace))
 
 
-def _results_folder(folder: Path, trained_on: PluginConfig, args: EvalArgs, arm: str) -> Path:
+def _results_folder(folder: Path, trained_on: PluginConfig, args: EvalArgs, arm: str = "") -> Path:
     """Return the run's folder, or a folder inside it named after what differs from training; `arm`
     is empty for the first one.
     """
