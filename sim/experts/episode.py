@@ -98,9 +98,8 @@ def _went_wrong(world: MujocoWorld, most: int, rng: np.random.Generator) -> bool
     stream = behaviours.act_stream(world, world.task, "noisy", rng)
     ended = False
     for _, action in zip(steps, stream, strict=False):
-        _, terminated, truncated = world.step(np.asarray(action, np.float32))
-        if terminated or truncated:
-            ended = True
+        ended = any(world.step(np.asarray(action, np.float32))[1:])
+        if ended:
             break
     world.tool_error_m[:] = 0.0
     return not ended

@@ -11,6 +11,8 @@ CLEARANCE_M = 0.05
 """Height above a thing at which the open hand comes over it."""
 OVER_M = 0.09
 """Height of the tool at which the hand passes over things."""
+ATTEMPTS = 4
+"""Attempts of an expert at what can fail; most episodes need one."""
 HELD_M = 0.015
 """Distance from the tool up to which a grasp on the table holds."""
 LIFTED_M = 0.045

@@ -25,8 +25,6 @@ HALF_M = 0.018
 TRAY_HALF_M = 0.05
 TRAY_TOP_M = 0.002
 APART_M = 0.1
-ATTEMPTS = 4
-"""Attempts of the expert; most episodes need one."""
 LIFT_M = 0.04
 CUBES = ("cube", "other_cube")
 STAGES = (0.2, 0.15, 0.15, 0.3, 0.1)
@@ -152,7 +150,7 @@ class PickPlace(Unlocked[Config]):
             yield from self._hover(motion, cube)
             return
         if variant == "expert":
-            for _ in range(ATTEMPTS):
+            for _ in range(skills.ATTEMPTS):
                 yield from skills.put(
                     motion, cube, world.episode.tray_m, half_m=HALF_M, lift_m=LIFT_M
                 )

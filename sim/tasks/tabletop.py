@@ -41,8 +41,6 @@ CLEAR_M = 0.08
 OTHER_M = 0.04
 """Largest distance by which any other thing may be moved."""
 YAW_RAD = 0.3
-ATTEMPTS = 4
-"""Attempts of the expert; most episodes need one."""
 STAGES = (0.2, 0.15, 0.15, 0.3, 0.1)
 """Weights of reach, grasp, lift, transport and place; the rest is release."""
 
@@ -317,7 +315,7 @@ class Tabletop(Unlocked[Config]):
         if variant == "hover":
             yield from motion.hover(pos + (0.0, 0.0, rng.uniform(0.05, 0.06)))
         elif variant == "expert":
-            for _ in range(ATTEMPTS):
+            for _ in range(skills.ATTEMPTS):
                 yield from self._attempt(motion, act, number, goal)
         elif act == "touch":
             beside = pos / np.linalg.norm(pos[:2]) * (1, 1, 0) * (variant == "near_miss") * 0.045

@@ -96,7 +96,7 @@ class BehaviorCloning:
 
     def __init__(self, config: Config, train: TrainConfig, data: tuple[Path, ...]) -> None:
         self.config, self.train = config, train
-        robots = train.robots
+        robots = train.load_robots()
         groups = _one_for_each_task(train, data)
         stores = [
             [self._load(folder, robot) for folder in folders]
@@ -238,17 +238,16 @@ class BehaviorCloning:
         self, data: Any, optimizer: Optimizer, generator: torch.Generator
     ) -> dict[str, float]:
         """Make one update on the cloning loss, its mean over the arms."""
-        count, values = len(data), {"samples": 0.0}
-        total = torch.zeros(())
+        count, losses, values = len(data), [], {"samples": 0.0}
         for arm, batch in zip(self.arms, data, strict=True):
             with half_precision(self.train.device):
                 loss, parts = arm.loss(batch, generator)
-            total = loss if count == 1 else total.to(loss.device) + loss / count
+            losses.append(loss)
             for name, value in parts.items():
                 values[name] = values.get(name, 0.0) + float(value) / count
             values["samples"] += float(len(batch.loss_index))
         # Gradients are averaged over the processes; the loss of a part is summed.
-        step = optimizer.step(self.group.partition.size * total)
+        step = optimizer.step(self.group.partition.size * torch.stack(losses).mean())
         return {**self.group.all_reduce_sum(values), **step}
 
     def evaluate(self, weights: Weights, *, episodes: int, seed: int) -> Evaluation:
@@ -257,8 +256,8 @@ class BehaviorCloning:
         averaged.load_state_dict(weights)
         averaged = averaged.eval()
         tasks = [self.train.task, *map(vec_env.load_task, self.train.co_tasks)]
-        others = self.train.robots[1:]
-        policies = [averaged, *(averaged.for_robot(robot.name) for robot in others)]
+        robots = self.train.load_robots()
+        policies = [averaged, *(averaged.for_robot(robot.name) for robot in robots[1:])]
         result, *further = (
             evaluate(policy, task, episodes=episodes, seed=seed)
             for policy in policies

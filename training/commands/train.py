@@ -54,7 +54,7 @@ def train(
     """
     with distributed.init_group(config.device, parallel) as group:
         for task in (config.task, *map(vec_env.load_task, config.co_tasks)):
-            replace(config, task=task).robots  # noqa: B018  wrong ones are refused here
+            replace(config, task=task).load_robots()
         loop.check(config, out)
         config.policy.check()
         if config.pretrained_vision_encoder is not None:
@@ -74,19 +74,19 @@ def train(
 
 def _recordings(config: TrainConfig, out: Path) -> list[demos.DemosConfig]:
     """Return the recordings of the demonstrations of a run's tasks, robot by robot."""
-    place = out.parent / f"data-{out.name}"
-    tasks = [("", config.task), *((name, vec_env.load_task(name)) for name in config.co_tasks)]
-    return [
-        demos.DemosConfig(
-            out=place.with_name("-".join([place.name, *names]).replace("/", "-")),
-            task=task, robot=robot, episodes=config.demos.episodes,
-            behaviour=config.demos.behaviour, seed=config.demos.seed,
-            recovery_fraction=config.demos.recovery_fraction,
-        )
-        for robot in (config.robot, *config.co_robots)
-        for name, task in tasks
-        for names in [[part for part in (name, robot) if part and part != config.robot]]
-    ]  # fmt: skip
+    result = []
+    for robot in (config.robot, *config.co_robots):
+        for name in ("", *config.co_tasks):
+            other = "" if robot == config.robot else robot
+            parts = [part for part in (f"data-{out.name}", name, other) if part]
+            recording = demos.DemosConfig(
+                out=out.parent / "-".join(parts).replace("/", "-"),
+                task=vec_env.load_task(name) if name else config.task,
+                robot=robot, episodes=config.demos.episodes, behaviour=config.demos.behaviour,
+                seed=config.demos.seed, recovery_fraction=config.demos.recovery_fraction,
+            )  # fmt: skip
+            result.append(recording)
+    return result
 
 
 def parse(argv: list[str]) -> Args:

@@ -127,9 +127,8 @@ class TrainConfig(RunConfig):
     compile: bool = False
     """Compile the policy's loss with torch.compile."""
 
-    @property
-    def robots(self) -> tuple[RobotSpec, ...]:
-        """The arms, that of `robot` first; ValueError if one is unknown or named twice."""
+    def load_robots(self) -> tuple[RobotSpec, ...]:
+        """Return the arms, that of `robot` first; ValueError if one is unknown or named twice."""
         found = tuple(vec_env.load_arm(self.task, name) for name in (self.robot, *self.co_robots))
         names = [robot.name for robot in found]
         if len(set(names)) < len(names):
