@@ -11,7 +11,7 @@ def project(
 ) -> np.ndarray:
     """Return image coordinates of points, shape (..., 2): -1 left or top, 1 right or bottom.
 
-    What is outside the image, or behind the camera, is at `HIDDEN`; what is hidden behind other
+    What is outside the image, behind the camera or NaN is at `HIDDEN`; what is hidden behind other
     things is where it would be seen.
 
     Args:

@@ -159,7 +159,7 @@ class HasReferents(Protocol):
 
     def referents(self, worlds: Worlds) -> Float64[Array, "n 2 3"]:
         """Return where the thing to act on is, and where it has to go: one for each of
-        `vla.contracts.referents.KINDS`, world frame, metres.
+        `vla.contracts.referents.KINDS`, world frame, metres; NaN while it has no place.
         """
 
 

@@ -161,6 +161,12 @@ def cued(choices: np.ndarray, cue: np.ndarray) -> np.ndarray:
     return choices[np.arange(len(cue)), cue]
 
 
+def after_go(worlds: Worlds, points_m: np.ndarray) -> np.ndarray:
+    """Return points f64 [n, k, 3] as they are from go on, and NaN before."""
+    waits = worlds.steps < worlds.episode.schedule.go
+    return np.where(waits[:, None, None], np.nan, points_m)
+
+
 def flash(worlds: Worlds, rows: Rows, palette: np.ndarray) -> None:
     """Give side lamps the colour of the present distractor event, or switch them off."""
     flashes = worlds.episode.schedule.flashes

@@ -137,6 +137,11 @@ class CueColour(_lock.LockedTask[Config]):
         decided = worlds.episode.touched.any(1)
         return decided & ~self.success(worlds) if decided.any() else decided
 
+    def referents(self, worlds: Worlds) -> np.ndarray:
+        """See `sim.core.task.HasReferents`."""
+        button = _lock.cued(worlds.episode.buttons_m, worlds.episode.cue)
+        return _lock.after_go(worlds, np.stack([button, button], 1))
+
     def progress(self, worlds: Worlds) -> np.ndarray:
         """0 until go, then the share of the way to the right button, below 0.95 until success."""
         episode = worlds.episode

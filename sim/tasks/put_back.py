@@ -154,6 +154,11 @@ class PutBack(_lock.LockedTask[Config]):
         off = worlds.body_pos_m("block")[:, 2] < -0.02
         return off | ((chosen >= 0) & (chosen != worlds.episode.cue))
 
+    def referents(self, worlds: Worlds) -> np.ndarray:
+        """See `sim.core.task.HasReferents`."""
+        place = _lock.cued(worlds.episode.places_m, worlds.episode.cue)
+        return _lock.after_go(worlds, np.stack([worlds.body_pos_m("block"), place], 1))
+
     def progress(self, worlds: Worlds) -> np.ndarray:
         """0 until go, then reach, grasp, lift, transport, place, release; below 1 until success."""
         episode = worlds.episode

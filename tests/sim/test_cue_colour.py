@@ -9,6 +9,7 @@ from sim.core.world import MujocoWorld
 from sim.experts.episode import record_episode
 from sim.tasks import _lock, cue_colour
 from sim.vec_env import load_robot
+from vla.contracts.referents import HIDDEN
 
 SHORT = cue_colour.Config(delay_steps=(16, 16), distractors=2)
 
@@ -223,3 +224,24 @@ def test_records_have_the_observation_before_each_action_and_the_last_one():
         if t < steps - 1:
             world.step(record.action[t])
     assert world.succeeded
+
+
+def test_records_say_where_the_right_button_is_once_there_are_buttons():
+    right = 0
+    for index in range(4):
+        record = record_episode("cue_colour", 3, index, task_config=SHORT)
+        where = np.stack([record.labels[f"referent.object.front.{axis}"] for axis in "xy"], 1)
+        hidden = (where == HIDDEN).all(1)
+        go = int(hidden.argmin())
+        assert hidden[:go].all()
+        assert not hidden[go:].any()
+        side = record.images.shape[2]
+        column, row = ((where[go] + 1) / 2 * side).astype(int)
+        seen = record.images[go, 0, row, column].astype(float)
+        lamp = record.images[:go, 0].reshape(go, -1, 3).astype(float)
+        # The lamp's colour is the most saturated thing that goes out again.
+        change = lamp - lamp[-1]
+        brightest = np.abs(change).sum((0, 2)).argmax()
+        shown = lamp[np.abs(change[:, brightest]).sum(1).argmax(), brightest]
+        right += np.dot(seen, shown) / np.linalg.norm(seen) / np.linalg.norm(shown) > 0.9
+    assert right >= 3

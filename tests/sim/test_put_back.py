@@ -10,6 +10,7 @@ from sim.core.world import MujocoWorld
 from sim.experts.episode import record_episode
 from sim.tasks import put_back
 from sim.vec_env import load_robot
+from vla.contracts.referents import HIDDEN
 
 SHORT = put_back.Config(delay_steps=(16, 16), distractors=1)
 
@@ -99,3 +100,18 @@ def test_too_many_places_or_no_delay_are_refused():
         put_back.Config(choices=6).build(robot)
     with pytest.raises(ValueError, match="a block that stays in place is no task"):
         put_back.Config(delay_steps=(0, 0)).build(robot)
+
+
+def test_records_say_where_the_block_and_its_old_place_are_from_go_on():
+    record = record_episode("put_back", 3, 0, task_config=SHORT)
+    block, place = (
+        np.stack([record.labels[f"referent.{kind}.front.{axis}"] for axis in "xy"], 1)
+        for kind in ("object", "place")
+    )
+    hidden = (place == HIDDEN).all(1)
+    go = int(hidden.argmin())
+    assert hidden[:go].all()
+    assert (block[:go] == HIDDEN).all()
+    np.testing.assert_allclose(place[go:], place[go : go + 1].repeat(len(place) - go, 0), atol=1e-6)
+    assert np.linalg.norm(block[go] - place[go]) > 0.1
+    assert np.linalg.norm(block[-1] - place[-1]) < 0.1

@@ -1,6 +1,7 @@
 """Augmented images: alike over an episode, different between episodes and cameras."""
 
 import numpy as np
+import torch
 
 from training.data.augment import shift_and_brighten
 
@@ -50,3 +51,16 @@ def test_it_tells_how_far_every_view_was_moved() -> None:
     for view in (0, 1):
         y, x = np.argwhere(found[0, view, :, :, 0])[0]
         assert (x - 12, y - 12) == tuple(moved[0, view])
+
+
+def test_a_tensor_is_changed_like_an_array() -> None:
+    found, moved = shift_and_brighten(
+        IMAGES, ROW, shift_px=3, brightness=0.2, rng=np.random.default_rng(5)
+    )
+    tensor, also = shift_and_brighten(
+        torch.from_numpy(IMAGES), ROW, shift_px=3, brightness=0.2, rng=np.random.default_rng(5)
+    )
+    assert tensor.dtype == torch.uint8
+    assert np.abs(tensor.numpy().astype(int) - found).max() <= 1
+    assert (tensor.numpy() == found).mean() > 0.99
+    assert np.array_equal(moved, also)

@@ -164,6 +164,28 @@ def test_two_data_sets_share_every_batch_and_each_keeps_its_words(
     assert learner.collect()[0].images.shape[0] > 0
 
 
+def test_every_task_has_its_own_number_of_decision_grids(
+    arm_dataset: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(arm_dataset, other)
+
+    def algo(*numbers: int) -> bc.Config:
+        return replace(tiny_config().algo, num_phase_offsets=2, co_num_phase_offsets=numbers)
+
+    config = tiny_config(co_tasks=("push",), algo=algo(1))
+    store = config.algo.start(config, (arm_dataset, other)).arms[0].store
+    episodes = len(store.tasks) // 2
+    of_other = store.seq_episode >= episodes
+    assert of_other.sum() == episodes
+    assert (~of_other).sum() == 2 * episodes
+    config = tiny_config(co_tasks=("push",), algo=algo(1, 1))
+    with pytest.raises(ValueError, match="co_num_phase_offsets: got 2 numbers for 1 co_tasks"):
+        config.algo.start(config, (arm_dataset, other))
+    with pytest.raises(ValueError, match="co_num_phase_offsets: got .*expected at least 1 each"):
+        algo(0)
+
+
 def test_data_sets_that_do_not_fit_together_are_refused(
     arm_dataset: Path, fake_dataset: Path
 ) -> None:

@@ -113,6 +113,9 @@ CLONES: dict[str, Callable[[], Any]] = {
     ),
     "gru": lambda: tiny_config(policy=replace(tiny_config().policy, memory=gru.Config())),
     "frozen features": lambda: frozen_plan(cache_frozen_features=True),
+    "frames on the device, shifted": lambda: tiny_config(
+        algo=bc.Config(batch_size=4, random_shift_px=2), frames_on_device=True
+    ),
 }
 
 

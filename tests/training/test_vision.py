@@ -13,7 +13,7 @@ from reward_models.core.scorer import Scorer
 from reward_models.models import pairwise
 from tests.fakes import PX, TASKS, fake_policy, liven_
 from tests.training.tiny_run import tiny_config
-from training.core.pretrained_vision import load_vision
+from training.core.pretrained import load_vision
 from vla.backbones import tiny
 from vla.nn.text import train_tokenizer
 

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from sim import vec_env
+from training.core import pretrained
 from training.core.config import TrainConfig
 from training.core.distributed import SINGLE_PROCESS, Partition, ProcessGroup
 from training.core.loop import Weights
 from training.core.optimizer import Optimizer
-from training.core.pretrained_vision import load_vision
 from training.data import batches, features, prefetch, sampler
 from training.evaluation.evaluate import Evaluation, MultiTaskEvaluation, evaluate
 from vla import checkpoint
@@ -48,6 +48,9 @@ class Config(PluginConfig):
     num_phase_offsets: int = 1
     """Decision grids per episode: the first starts with the episode, as on a robot, further ones
     at random offsets."""
+    co_num_phase_offsets: tuple[int, ...] = ()
+    """The same for each of --co-tasks; empty for the task's own number. With more than one, some
+    chunks begin before an event that nobody can foresee, such as the end of a delay."""
     static_frame_weight: float = 0.05
     """Sampling weight of a decision without motion; 1 is the weight of full motion."""
     short_decisions: int = 0
@@ -68,6 +71,10 @@ class Config(PluginConfig):
             self, batch_size=1, states_per_episode=1, num_phase_offsets=1, static_frame_weight=0,
             short_decisions=0, random_shift_px=0, brightness_jitter=0, grounding_loss_coef=0,
         )  # fmt: skip
+        if min(self.co_num_phase_offsets, default=1) < 1:
+            raise ValueError(
+                f"co_num_phase_offsets: got {self.co_num_phase_offsets}, expected at least 1 each"
+            )
 
     def start(self, train: Any, data: Any) -> "BehaviorCloning":
         """Load the data and build a policy for them.
@@ -99,7 +106,7 @@ class BehaviorCloning:
         robots = train.load_robots()
         groups = _one_for_each_task(train, data)
         stores = [
-            [self._load(folder, robot) for folder in folders]
+            [self._load(*part, robot) for part in zip(folders, _phases(train, config), strict=True)]
             for robot, folders in zip(robots, groups, strict=True)
         ]
         joined = [concatenate(parts) for parts in stores]
@@ -112,18 +119,23 @@ class BehaviorCloning:
         if others:
             self.policy_config = _widened(train, robots)
         torch.manual_seed(train.seed)  # noqa: TID251  torch's initialisers know no other source
-        self.module = self.policy_config.build(
-            first.robot, first.statistics, train.policy.tokenizer(self.instructions)
-        ).to(train.device)
+        if train.pretrained_path is None:
+            words = train.policy.tokenizer(self.instructions)
+            self.module = self.policy_config.build(first.robot, first.statistics, words)
+        else:
+            path = Path(train.pretrained_path)
+            self.module = pretrained.load_policy(path, self.policy_config, robots)
+        self.module = self.module.to(train.device)
         if isinstance(self.module, FitsStatistics):
             self.module.fit_statistics(joined[0])
         if isinstance(self.module, VLAPolicy):
             self.module.grounding_loss_coef = config.grounding_loss_coef
-            self.module.co_embodiments = tuple(others)
+            if train.pretrained_path is None:
+                self.module.co_embodiments = tuple(others)
         else:
             _check_baseline(train)
         if train.pretrained_vision_encoder is not None:
-            load_vision(self.module, train.pretrained_vision_encoder)
+            pretrained.load_vision(self.module, train.pretrained_vision_encoder)
         self.features: batches.Features | None = None
         if train.cache_frozen_features:
             self.features = features.load(self.module, joined[0], _cache(data[0]))
@@ -145,18 +157,21 @@ class BehaviorCloning:
             loss: Any = torch.compile(policy.bc_loss) if train.compile else policy.bc_loss
             motion = sampler.motion_weights(store, train.policy.chunk_size)
             stream = self._mixed_stream(stores[k], sizes[k], train.seed + 1000 * k)
-            result.append(_Arm(store, stream, floor + (1 - floor) * motion, loss))
+            source: batches.Source = self.features
+            if train.frames_on_device:
+                source = batches.load_on_device(store, train.device)
+            result.append(_Arm(store, stream, floor + (1 - floor) * motion, loss, source))
         return result
 
-    def _load(self, folder: Path, robot: RobotSpec) -> EpisodeStore:
+    def _load(self, folder: Path, phases: int, robot: RobotSpec) -> EpisodeStore:
         """Return the decisions of one data set."""
-        train, config = self.train, self.config
+        train = self.train
         side = train.policy.image_px
-        frames_only = config.sampling == "frame"
+        frames_only = self.config.sampling == "frame"
         store = load_episodes(
             folder, cameras=train.policy.cameras, image_hw=(side, side),
             stride=1 if frames_only else train.policy.n_action_steps, phase_seed=train.seed,
-            phases=1 if frames_only else config.num_phase_offsets, cache_dir=_cache(folder),
+            phases=1 if frames_only else phases, cache_dir=_cache(folder),
         )  # fmt: skip
         check.fits_robot(store, robot, folder)
         return store
@@ -228,10 +243,10 @@ class BehaviorCloning:
         size = self.policy_config.chunk_size
         indices = arm.stream.next()
         if self.config.sampling == "frame":
-            return batches.frame_batch(arm.store, indices, size, self.features, self.partition)
+            return batches.frame_batch(arm.store, indices, size, arm.source, self.partition)
         return batches.episode_batch(
             arm.store, indices, size, self.config.states_per_episode, arm.weights, self.rng,
-            self.features, self.partition,
+            arm.source, self.partition,
         )  # fmt: skip
 
     def update(
@@ -316,6 +331,8 @@ class _Arm:
     """f32 [f], sampling weight of each decision."""
     loss: Any
     """The policy's cloning loss with this arm: batch and generator to loss and metrics."""
+    source: batches.Source
+    """What stands for the store's frames."""
 
 
 def _cache(folder: Path) -> Path:
@@ -336,6 +353,18 @@ def _one_for_each_task(train: TrainConfig, data: tuple[Path, ...]) -> list[tuple
             "cache_frozen_features: not with --co-tasks or --co-robots; leave one of them out"
         )
     return [data[k * tasks : (k + 1) * tasks] for k in range(arms)]
+
+
+def _phases(train: TrainConfig, config: Config) -> tuple[int, ...]:
+    """Return the decision grids per episode of each task; ValueError unless each has a number."""
+    first, others = config.num_phase_offsets, config.co_num_phase_offsets
+    count = len(train.co_tasks)
+    if others and len(others) != count:
+        raise ValueError(
+            f"co_num_phase_offsets: got {len(others)} numbers for {count} co_tasks; give one for "
+            "each of --co-tasks, or none"
+        )
+    return first, *(others or (first,) * count)
 
 
 def _widened(train: TrainConfig, robots: tuple[RobotSpec, ...]) -> Any:

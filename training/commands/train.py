@@ -12,6 +12,7 @@ from sim import vec_env
 from training.core import distributed, loop, plugin_flags
 from training.core.config import TrainConfig
 from training.data import demos
+from vla import checkpoint
 from vla.contracts import registry
 from vla.contracts.config import PluginConfig
 
@@ -57,8 +58,10 @@ def train(
             replace(config, task=task).load_robots()
         loop.check(config, out)
         config.policy.check()
+        # Before demonstrations are recorded.
+        if config.pretrained_path is not None:
+            checkpoint.find(Path(config.pretrained_path))
         if config.pretrained_vision_encoder is not None:
-            # Before demonstrations are recorded.
             reward_model_checkpoint.find(Path(config.pretrained_vision_encoder))
         if not dataset:
             recordings = _recordings(config, out)

@@ -119,11 +119,17 @@ class TrainConfig(RunConfig):
     """Demonstrations."""
     policy: PluginConfig = plugin("vla.policies", "vla")
     """Policy network."""
+    pretrained_path: str | None = None
+    """Checkpoint, or run, whose policy is trained further, with the same --policy settings; random
+    weights if None."""
     pretrained_vision_encoder: str | None = None
     """Trained reward model that initializes the policy's vision encoder; random weights if None."""
     cache_frozen_features: bool = False
     """Encode the images with the frozen part of the backbone once per data set and keep the
     features next to the data set, instead of encoding them at every update."""
+    frames_on_device: bool = False
+    """Hold all decoded frames in the device's memory and augment them there: a GPU with room for
+    them then waits less for the CPU."""
     compile: bool = False
     """Compile the policy's loss with torch.compile."""
 
@@ -142,6 +148,16 @@ class TrainConfig(RunConfig):
         super().__post_init__()
         if not 0.0 < self.co_fraction < 1.0:
             raise ValueError(f"co_fraction: got {self.co_fraction}, expected more than 0, below 1")
+        if self.pretrained_path is not None and self.pretrained_vision_encoder is not None:
+            raise ValueError(
+                "pretrained_path: not with pretrained_vision_encoder, since a policy has vision; "
+                "leave one of them out"
+            )
+        if self.cache_frozen_features and self.frames_on_device:
+            raise ValueError(
+                "frames_on_device: not with cache_frozen_features, which needs no frames; leave "
+                "one of them out"
+            )
         names = ("random_shift_px", "brightness_jitter")
         augmentation = {name: getattr(self.algo, name, 0) for name in names}
         if self.cache_frozen_features and any(augmentation.values()):

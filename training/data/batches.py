@@ -1,12 +1,14 @@
 """Builds `EpisodeBatch`es from an `EpisodeStore`: whole episodes, or single decisions."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from training.core.distributed import Partition
 from training.data import augment
@@ -18,6 +20,11 @@ from vla.policies.vla import VLAPolicy
 
 Features = Mapping[str, np.ndarray]
 """Outputs of a frozen backbone for all frames of a store, by name (`training.data.features`)."""
+Source: TypeAlias = Features | Tensor | None
+"""What stands for the frames of a store: features, or all of them on a device
+(`load_on_device`)."""
+LOADED_AT_ONCE = 4096
+"""Frames that are copied to a device at once."""
 
 
 def load_for_policy(policy: VLAPolicy, dataset: Path, phase_seed: int) -> EpisodeStore:
@@ -34,9 +41,30 @@ def load_for_policy(policy: VLAPolicy, dataset: Path, phase_seed: int) -> Episod
     return store
 
 
+def load_on_device(store: EpisodeStore, device: str) -> Tensor:
+    """Return all frames of a store on a device, u8 [f, v, h, w, 3].
+
+    Raises:
+        ValueError: they do not fit.
+    """
+    count = len(store.frames)
+    try:
+        frames = torch.empty(store.frames.shape, dtype=torch.uint8, device=device)
+    except torch.OutOfMemoryError as error:
+        needed = math.prod(store.frames.shape) / 1e9
+        raise ValueError(
+            f"frames_on_device: {count} frames need {needed:.1f} GB, which {device} has not free; "
+            "leave --frames-on-device out, or learn from fewer episodes"
+        ) from error
+    for begin in range(0, count, LOADED_AT_ONCE):
+        rows = np.arange(begin, min(begin + LOADED_AT_ONCE, count))
+        frames[begin : begin + len(rows)] = torch.from_numpy(store.images(rows)).to(device)
+    return frames
+
+
 def episode_batch(
     store: EpisodeStore, sequences: np.ndarray, chunk_size: int, num_states: int,
-    weights: np.ndarray, rng: np.random.Generator, features: Features | None = None,
+    weights: np.ndarray, rng: np.random.Generator, source: Source = None,
     partition: Partition | None = None,
 ) -> EpisodeBatch:  # fmt: skip
     """Return every decision of some sequences; a sample of the decisions carries a loss.
@@ -48,7 +76,8 @@ def episode_batch(
         num_states: Decisions per sequence that carry a loss; all of a shorter sequence.
         weights: f32 [f], sampling weight of each decision of the store.
         rng: Source of randomness.
-        features: Cached features of all frames of the store.
+        source: Cached features of all frames of the store, or the frames on a device; None for the
+            store's.
         partition: Return this process's part of the batch; all of it if None.
     """
     lengths = store.seq_lengths[sequences]
@@ -63,18 +92,18 @@ def episode_batch(
     loss = np.take_along_axis(flat, columns, 1)[np.take_along_axis(valid, columns, 1)]
     tasks = tuple(store.tasks[e] for e in store.seq_episode[sequences])
     indices = _Indices(frames, episode, decision, np.sort(loss), tasks)
-    return _batch(store, indices, chunk_size, features, partition)
+    return _batch(store, indices, chunk_size, source, partition)
 
 
 def frame_batch(
-    store: EpisodeStore, frames: np.ndarray, chunk_size: int, features: Features | None = None,
+    store: EpisodeStore, frames: np.ndarray, chunk_size: int, source: Source = None,
     partition: Partition | None = None,
 ) -> EpisodeBatch:  # fmt: skip
     """Return single decisions as episodes of length 1; frames i64 [b] are rows of the store."""
     index = np.arange(len(frames))
     tasks = tuple(store.tasks[e] for e in store.frame_episode[frames])
     indices = _Indices(frames, index, np.zeros_like(index), index, tasks)
-    return _batch(store, indices, chunk_size, features, partition)
+    return _batch(store, indices, chunk_size, source, partition)
 
 
 def augment_batch(
@@ -84,11 +113,12 @@ def augment_batch(
     if not (shift_px or brightness):
         return batch
     first, count = batch.shard[:2] if batch.shard else (0, 0)
+    pixels = batch.images if batch.images.device.type != "cpu" else batch.images.numpy()
     images, moved = augment.shift_and_brighten(
-        batch.images.numpy(), batch.episode_index.numpy(), shift_px=shift_px,
+        pixels, batch.episode_index.numpy(), shift_px=shift_px,
         brightness=brightness, rng=rng, first=first, count=count,
     )  # fmt: skip
-    batch = replace(batch, images=torch.from_numpy(images))
+    batch = replace(batch, images=torch.as_tensor(images))
     if batch.referents is None:
         return batch
     of_loss = batch.episode_index[batch.loss_index].numpy()
@@ -124,7 +154,7 @@ class _Indices(NamedTuple):
 
 
 def _batch(
-    store: EpisodeStore, indices: _Indices, chunk_size: int, features: Features | None,
+    store: EpisodeStore, indices: _Indices, chunk_size: int, source: Source,
     partition: Partition | None,
 ) -> EpisodeBatch:  # fmt: skip
     shard = None
@@ -133,9 +163,7 @@ def _batch(
     frames, loss = indices.frames, indices.loss
     episode, time = store.frame_episode[frames], store.frame_time[frames]
     actions, action_is_pad = store.action_chunks(episode[loss], time[loss], chunk_size)
-    empty = np.zeros((len(frames), store.frames.shape[1], 0, 0, 3), np.uint8)
     arrays = {
-        "images": store.images(frames) if features is None else empty,
         "proprio": store.state_at(episode, time), "step_index": time.astype(np.float32),
         "episode_index": indices.episode, "decision": indices.decision, "loss_index": loss,
         "actions": actions, "action_is_pad": action_is_pad,
@@ -144,8 +172,13 @@ def _batch(
     where = store.referents_at(episode[loss], time[loss])
     if where is not None:
         arrays["referents"] = where.astype(np.float32)
-    cached = None
-    if features is not None:
-        cached = {name: torch.from_numpy(values[frames]) for name, values in features.items()}
     tensors = {name: torch.from_numpy(values) for name, values in arrays.items()}
+    cached = None
+    if isinstance(source, Tensor):
+        tensors["images"] = source[torch.from_numpy(frames).to(source.device)]
+    elif source is not None:
+        cached = {name: torch.from_numpy(values[frames]) for name, values in source.items()}
+        tensors["images"] = torch.zeros(len(frames), len(store.cameras), 0, 0, 3).byte()
+    else:
+        tensors["images"] = torch.from_numpy(store.images(frames))
     return EpisodeBatch(task=indices.tasks, features=cached, shard=shard, **tensors)

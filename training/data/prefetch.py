@@ -53,7 +53,7 @@ def to_device(batch: EpisodeBatch, device: torch.device | str) -> EpisodeBatch:
 
     def moved(values: Any) -> Tensor:
         tensor = torch.as_tensor(values)
-        if not is_cuda(device):
+        if tensor.device.type != "cpu" or not is_cuda(device):
             return tensor.to(device)
         return tensor.pin_memory().to(device, non_blocking=True)
 

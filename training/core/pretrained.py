@@ -1,0 +1,88 @@
+"""What training begins with other than random weights: a policy, or a reward model's vision."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from reward_models.core import checkpoint as reward_model_checkpoint
+from vla import checkpoint
+from vla.contracts.config import PluginConfig, to_json, type_name
+from vla.contracts.specs import RobotSpec
+from vla.policies.vla import VLAPolicy
+
+
+def load_policy(path: Path, config: PluginConfig, robots: Sequence[RobotSpec]) -> Any:
+    """Return the policy of a checkpoint, to be trained further, in training mode.
+
+    Its tokenizer and its normalisation stay: both have a meaning in its weights.
+
+    Args:
+        path: A checkpoint, or the run folder of one.
+        config: The settings that the policy has to have.
+        robots: The arms that it has to drive, in order.
+
+    Raises:
+        ValueError: there is no such checkpoint, or something of it differs.
+    """
+    policy, _ = checkpoint.load(path)
+    here, there = dict(_flat(to_json(config))), dict(_flat(to_json(policy.config)))
+    if other := [name for name in there if here.get(name) != there[name]]:
+        found = ", ".join(f"{name} {there[name]}" for name in other[:5])
+        raise ValueError(
+            f"pretrained_path: {path} has other settings of the policy, {found}; give these as "
+            "--policy flags"
+        )
+    arms = (policy.robot, *(arm.robot for arm in getattr(policy, "co_embodiments", ())))
+    if arms != tuple(robots):
+        raise ValueError(
+            f"pretrained_path: {path} drives {_names(arms)}, expected {_names(robots)}; give its "
+            "arms in its order with --robot and --co-robots"
+        )
+    return policy.train()
+
+
+def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the settings of a configuration in JSON with dotted names."""
+    if not isinstance(value, dict):
+        yield name, value
+        return
+    for key, part in value.items():
+        yield from _flat(part, f"{name}.{key}" if name else key)
+
+
+def _names(robots: Iterable[RobotSpec]) -> str:
+    return ", ".join(robot.name for robot in robots)
+
+
+def load_vision(policy: VLAPolicy, reward_model: str) -> None:
+    """Copy the weights of a reward model's vision encoder into a policy.
+
+    A reward model is trained on thousands of frames of good and bad behaviour, a policy on some
+    hundred demonstrations.
+
+    `reward_model` is its folder, or that of the run that trained it. Weights that depend on the
+    instruction or the memory are not copied: their vocabularies and widths differ.
+
+    Raises:
+        ValueError: there is no such reward model, or its backbone or cameras differ.
+    """
+    source = reward_model_checkpoint.load(reward_model).reward_model
+    config = policy.config
+    backbone = getattr(source, "backbone", None)
+    same = backbone is not None and _vision(backbone.config) == _vision(config.backbone)
+    if backbone is None or not same or tuple(source.cameras) != config.cameras:
+        kind = "none" if backbone is None else f"{type_name(backbone.config)!r}"
+        raise ValueError(
+            f"pretrained_vision_encoder: {reward_model} has backbone {kind} and cameras "
+            f"{', '.join(source.cameras)}; expected the policy's: {type_name(config.backbone)!r} "
+            f"with the same settings, and cameras {', '.join(config.cameras)}"
+        )
+    values = backbone.vision()
+    for name, weight in policy.backbone.vision().items():
+        weight.data.copy_(values[name])
+
+
+def _vision(config: Any) -> Any:
+    """Return a backbone's configuration without the field that says whether its vision learns."""
+    return replace(config, frozen=False) if hasattr(config, "frozen") else config
