@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,10 +23,13 @@ from rich.table import Table
 
 from benchmarks import harness
 from training.core.metrics import read_metrics
+from training.data.batches import load_for_policy
 from vla import cli
 from vla.contracts.config import validate_min
 from vla.contracts.protocols import ArmPolicy
 from vla.contracts.types import Observation
+from vla.data.store import EpisodeStore
+from vla.policies.vla import VLAPolicy
 from vla.runtime import policy_loader
 from vla.utils.arrays import to_numpy
 
@@ -45,7 +49,7 @@ class StudyArgs:
     run: tyro.conf.Positional[Path]
     """Run of `vla train`; its policy decides."""
     dataset: Path
-    """Demonstrations to train on."""
+    """Demonstrations to decide on and to train on."""
     device: str = "cuda"
     """Device."""
     recipe: str = "cue_colour"
@@ -91,20 +95,26 @@ class Training:
     """Median of the last rows."""
 
 
-def observations(policy: ArmPolicy, batch: int, count: int) -> list[Observation]:
-    """Return random observations of `batch` arms, of one episode."""
-    rng, robot = np.random.default_rng(0), policy.robot
-    camera, period_s = robot.cameras[0], policy.n_action_steps / robot.control_hz
-    shape = (batch, len(robot.cameras), camera.height_px, camera.width_px, 3)
-    return [
-        Observation(
-            images=rng.integers(0, 256, shape, np.uint8), image_ok=np.ones(shape[:2], np.bool_),
-            proprio=rng.uniform(robot.low, robot.high, (batch, len(robot.channels))).astype("f4"),
-            task=("press the button that has the colour the lamp showed",) * batch,
-            time_s=np.full(batch, k * period_s),
-        )
-        for k in range(count)
-    ]  # fmt: skip
+def observations(
+    policy: VLAPolicy, store: EpisodeStore, batch: int, count: int
+) -> list[Observation]:
+    """Return the first `count` decisions of `batch` episodes; a short one is held at its end."""
+    sequence = np.arange(batch) % len(store.seq_lengths)
+    first, last = store.seq_offsets[sequence], store.seq_lengths[sequence] - 1
+    period_s = policy.n_action_steps / policy.robot.control_hz
+    result = []
+    for k in range(count):
+        frames = first + np.minimum(k, last)
+        episode, time_step = store.frame_episode[frames], store.frame_time[frames]
+        images = store.images(frames)
+        result.append(
+            Observation(
+                images=images, image_ok=np.ones(images.shape[:2], np.bool_),
+                proprio=store.state_at(episode, time_step),
+                task=tuple(store.tasks[e] for e in episode), time_s=np.full(batch, k * period_s),
+            )
+        )  # fmt: skip
+    return result
 
 
 def decide(
@@ -128,15 +138,18 @@ def latencies(args: StudyArgs) -> list[Latency]:
     }  # fmt: skip
     if args.compiled:
         sides[f"{args.device}, compiled"] = (args.device, ("torch-compile",))
-    policies = {
+    # Convolutions in TF32 would round to 10 bits.
+    torch.backends.cudnn.allow_tf32 = False
+    policies: dict[str, Any] = {
         name: policy_loader.open_policy(args.run, args.threads, targets, device=device).policy
         for name, (device, targets) in sides.items()
     }
     cuda = torch.device(args.device).type == "cuda"
     wait: Callable[[], None] = torch.cuda.synchronize if cuda else lambda: None
+    store = load_for_policy(policies["cpu"], args.dataset, 0)
     rows = []
     for batch in args.batch_sizes:
-        seen = observations(policies["cpu"], batch, args.decisions + WARM)
+        seen = observations(policies["cpu"], store, batch, args.decisions + WARM)
         shape = (batch, *policies["cpu"].noise_shape)
         noise = np.random.default_rng(1).standard_normal(shape).astype("f4")
         expected: list[np.ndarray] = []

@@ -126,7 +126,7 @@ class BehaviorCloning:
             path = Path(train.pretrained_path)
             self.module = pretrained.load_policy(path, self.policy_config, robots)
         self.module = self.module.to(train.device)
-        if isinstance(self.module, FitsStatistics):
+        if isinstance(self.module, FitsStatistics) and train.pretrained_path is None:
             self.module.fit_statistics(joined[0])
         if isinstance(self.module, VLAPolicy):
             self.module.grounding_loss_coef = config.grounding_loss_coef

@@ -27,8 +27,8 @@ def load_policy(path: Path, config: PluginConfig, robots: Sequence[RobotSpec]) -
     """
     policy, _ = checkpoint.load(path)
     here, there = dict(_flat(to_json(config))), dict(_flat(to_json(policy.config)))
-    if other := [name for name in there if here.get(name) != there[name]]:
-        found = ", ".join(f"{name} {there[name]}" for name in other[:5])
+    if other := sorted(name for name in there if here.get(name) != there[name]):
+        found = ", ".join(f"{name} {there[name]}" for name in other[-5:])
         raise ValueError(
             f"pretrained_path: {path} has other settings of the policy, {found}; give these as "
             "--policy flags"
@@ -43,11 +43,14 @@ def load_policy(path: Path, config: PluginConfig, robots: Sequence[RobotSpec]) -
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the settings of a configuration in JSON with dotted names."""
+    """Yield the settings of a configuration in JSON with dotted names; the description of a
+    published model is none.
+    """
     if not isinstance(value, dict):
         yield name, value
         return
-    for key, part in value.items():
+    for key in value.keys() - {"description"}:
+        part = value[key]
         yield from _flat(part, f"{name}.{key}" if name else key)
 
 
