@@ -164,9 +164,7 @@ def test_two_data_sets_share_every_batch_and_each_keeps_its_words(
     assert learner.collect()[0].images.shape[0] > 0
 
 
-def test_every_task_has_its_own_number_of_decision_grids(
-    arm_dataset: Path, tmp_path: Path
-) -> None:
+def test_every_task_has_its_own_number_of_decision_grids(arm_dataset: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(arm_dataset, other)
 

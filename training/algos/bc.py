@@ -119,19 +119,9 @@ class BehaviorCloning:
         if others:
             self.policy_config = _widened(train, robots)
         torch.manual_seed(train.seed)  # noqa: TID251  torch's initialisers know no other source
-        if train.pretrained_path is None:
-            words = train.policy.tokenizer(self.instructions)
-            self.module = self.policy_config.build(first.robot, first.statistics, words)
-        else:
-            path = Path(train.pretrained_path)
-            self.module = pretrained.load_policy(path, self.policy_config, robots)
-        self.module = self.module.to(train.device)
-        if isinstance(self.module, FitsStatistics) and train.pretrained_path is None:
-            self.module.fit_statistics(joined[0])
+        self.module = self._policy(robots, first, tuple(others), joined[0])
         if isinstance(self.module, VLAPolicy):
             self.module.grounding_loss_coef = config.grounding_loss_coef
-            if train.pretrained_path is None:
-                self.module.co_embodiments = tuple(others)
         else:
             _check_baseline(train)
         if train.pretrained_vision_encoder is not None:
@@ -143,6 +133,24 @@ class BehaviorCloning:
         self.rng = np.random.default_rng(train.seed)
         self.arms = self._arms(robots, stores, joined)
         self.prefetcher = prefetch.Prefetcher(self._prepare, self._streams)
+
+    def _policy(
+        self, robots: tuple[RobotSpec, ...], first: Embodiment, others: tuple[Embodiment, ...],
+        store: EpisodeStore,
+    ) -> Any:  # fmt: skip
+        """Return a new policy, or that of `pretrained_path` as it is."""
+        train = self.train
+        if train.pretrained_path is not None:
+            path = Path(train.pretrained_path)
+            return pretrained.load_policy(path, self.policy_config, robots).to(train.device)
+        words = train.policy.tokenizer(self.instructions)
+        policy: Any = self.policy_config.build(first.robot, first.statistics, words)
+        policy = policy.to(train.device)
+        if isinstance(policy, FitsStatistics):
+            policy.fit_statistics(store)
+        if isinstance(policy, VLAPolicy):
+            policy.co_embodiments = others
+        return policy
 
     def _arms(
         self, robots: tuple[RobotSpec, ...], stores: list[list[EpisodeStore]],

@@ -1,10 +1,13 @@
 """Base recipes of memory tasks and motor skills."""
 
+from dataclasses import replace
+
 from training.algos import bc
 from training.core.config import Demonstrations, EvalConfig, TrainConfig
 from training.core.optimizer import OptimizerConfig
 from vla.backbones import tiny
 from vla.contracts.config import PluginConfig
+from vla.heads import diffusion
 from vla.memory import none
 from vla.policies import vla
 
@@ -44,4 +47,24 @@ def motor_skill(task: PluginConfig, *, episodes: int, steps: int, queries: int =
         optimizer=OptimizerConfig(ema_decay=0.999),
         eval=EvalConfig(every=2000, episodes=50),
         steps=steps,
+    )
+
+
+def many_instructions(task: PluginConfig, *, episodes: int, steps: int) -> TrainConfig:
+    """Return the recipe of a task in which the instruction decides between things and acts.
+
+    Args:
+        task: The task.
+        episodes: Demonstrations.
+        steps: Updates.
+    """
+    return replace(
+        motor_skill(task, episodes=episodes, steps=steps),
+        policy=vla.Config(
+            backbone=tiny.Config(queries=8, blocks=1, text_encoder="transformer", text_width=64),
+            memory=none.Config(),
+            head=diffusion.Config(width=384),
+            n_action_steps=4,
+        ),
+        eval=EvalConfig(every=2000, episodes=100, final_episodes=200),
     )

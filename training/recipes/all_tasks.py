@@ -2,23 +2,23 @@
 
 from dataclasses import replace
 
+from sim.tasks import tabletop
 from training.algos import bc
-from training.core.config import Demonstrations, EvalConfig, TrainConfig
-from training.recipes import tabletop
+from training.core.config import EvalConfig, TrainConfig
+from training.recipes import _base
 from vla.memory import bank
 from vla.policies import vla
 
 
 def recipe() -> TrainConfig:
     """Return the recipe."""
-    base = tabletop.recipe()
+    base = _base.many_instructions(tabletop.Config(), episodes=1500, steps=2000)
     assert isinstance(base.policy, vla.Config)
     assert isinstance(base.algo, bc.Config)
     return replace(
         base,
         co_tasks=("cue_colour", "put_back", "reach", "push", "drawer", "pick_place"),
         co_fraction=0.55,
-        demos=Demonstrations(episodes=1500),
         policy=replace(base.policy, memory=bank.Config(), n_action_steps=8),
         algo=replace(
             base.algo,
@@ -29,5 +29,4 @@ def recipe() -> TrainConfig:
             short_decisions=11,
         ),
         eval=EvalConfig(every=0, final_episodes=200),
-        steps=2000,
     )
