@@ -363,7 +363,8 @@ def check(config: RunConfig, out: Path) -> None:
             pass  # the difference that is reported names the problem
         if stored != wanted:
             raise ValueError(
-                f"{out} holds a run with another configuration ({_difference(stored, wanted)}); "
+                f"{out} holds a run with another configuration "
+                f"({configs.difference(stored, wanted)}); "
                 "choose another --out, or delete it"
             )
         return
@@ -393,16 +394,6 @@ def _write_config(config: RunConfig, out: Path) -> None:
     if not path.exists():
         out.mkdir(parents=True, exist_ok=True)
         files.write_text(path, json.dumps(configs.to_json(config), indent=1) + "\n")
-
-
-def _difference(a: Any, b: Any, name: str = "config") -> str:
-    if isinstance(a, dict) and isinstance(b, dict):
-        for key in {**a, **b}:
-            if key not in a or key not in b:
-                return f"{name}.{key} exists on one side only: another version wrote it"
-            if a[key] != b[key]:
-                return _difference(a[key], b[key], f"{name}.{key}")
-    return f"{name} is {a!r} there, {b!r} here"
 
 
 def _progress(console: Console) -> rich.progress.Progress:

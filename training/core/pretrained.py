@@ -1,13 +1,13 @@
 """What training begins with other than random weights: a policy, or a reward model's vision."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from reward_models.core import checkpoint as reward_model_checkpoint
 from vla import checkpoint
-from vla.contracts.config import PluginConfig, to_json, type_name
+from vla.contracts.config import PluginConfig, difference, to_json, type_name
 from vla.contracts.specs import RobotSpec
 from vla.policies.vla import VLAPolicy
 
@@ -26,12 +26,11 @@ def load_policy(path: Path, config: PluginConfig, robots: Sequence[RobotSpec]) -
         ValueError: there is no such checkpoint, or something of it differs.
     """
     policy, _ = checkpoint.load(path)
-    here, there = dict(_flat(to_json(config))), dict(_flat(to_json(policy.config)))
-    if other := sorted(name for name in there if here.get(name) != there[name]):
-        found = ", ".join(f"{name} {there[name]}" for name in other[-5:])
+    there, here = _settings(policy.config), _settings(config)
+    if there != here:
         raise ValueError(
-            f"pretrained_path: {path} has other settings of the policy, {found}; give these as "
-            "--policy flags"
+            f"pretrained_path: {path} has other settings of the policy "
+            f"({difference(there, here, 'policy')}); give its settings as --policy flags"
         )
     arms = (policy.robot, *(arm.robot for arm in getattr(policy, "co_embodiments", ())))
     if arms != tuple(robots):
@@ -42,16 +41,12 @@ def load_policy(path: Path, config: PluginConfig, robots: Sequence[RobotSpec]) -
     return policy.train()
 
 
-def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the settings of a configuration in JSON with dotted names; the description of a
-    published model is none.
-    """
-    if not isinstance(value, dict):
-        yield name, value
-        return
-    for key in value.keys() - {"description"}:
-        part = value[key]
-        yield from _flat(part, f"{name}.{key}" if name else key)
+def _settings(config: PluginConfig) -> dict[str, Any]:
+    """Return a policy's settings; what a checkpoint keeps of a published model is none of them."""
+    settings = to_json(config)
+    for part in (settings, settings.get("backbone", {})):
+        part.pop("description", None)
+    return settings
 
 
 def _names(robots: Iterable[RobotSpec]) -> str:

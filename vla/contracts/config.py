@@ -62,6 +62,17 @@ def validate_max(config: Any, **maximum: int) -> None:
             raise ValueError(f"{name}: got {value}, expected at most {high}")
 
 
+def difference(a: Any, b: Any, name: str = "config") -> str:
+    """Return in words the first setting in which configurations in JSON, not equal, differ."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in {**a, **b}:
+            if key not in a or key not in b:
+                return f"{name}.{key} exists on one side only: another version wrote it"
+            if a[key] != b[key]:
+                return difference(a[key], b[key], f"{name}.{key}")
+    return f"{name} is {a!r} there, {b!r} here"
+
+
 def to_json(value: Any) -> Any:
     """Return `value` (dataclasses, tuples, dicts, scalars) as JSON types."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
