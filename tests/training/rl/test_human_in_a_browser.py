@@ -116,10 +116,14 @@ def test_space_toggles_the_hand_and_enter_gives_back(page, viewer) -> None:
     for kind in ("keyDown", "keyUp"):
         key(page, kind, " ", "Space")
     page.wait("!busy")
+    page.value("send()")  # whatever the page has not sent yet
+    page.wait("!busy")
     assert viewer.input.read().toggles
     assert viewer.input.active
     for kind in ("keyDown", "keyUp"):
         key(page, kind, "Enter", "Enter")
+    page.wait("!busy")
+    page.value("send()")
     page.wait("!busy")
     assert not viewer.input.active
 
