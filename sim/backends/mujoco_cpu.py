@@ -44,7 +44,7 @@ class MujocoVecEnv:
         scene = compile_scene(task, robot)
         self.num_envs = num_envs
         self.spec = step_buffers.env_spec(scene, type_name(task))
-        self.privileged_state_names = PrivilegedState(scene.model, robot).names
+        self.privileged_state_names = PrivilegedState(scene).names
         """What each number of `privileged_state` is."""
         self._instructions = np.array(scene.task.instructions, dtype=object)
         self._envs: EnvSlice | workers.Pool

@@ -8,6 +8,8 @@ import mujoco
 import numpy as np
 from jaxtyping import Float32
 
+from sim.core.scene import Scene
+from sim.core.task import HasGoals
 from sim.core.worlds import Worlds
 from vla.contracts.specs import RobotSpec
 from vla.contracts.types import Array
@@ -25,13 +27,15 @@ class PrivilegedState:
 
     Objects are bodies with a free joint, then mocap bodies. Parts are bodies with another joint
     that does not belong to the arm, such as a drawer. `contact/GEOM` counts bodies of the arm that
-    touch a geom: the first of each free object, all of each part. Lengths are metres, angles
-    radians, velocities `VELOCITY_SCALE` times m/s and rad/s. Names that begin with "object" are of
-    what images show.
+    touch a geom: the first of each free object, all of each part. `goal/...` are what a task with
+    several goals says about that of the episode. Lengths are metres, angles radians, velocities
+    `VELOCITY_SCALE` times m/s and rad/s. Names that begin with "object" are of what images show.
     """
 
-    def __init__(self, model: mujoco.MjModel, robot: RobotSpec) -> None:
+    def __init__(self, scene: Scene) -> None:
         """Find what there is in a scene's model; nothing is computed before `read`."""
+        model, robot = scene.model, scene.robot
+        self._of_goal: HasGoals | None = scene.task if isinstance(scene.task, HasGoals) else None
         free = model.jnt_bodyid[model.jnt_type == _FREE].tolist()
         self._objects = [*free, *np.flatnonzero(model.body_mocapid >= 0).tolist()]
         joints = _part_joints(model, robot)
@@ -55,6 +59,7 @@ class PrivilegedState:
             *_xyz(*(f"object/{name}" for name in parts)),
             *_xyz(*(f"object_to_tool/{name}" for name in parts)),
             *(f"contact/{name}" for name in self._geoms),
+            *(f"goal/{name}" for name in (self._of_goal.goal_state_names if self._of_goal else ())),
         )
         """What each number is, P names."""
 
@@ -75,6 +80,8 @@ class PrivilegedState:
             parts_m - tool_m[:, None],
             *(worlds.touching(name)[:, None] for name in self._geoms),
         ]
+        if self._of_goal is not None:
+            columns.append(self._of_goal.goal_state(worlds))
         flat = [values.reshape(len(tool_m), -1) for values in columns]
         return np.concatenate(flat, axis=1, dtype=np.float32)
 

@@ -26,7 +26,7 @@ def layout(scene: Scene, num_envs: int) -> Layout:
     Names that begin with "final_", "goal" and "achieved" are valid in rows whose episode ended in
     the last step; "privileged_state" is written on demand.
     """
-    names = PrivilegedState(scene.model, scene.robot).names
+    names = PrivilegedState(scene).names
     observation: Layout = {
         "images": ((num_envs, *scene.image_shape), "uint8"),
         "proprio": ((num_envs, len(scene.robot.channels)), "float32"),

@@ -152,14 +152,21 @@ class HasGoals(Protocol):
     def achieved(self, worlds: Worlds) -> Int64[Array, " n"]:
         """Return the index in `goals` of what has been done in each world; -1 for none of them."""
 
+    goal_state_names: tuple[str, ...]
+    """Names of the G numbers that tell the goal of an episode, for value functions."""
+
+    def goal_state(self, worlds: Worlds) -> Float64[Array, "n g"]:
+        """Return these numbers of each world: metres, or shares."""
+
 
 @runtime_checkable
 class HasReferents(Protocol):
     """A task that says where the things are that an instruction names."""
 
     def referents(self, worlds: Worlds) -> Float64[Array, "n 2 3"]:
-        """Return where the thing to act on is, and where it has to go: one for each of
-        `vla.contracts.referents.KINDS`, world frame, metres; NaN while it has no place.
+        """Return where the thing to act on is, and the place where it has to go, or the thing that
+        names this place: one for each of `vla.contracts.referents.KINDS`, world frame, metres; NaN
+        while there is none.
         """
 
 

@@ -56,7 +56,7 @@ class BatchVecEnv:
         self.spec = step_buffers.env_spec(scene, type_name(task))
         self.render_time_s = 0.0
         """Seconds spent on rendering so far."""
-        self._privileged = PrivilegedState(scene.model, robot)
+        self._privileged = PrivilegedState(scene)
         self.privileged_state_names = self._privileged.names
         """What each number of `privileged_state` is."""
         self._scene = scene

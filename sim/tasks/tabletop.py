@@ -43,6 +43,12 @@ OTHER_M = 0.04
 YAW_RAD = 0.3
 STAGES = (0.2, 0.15, 0.15, 0.3, 0.1)
 """Weights of reach, grasp, lift, transport and place; the rest is release."""
+GOAL_STATE = (
+    *(f"{what}/{axis}" for what in ("thing", "place", "thing_to_tool", "place_to_thing")
+      for axis in "xyz"),
+    *ACTS,
+)  # fmt: skip
+"""What `Tabletop.goal_state` tells: positions in metres, and 1 for the act."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,6 +106,7 @@ class Tabletop(Unlocked[Config]):
 
     max_episode_steps = 100
     variants = ("drop", "wrong_object", "near_miss", "hover")
+    goal_state_names = GOAL_STATE
 
     def __init__(self, config: Config, robot: RobotSpec) -> None:
         super().__init__(config, robot)
@@ -270,9 +277,21 @@ class Tabletop(Unlocked[Config]):
 
     def referents(self, worlds: Worlds) -> np.ndarray:
         """See `sim.core.task.HasReferents`."""
-        rows = np.arange(len(worlds.steps))
-        thing = self._positions(worlds)[rows, worlds.episode.thing]
-        return np.stack([thing, worlds.episode.goal_m], 1)
+        rows, episode = np.arange(len(worlds.steps)), worlds.episode
+        reference = np.asarray(episode.reference)
+        # A thing is easier to find than an empty place; the words tell on which side of it.
+        positions = self._positions(worlds)
+        beside = positions[rows, reference]
+        place = np.where(reference[:, None] < 0, episode.goal_m, beside)
+        return np.stack([positions[rows, episode.thing], place], 1)
+
+    def goal_state(self, worlds: Worlds) -> np.ndarray:
+        """See `sim.core.task.HasGoals`."""
+        rows, episode = np.arange(len(worlds.steps)), worlds.episode
+        thing_m, place_m = self._positions(worlds)[rows, episode.thing], episode.goal_m
+        act = np.eye(len(ACTS))[episode.act]
+        points = (thing_m, place_m, thing_m - worlds.tool_m, place_m - thing_m)
+        return np.concatenate([*points, act], 1)
 
     def progress(self, worlds: Worlds) -> np.ndarray:
         """Reach, grasp, lift, transport, place, release, as far as the act has them; below 1 until

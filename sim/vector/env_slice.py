@@ -32,7 +32,7 @@ class EnvSlice:
         self.render_time_s = 0.0
         """Seconds spent on rendering so far."""
         self._seeds = [0] * len(rows)
-        self._privileged = PrivilegedState(scene.model, scene.robot)
+        self._privileged = PrivilegedState(scene)
 
     def begin(self, rows: np.ndarray, seed: np.ndarray, index: np.ndarray) -> None:
         """Start other episodes in the rows of this slice; all arguments are i64 of one shape."""

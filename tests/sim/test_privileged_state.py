@@ -11,7 +11,7 @@ from sim.core.privileged_state import VELOCITY_SCALE, PrivilegedState
 from sim.core.scene import compile_scene
 from sim.core.world import MujocoWorld
 from sim.engines.batch import BatchVecEnv
-from sim.tasks import cue_colour, pick_place, put_back
+from sim.tasks import cue_colour, pick_place, put_back, tabletop
 from sim.vec_env import load_robot, load_task, with_privileged_state
 from tests.sim.engines.host_engine import HostEngine
 from vla.contracts import registry
@@ -51,8 +51,22 @@ def wild(env, rng):
     return np.clip(np.array(robot.home) + noise, robot.low, robot.high).astype(np.float32)
 
 
+def of_goal(world, what, axis=""):
+    """Return a number of the present goal by its name."""
+    if not axis:
+        return float(tabletop.ACTS[int(world.episode.act)] == what)
+    thing = world.data.body(world.task.things[int(world.episode.thing)]).xpos
+    points = {
+        "thing": thing, "thing_to_tool": thing - world.data.site("tool").xpos,
+        "place": world.episode.goal_m, "place_to_thing": world.episode.goal_m - thing,
+    }  # fmt: skip
+    return points[what]["xyz".index(axis)]
+
+
 def expected(world, name):
     """Return a number by its name, from MuJoCo's own arrays."""
+    if name.startswith("goal/"):
+        return of_goal(world, *name.split("/")[1:])
     data, (kind, what, *rest) = world.data, name.split("/")
     axis = "xyz".index(rest[-1]) if rest and rest[-1] in "xyz" else None
     tool = data.site("tool").xpos
@@ -79,7 +93,7 @@ def expected(world, name):
 @pytest.mark.parametrize("task", TASKS)
 def test_every_number_is_what_its_name_says(task, robot):
     scene = scene_of(task, robot)
-    world, reader = MujocoWorld(scene), PrivilegedState(scene.model, scene.robot)
+    world, reader = MujocoWorld(scene), PrivilegedState(scene)
     world.reset(2, 1)
     rng = np.random.default_rng(0)
     for _ in range(5):
@@ -95,12 +109,19 @@ def test_every_number_is_what_its_name_says(task, robot):
 @pytest.mark.parametrize("robot", ["so101", "panda"])
 @pytest.mark.parametrize("task", sorted(OBJECTS))
 def test_objects_are_what_moves_and_is_not_the_arm(task, robot):
-    names = PrivilegedState(scene_of(task, robot).model, load_robot(robot)).names
+    names = PrivilegedState(scene_of(task, robot)).names
     told = {name.split("/")[1] for name in names if name.startswith("object")}
     assert told == OBJECTS[task]  # no finger that follows another
     if task == "drawer":
         assert "object/drawer/pos" in names
         assert "contact/handle" in names
+
+
+def test_it_tells_what_the_goal_is_where_there_are_several():
+    names = PrivilegedState(scene_of("tabletop")).names
+    told = {n.split("/")[1] for n in names if n.startswith("goal/")}
+    assert told == {"thing", "place", "thing_to_tool", "place_to_thing", *tabletop.ACTS}
+    assert not any(n.startswith("goal/") for n in PrivilegedState(scene_of("pick_place")).names)
 
 
 def test_distractors_are_objects_too():

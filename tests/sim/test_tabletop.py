@@ -167,3 +167,20 @@ def test_records_say_where_in_the_images_the_thing_is(robot: str) -> None:
     place = [record.labels[f"referent.place.front.{axis}"] for axis in "xy"]
     assert np.ptp(place, axis=1).max() < 1e-5
     assert place[0][0] != record.labels["referent.object.front.x"][0]
+
+
+def test_what_has_to_go_beside_a_thing_refers_to_that_thing():
+    seen = set()
+    for index in range(40):
+        world = _world()
+        world.reset(5, index)
+        batch = world.as_batch
+        goal = world.task.goals[int(world.task.goal_index(batch)[0])]
+        thing, place = world.task.referents(batch)[0]
+        here = [world.data.body(name).xpos for name in world.task.things]
+        np.testing.assert_array_equal(thing, here[goal.thing])
+        beside = goal.act in ("front", "behind")
+        wanted = here[goal.reference] if beside else world.episode.goal_m
+        np.testing.assert_array_equal(place, wanted)
+        seen.add(beside)
+    assert seen == {True, False}

@@ -26,6 +26,7 @@ from training.rl.rollout.collector import env_spec
 from training.rl.rollout.explorer import ExplorationConfig, Explorer, one_step, one_step_policy
 from training.rl.runners.frozen_vision import freeze_vision, standardize
 from training.rl.runners.online_algorithm import OnlineAlgorithm, OnlineAlgorithmConfig
+from training.rl.runners.retention import Retention, RetentionConfig
 from training.rl.value import keyframes
 from training.rl.value.chunk_value import ChunkValue, ValueConfig, measured
 from training.rl.value.state_estimator import FILE
@@ -56,6 +57,8 @@ class ActorCriticConfig(OnlineAlgorithmConfig):
     target_kl: float = 0.8
     """KL per decision to the policy that collected the iteration, in nats, which the weight of the
     trust region is adapted to."""
+    retention: RetentionConfig = field(default_factory=RetentionConfig)
+    """Other tasks and goals, which the policy has to keep."""
 
     def __post_init__(self) -> None:
         validate_min(self, initial_episodes=0, utd_ratio=1, batch_size=1, target_kl=0)
@@ -138,6 +141,12 @@ class ActorCritic(OnlineAlgorithm):
         self.module.register_buffer("kl_coef", torch.tensor(0.05, device=train.device))
         self.module.register_buffer("ready", self.explorer.ready)
         self.kls: list[float] = []
+        self.retention: Retention | None = None
+        if config.retention.datasets:
+            self.callbacks.on_status("encoding what is to be kept")
+            self.retention = Retention(config.retention, policy, train.seed)
+            self.ref_policy = copy.deepcopy(policy).requires_grad_(requires_grad=False)
+            """The start policy, of one denoising step."""
 
     def _encoded(self, episode: Episode) -> Episode:
         """Return an episode of a prior run with the features of this policy.
@@ -187,15 +196,32 @@ class ActorCritic(OnlineAlgorithm):
         # In units of the mean value: the trust region weighs alike early and late.
         objective = bound.mean() / mean.mean().detach().clamp(min=0.05)
         distilled = self.distillation_loss(data.features, noise, chunk.detach())
-        metrics = optimizer.step(self.module.kl_coef * kl - objective + distilled)
+        loss = self.module.kl_coef * kl - objective + distilled
+        kept = {}
+        if self.retention is not None:
+            ref_kl, ref_distilled = self._ref_kl(self.retention, generator)
+            loss = loss + config.retention.kl_coef * ref_kl + ref_distilled
+            kept["ref_kl"] = float(ref_kl.detach())
+        metrics = optimizer.step(loss)
         self.kls.append(float(kl.detach()))
         values = {
             "value_loss": value_loss, "value": float(mean.detach().mean()), "kl": self.kls[-1],
-            "kl_coef": float(self.module.kl_coef),
+            "kl_coef": float(self.module.kl_coef), **kept,
         }  # fmt: skip
         if self.policy is not self.actor:
             values["distillation_loss"] = float(distilled.detach())
         return {**values, **self.log_metrics(metrics), "samples": float(len(data.features))}
+
+    def _ref_kl(self, retention: Retention, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return the KL to the start policy where it is to be kept, and the distillation loss."""
+        features = retention.sample(generator)
+        shape = (len(features), *self.actor.noise_shape[1:])
+        noise = torch.randn(shape, generator=generator).to(self.actor.device)
+        chunk = one_step(self.actor, features, noise)[:, : self.length]
+        with torch.no_grad():
+            before = one_step(self.ref_policy, features, noise)[:, : self.length]
+        kl = self.explorer.smooth.kl(chunk, before).mean()
+        return kl, self.distillation_loss(features, noise, chunk.detach())
 
     def distillation_loss(self, features: Tensor, noise: Tensor, chunk: Tensor) -> Tensor:
         """Return how far the policy is from the actor's chunks f32 [b, h, u]; 0 where it is the

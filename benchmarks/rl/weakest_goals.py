@@ -1,0 +1,156 @@
+"""Online RL on the goals of `tabletop` that a policy does worst; what that gives, and what it costs.
+
+`python -m benchmarks.rl.weakest_goals runs/all --dataset runs/data-tabletop --out runs/weakest`
+
+The worst goals are chosen in episodes of one seed and tested in those of another, before and after,
+as are the other goals and the policy's other tasks. What is to be kept is kept by
+`--algo.retention`, on the data sets. Every command is printed, and resumes.
+"""
+
+import functools
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+from rich.console import Console
+
+from benchmarks import harness
+from sim import vec_env
+from sim.tasks import _language, tabletop
+from training.core import runtime
+from training.evaluation.evaluate import evaluate
+from vla import cli
+from vla.contracts.config import PluginConfig, validate_min
+from vla.runtime import policy_loader
+
+GOALS = _language.goals(len(tabletop.THINGS))
+WORST, OTHERS = "the worst goals", "the other goals"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """Improve a policy where it is worst, by online RL."""
+
+    policies: tyro.conf.Positional[tuple[Path, ...]]
+    """Runs of `vla train`; several seeds are pooled."""
+    dataset: tuple[Path, ...]
+    """Data sets of what is to be kept; the first is of `tabletop`."""
+    reward_model: Path | None = None
+    """Reward model that gives the reward; the simulator's success if left out."""
+    tasks: tuple[str, ...] = ()
+    """Other tasks that the policies have learned."""
+    goals: int = 5
+    """How many of the worst goals."""
+    selection_episodes: int = 880
+    """Episodes in which they are chosen, of all goals alike."""
+    selection_seed: int = 600
+    """Seed of these episodes."""
+    episodes: int = 200
+    """Test episodes of each row."""
+    seed: int = 9001
+    """Seed of the test episodes."""
+    threads: int = 2
+    """CPU threads."""
+    out: Path = Path("runs/weakest_goals")
+    """Folder of the runs and of results.json."""
+    more: tuple[str, ...] = ()
+    """Further flags of `vla train rl`, after --more."""
+
+    def __post_init__(self) -> None:
+        validate_min(self, goals=1, selection_episodes=1, selection_seed=0, episodes=1, threads=1)
+        if not self.policies or not self.dataset:
+            raise ValueError(
+                "expected at least one policy and one data set: those that it was trained on"
+            )
+        if self.goals >= len(GOALS):
+            raise ValueError(f"goals: got {self.goals}, expected fewer than all {len(GOALS)}")
+
+
+def worst(cell: Mapping[str, Sequence[Any]], count: int) -> list[int]:
+    """Return the goals of the lowest success in an evaluation, the worst first."""
+    rates = {}
+    for goal in set(cell["goals"]):
+        right = [
+            ok for ok, asked in zip(cell["success"], cell["goals"], strict=True) if asked == goal
+        ]
+        rates[goal] = sum(right) / len(right)
+    return sorted(rates, key=lambda goal: (rates[goal], goal))[:count]
+
+
+def tests(goals: Sequence[int], tasks: Iterable[str]) -> dict[str, PluginConfig]:
+    """Return what is tested before and after, by name."""
+    others = tuple(goal for goal in range(len(GOALS)) if goal not in goals)
+    return {
+        WORST: tabletop.Config(goals=tuple(goals)), OTHERS: tabletop.Config(goals=others),
+        **{task: vec_env.load_task(task) for task in tasks},
+    }  # fmt: skip
+
+
+def train(args: Study, policy: Path, goals: Sequence[int], out: Path) -> list[str]:
+    """Return the command, as words after `vla`."""
+    reward = ["--reward-model", str(args.reward_model)] if args.reward_model else []
+    return [
+        "train", "rl", "--task", "tabletop", "--task.goals", *map(str, goals),
+        "--policy.path", str(policy), "--dataset", str(args.dataset[0]), "--out", str(out),
+        "--reward", "learned" if args.reward_model else "sparse", *reward,
+        "--algo.retention.datasets", *map(str, args.dataset),
+        "--eval.final-episodes", "0", "--threads", str(args.threads), *args.more,
+    ]  # fmt: skip
+
+
+def measure(path: Path, config: PluginConfig, episodes: int, args: Study, seed: int) -> Any:
+    """Return an evaluation of a policy as JSON types."""
+    policy = policy_loader.open_policy(path, args.threads).policy
+    result = evaluate(policy, config, episodes=episodes, seed=seed, quiet=False)
+    return {"success": result.success, "goals": result.goals}
+
+
+def rows(cells: Mapping[str, list[tuple[Any, Any]]]) -> Iterable[tuple[str, ...]]:
+    """Yield what was tested, success before and after, the change in points, and the episodes."""
+    for name, pairs in cells.items():
+        before, after = (harness.pooled(part) for part in zip(*pairs, strict=True))
+        change = 100 * (after[0] / after[1] - before[0] / before[1])
+        yield name, harness.share(*before), harness.share(*after), f"{change:+.1f}", str(after[1])
+
+
+def main(argv: list[str]) -> int:
+    """Run what is missing and print the table."""
+    args = harness.read(Study, argv, "rl.weakest_goals")
+    runtime.prepare(args.threads)
+    console = Console(highlight=False, soft_wrap=True)
+    settings = {name: getattr(args, name) for name in (
+        "goals", "selection_episodes", "selection_seed", "episodes", "seed",
+    )}  # fmt: skip
+    results = harness.Results(args.out / "results.json", settings, "cells")
+    everything = tabletop.Config(goals=tuple(range(len(GOALS))))
+    cells: dict[str, list[tuple[Any, Any]]] = {}
+    for number, policy in enumerate(args.policies):
+
+        def measured(what: str, path: Path, config: PluginConfig, episodes: int, seed: int) -> Any:
+            console.print(f"{path}: {what}")
+            cell = functools.partial(measure, path, config, episodes, args, seed)
+            return results.measure(f"{path} {what}", cell)
+
+        chosen = worst(
+            measured("all goals", policy, everything, args.selection_episodes, args.selection_seed),
+            args.goals,
+        )
+        for goal in chosen:
+            console.print(f"{policy}: goal {goal}, {GOALS[goal]}")
+        run = args.out / f"rl-{number}"
+        harness.must(train(args, policy, chosen, run), console)
+        for name, config in tests(chosen, args.tasks).items():
+            before, after = (
+                measured(name, path, config, args.episodes, args.seed) for path in (policy, run)
+            )
+            cells.setdefault(name, []).append((before, after))
+    columns = ("tested on", "before", "after", "points", "episodes")
+    harness.show(harness.table(f"{len(args.policies)} policies", columns, rows(cells)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(cli.run("benchmarks.rl.weakest_goals:main", sys.argv[1:]))

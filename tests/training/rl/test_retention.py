@@ -1,0 +1,80 @@
+"""What is to be kept: the policy stays near the start policy at decisions of recorded episodes."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from sim.tasks import pick_place
+from tests.training.rl.runs import config, start
+from training.core.optimizer import Optimizer, OptimizerConfig
+from training.data import demos
+from training.rl.rollout.explorer import one_step
+from training.rl.runners.retention import Retention, RetentionConfig
+from vla import checkpoint
+
+
+def run(begun, algo: str = "asymmetric_ac", **retention):
+    base = config(algo)
+    folder = str(begun / "demos")
+    kept = RetentionConfig(datasets=(folder,), batch_size=32, **retention)
+    return replace(base, algo=replace(base.algo, retention=kept))
+
+
+def change(begun, out, algo: str, kl_coef: float) -> tuple[float, dict[str, float]]:
+    """Return how far 40 updates move the policy where it is to be kept, and the last metrics."""
+    train = run(begun, algo, kl_coef=kl_coef)
+    learner = train.algo.start(train, start(begun, out))
+    optimizer = Optimizer(OptimizerConfig(lr=1e-3, warmup_steps=0), learner.module, 40)
+    generator = torch.Generator().manual_seed(0)
+    features = learner.retention.features[0]
+    data = learner.collect()
+    noise = torch.randn((len(features), *learner.policy.noise_shape[1:]), generator=generator)
+    before = one_step(learner.policy, features, noise).detach()
+    for _ in range(40):
+        # A constant pull away, stronger than anything that so few rollouts teach.
+        learner.value.q.w4.data.add_(torch.randn(learner.value.q.w4.shape, generator=generator))
+        metrics = learner.update(data, optimizer, generator)
+    after = one_step(learner.policy, features, noise).detach()
+    return float((after - before).square().mean()), metrics
+
+
+@pytest.mark.parametrize("algo", ["asymmetric_ac", "residual_ac"])
+def test_it_holds_the_policy(begun, tmp_path, algo) -> None:
+    free, _ = change(begun, tmp_path / "free", algo, 0.0)
+    held, metrics = change(begun, tmp_path / "held", algo, 100.0)
+    assert held < 0.5 * free
+    assert np.isfinite(metrics["ref_kl"])
+
+
+def test_every_data_set_has_the_same_weight(begun, tmp_path) -> None:
+    other = tmp_path / "other"
+    demos.record_demos(demos.DemosConfig(out=other, task=pick_place.Config(), episodes=1))
+    policy = checkpoint.load_vla(begun / "start", "this")[0].eval()
+    kept = RetentionConfig(datasets=(str(begun / "demos"), str(other)), batch_size=400)
+    retention = Retention(kept, policy, 0)
+    first, second = retention.features
+    assert len(first) != len(second)
+    drawn = retention.sample(torch.Generator().manual_seed(0))
+    assert drawn.shape == (400, first.shape[1])
+    of_first = sum(bool((row == first).all(1).any()) for row in drawn)
+    assert 150 < of_first < 250
+
+
+def test_it_takes_no_more_episodes_than_it_is_told(begun) -> None:
+    policy = checkpoint.load_vla(begun / "start", "this")[0].eval()
+    folder = (str(begun / "demos"),)
+    one, all_ = (
+        Retention(RetentionConfig(datasets=folder, episodes=n), policy, 0).features[0]
+        for n in (1, 9)
+    )
+    assert 0 < len(one) < len(all_)
+
+
+def test_a_missing_data_set_is_named(begun, tmp_path) -> None:
+    base = config("asymmetric_ac")
+    kept = RetentionConfig(datasets=(str(tmp_path / "nothing"),))
+    train = replace(base, algo=replace(base.algo, retention=kept))
+    with pytest.raises(ValueError, match="nothing"):
+        train.algo.start(train, start(begun, tmp_path))
