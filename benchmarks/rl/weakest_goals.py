@@ -1,4 +1,4 @@
-"""Online RL on the goals of `tabletop` that a policy does worst; what that gives, and what it costs.
+"""Online RL on the goals of `tabletop` that a policy does worst: what that gives and costs.
 
 `python -m benchmarks.rl.weakest_goals runs/all --dataset runs/data-tabletop --out runs/weakest`
 

@@ -6,8 +6,8 @@ They are labels for training, from a simulator, a detector or a person; a policy
 from collections.abc import Iterable
 
 KINDS = ("object", "place")
-"""What an instruction refers to: the thing to act on, and the place where it has to go, or the thing
-beside which that is."""
+"""What an instruction refers to: the thing to act on, and the place where it has to go, or the
+thing beside which that is."""
 HIDDEN = 2.0
 """Coordinate of what is outside the image, beyond all that is inside."""
 

@@ -5,6 +5,7 @@ held to the start policy by their KL divergence, at decisions of recorded episod
 has to keep.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from training.data import batches
 from vla.contracts.config import validate_min
+from vla.contracts.types import EpisodeBatch
 from vla.data.store import EpisodeStore
 from vla.policies.vla import VLAPolicy
 
@@ -72,7 +74,10 @@ def _features(policy: VLAPolicy, dataset: Path, episodes: int, rng: np.random.Ge
     return torch.cat(parts)
 
 
-def _decisions(policy: VLAPolicy, store: EpisodeStore, episodes: int, rng: np.random.Generator):
+def _decisions(
+    policy: VLAPolicy, store: EpisodeStore, episodes: int, rng: np.random.Generator
+) -> Iterator[EpisodeBatch]:
+    """Yield decisions of some episodes, in parts."""
     chunk = policy.config.chunk_size
     if not policy.remembers:
         # Any frame may be a decision; as many as the episodes would have.
