@@ -11,6 +11,7 @@ from reward_models.core.interface import Reference
 from reward_models.core.truth import DEAD_BAND
 from reward_models.models.pairwise import PairwiseRewardModel
 from vla.contracts.types import Frames
+from vla.nn.grounding import grounding_loss
 
 UNSURE = 0.02
 """A change between this and the dead band is no trend label."""
@@ -38,6 +39,9 @@ class Losses:
     """Bradley-Terry between ends of episodes: success over partial success over failure."""
     goal: float = 3.0
     """Huber loss of the arm's state when the work is done, in standard deviations."""
+    grounding: float = 0.1
+    """Divergence of the backbone's attention from the places of what the instruction names, where
+    the backbone has queries and the data say it."""
     corrected: float = 0.3
     """Cross-entropy of corrections by people, if there are any."""
 
@@ -66,6 +70,9 @@ class RewardModelBatch:
     """f32 [b], 0 where the instruction is mismatched."""
     goal: Tensor
     """f32 [b, g], standardised state of the arm at the largest progress; NaN where unknown."""
+    referents: Tensor
+    """f32 [q, v, r, 2], where in the images the things are that the instruction names
+    (`vla.contracts.referents`); NaN where unknown."""
     goal_weight: Tensor
     """f32 [q], weight of the goal loss of each scored frame: the work that is left."""
     pairs: Tensor
@@ -143,7 +150,7 @@ def loss(
     tokens, refine = reward_model.encode(batch.frames, batch.task)
     episode_index = torch.as_tensor(batch.frames.episode_index)
     memory = memory_at(tokens, episode_index, batch.memory_index)
-    embedded = refine.only(batch.loss_index)(memory)
+    embedded, attention = refine.only(batch.loss_index).with_attention(memory)
     episode_index = episode_index[batch.loss_index]
     first = embedded[batch.first]
     reference = _references(embedded, episode_index, batch)
@@ -163,19 +170,29 @@ def loss(
         "preference": preference(mean[batch.last], batch.preferences),
         "goal": goal_error(goal, batch.goal[episode_index], batch.goal_weight),
     }
+    if attention is not None:
+        losses["grounding"] = grounding_loss(attention, batch.referents).mean()
     return {name: getattr(weights, name) * value for name, value in losses.items()}
 
 
-def goal_loss(reward_model: PairwiseRewardModel, batch: RewardModelBatch) -> Tensor:
-    """Return the goal loss alone, over the scored frames that have a goal and a weight."""
+def goal_losses(
+    reward_model: PairwiseRewardModel, batch: RewardModelBatch, weights: Losses
+) -> dict[str, Tensor]:
+    """Return the weighted goal loss, over the scored frames that have a goal and a weight, and the
+    grounding loss of these, if there is one.
+    """
     tokens, refine = reward_model.encode(batch.frames, batch.task)
     episode_index = torch.as_tensor(batch.frames.episode_index)
     goal = batch.goal[episode_index[batch.loss_index]]
     counted = (batch.goal_weight > 0) & ~goal.isnan().all(1)
     index = batch.loss_index[counted]
     memory = memory_at(tokens, episode_index, index)
-    predicted = reward_model.goal(refine.only(index)(memory))
-    return goal_error(predicted, goal[counted], batch.goal_weight[counted])
+    embedded, attention = refine.only(index).with_attention(memory)
+    predicted = reward_model.goal(embedded)
+    losses = {"goal": goal_error(predicted, goal[counted], batch.goal_weight[counted])}
+    if attention is not None:
+        losses["grounding"] = grounding_loss(attention, batch.referents[counted]).mean()
+    return {name: getattr(weights, name) * value for name, value in losses.items()}
 
 
 def memory_at(tokens: Tensor, episode_index: Tensor, last: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from reward_models.core.interface import FrameScores, PairScores, Reference
 from vla.contracts.config import PluginConfig, plugin
 from vla.contracts.types import Frames
-from vla.nn.context import Retrieved
+from vla.nn.context import Context, HasAttention, Retrieved
 from vla.nn.text import SumEmbedding, TextEncoder
 
 
@@ -221,9 +221,22 @@ class Refinement:
 
     def __call__(self, memory: Tensor) -> Tensor:
         """Return embeddings [f, d] for memories [f, m]."""
+        cache, retrieved = self._inputs(memory)
+        context: Context = self._reward_model.backbone.refine(cache, retrieved)
+        return context.pooled
+
+    def with_attention(self, memory: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return embeddings, and where the backbone looks if it tells (`HasAttention`)."""
+        backbone = self._reward_model.backbone
+        if not isinstance(backbone, HasAttention):
+            return self(memory), None
+        context, attention = backbone.refine_with_attention(*self._inputs(memory))
+        return context.pooled, attention
+
+    def _inputs(self, memory: Tensor) -> tuple[tuple[Tensor, ...], Retrieved]:
         reward_model, (text, *cache) = self._reward_model, self._cache
         vector = torch.cat([reward_model.standardize(reward_model.recall(memory)), text], 1)
-        return reward_model.backbone.refine(tuple(cache), Retrieved(self._tokens, vector)).pooled
+        return tuple(cache), Retrieved(self._tokens, vector)
 
 
 def update_memory_step(tokens: Tensor, memory: Tensor, is_first: Tensor) -> tuple[Tensor, Tensor]:

@@ -201,6 +201,7 @@ def test_only_frames_from_which_a_goal_can_be_told_teach_it(reward_model):
         first=torch.tensor([0, 0, 0, 3, 3, 3]), last=torch.tensor([2, 5]),
         progress=torch.zeros(6), success=torch.zeros(6), matches=torch.ones(2),
         goal=torch.tensor([[1.0, -1.0], [torch.nan, torch.nan]]),
+        referents=torch.full((6, 2, 2, 2), torch.nan),
         goal_weight=torch.tensor([0.0, 1.0, 0.5, 1.0, 1.0, 1.0]),
         pairs=torch.zeros(0, 2, dtype=torch.long), reference=torch.tensor([-1, -1]),
         preferences=torch.zeros(0, 2, dtype=torch.long),
@@ -208,7 +209,9 @@ def test_only_frames_from_which_a_goal_can_be_told_teach_it(reward_model):
     with torch.no_grad():
         embedded, _ = reward_model.embed(seen, batch.task, reward_model.initial_memory(2))
     # Frame 0 lies before the work, episode 1 has no known goal: frames 1 and 2 are left.
-    found = pairs.goal_loss(reward_model, batch)
+    losses = pairs.goal_losses(reward_model, batch, pairs.Losses(goal=1.0))
+    assert losses.keys() == {"goal"}  # this backbone has no queries
+    found = losses["goal"]
     expected = pairs.goal_error(
         reward_model.goal(embedded[1:3]), batch.goal[:1].expand(2, -1), torch.tensor([1.0, 0.5])
     )
@@ -230,3 +233,34 @@ def test_goals_are_weighed_by_the_work_left_and_unknown_ones_left_out():
 def test_a_reward_model_without_words_or_cameras_is_refused():
     with pytest.raises(ValueError, match="needs a camera and a tokenizer"):
         pairwise.Config().build()
+
+
+def test_queries_of_the_backbone_learn_to_look_at_what_the_instruction_names():
+    config = pairwise.Config(
+        cameras=("front", "wrist"), backbone=tiny.Config(image_px=32, blocks=1, queries=2)
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # noqa: TID251
+        model = config.build(train_tokenizer(["push it", "open it"]))
+    seen = frames([0, 0, 1, 1], [0.0, 0.2] * 2)
+    query = torch.arange(4)
+    batch = pairs.RewardModelBatch(
+        frames=replace(
+            seen, images=torch.from_numpy(seen.images),
+            episode_index=torch.from_numpy(seen.episode_index),
+        ),
+        task=("push it", "open it"), loss_index=query, memory_index=query,
+        first=torch.tensor([0, 0, 2, 2]), last=torch.tensor([1, 3]),
+        progress=torch.zeros(4), success=torch.zeros(4), matches=torch.ones(2),
+        goal=torch.zeros(2, 8), referents=torch.zeros(4, 2, 2, 2), goal_weight=torch.ones(4),
+        pairs=torch.tensor([[0, 1]]), reference=torch.tensor([-1, -1]),
+        preferences=torch.zeros(0, 2, dtype=torch.long),
+    )  # fmt: skip
+    weights = pairs.Losses(grounding=0.5)
+    for losses in (pairs.loss(model, batch, weights), pairs.goal_losses(model, batch, weights)):
+        model.zero_grad()
+        losses["grounding"].backward()
+        assert losses["grounding"].item() > 0
+        assert sum(float(p.grad.abs().sum()) for p in model.backbone.attend.parameters()) > 0
+    unknown = replace(batch, referents=torch.full((4, 2, 2, 2), torch.nan))
+    assert pairs.loss(model, unknown, weights)["grounding"].item() == 0.0

@@ -32,6 +32,7 @@ def clips(ends: tuple[float, ...] = (1.0, 0.5, 0.0), task: str = "push") -> Clip
     return Clips(
         images=images.copy(), time_s=np.tile(np.arange(STEPS) * 0.2, count), progress=progress,
         success=progress >= 1.0, proprio=np.zeros((count * STEPS, 2), np.float32),
+        referents=np.full((count * STEPS, 2, 2, 2), 0.25, np.float32),
         offsets=np.arange(count + 1) * STEPS,
         instruction=np.array([(RED, BLUE)[i % 2] for i in range(count)]),
         task=np.full(count, task), behaviour=np.full(count, "expert"),
@@ -288,6 +289,8 @@ def test_splits_share_no_seed_and_hold_out_what_they_say():
     assert found["robot"].robot == "panda"
     assert found["composition"].episodes == (20, 20)
     assert found["composition"].composition
+    own = datasets.splits(replace(tasks, composition=("tabletop:held_out",)), sizes)["composition"]
+    assert (own.tasks, own.own, own.episodes) == (("tabletop",), ("tabletop",), (5,))
 
 
 @pytest.mark.parametrize(
@@ -306,3 +309,19 @@ def test_splits_share_no_seed_and_hold_out_what_they_say():
 def test_sets_that_make_no_sense_are_refused(make, said):
     with pytest.raises(ValueError, match=said):
         make()
+
+
+def test_labels_of_places_move_with_the_images_and_are_left_out_where_they_are_wrong() -> None:
+    def batch(**changes: float) -> np.ndarray:
+        config = replace(PLAIN, **changes)
+        return sample_batch(clips(), config, np.random.default_rng(3)).referents.numpy()
+
+    assert (batch() == 0.25).all()
+    moved = batch(random_shift_px=4)
+    assert np.unique(moved).size > 4
+    steps = (moved - 0.25) * 16  # 32 pixels are 2 units
+    np.testing.assert_allclose(steps, np.round(steps), atol=1e-4)
+    assert np.isnan(batch(mismatched_instruction_prob=1.0)).all()
+    dark = np.isnan(batch(view_dropout=0.5)).all((2, 3))
+    assert dark.any()
+    assert not dark.all(1).any()  # one view always stays

@@ -146,7 +146,7 @@ class RewardModelTraining:
         batch = pairwise.to_device(data[0], device)
         corrections = None if data[1] is None else pairwise.to_device(data[1], device)
         if self._in_goal_pretraining():
-            losses = {"goal": self.config.losses.goal * pairwise.goal_loss(self.module, batch)}
+            losses = pairwise.goal_losses(self.module, batch, self.config.losses)
         else:
             losses = pairwise.loss(self.module, batch, self.config.losses)
         if corrections is not None:

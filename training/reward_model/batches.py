@@ -90,7 +90,7 @@ def sample_batch(
     orders, task = zip(
         *(_recolor(text, config.recolor_prob, rng) for text in original), strict=True
     )
-    images = augment_episodes(clips.images[index], config, rng)
+    images, offset = augment_episodes(clips.images[index], config, rng)
     for e, order in enumerate(orders):
         if order != ORDERS[0]:
             images[e] = images[e][..., list(order)]
@@ -104,6 +104,9 @@ def sample_batch(
     per_episode = len(loss_index) // episodes
     begin = np.arange(episodes) * per_episode
     flat, truth = index[scored], np.repeat(matches, per_episode).astype(np.float32)
+    told = clips.instruction[chosen] == np.array(original)
+    offset = np.where(told[:, None, None], offset, np.float32(np.nan))
+    referents = clips.referents[flat] + np.repeat(offset, per_episode, 0)[:, :, None]
     return RewardModelBatch(
         frames=frames,
         task=task,
@@ -115,6 +118,7 @@ def sample_batch(
         success=torch.from_numpy(clips.success[flat].astype(np.float32) * truth),
         matches=torch.from_numpy(matches.astype(np.float32)),
         goal=torch.from_numpy(_goals(clips, chosen, original)),
+        referents=torch.from_numpy(referents),
         goal_weight=torch.from_numpy(_remaining_work(clips, chosen, index)[scored]),
         pairs=torch.from_numpy(_sample_pairs(begin, per_episode, config.pairs, rng)),
         reference=torch.from_numpy(reference),
@@ -296,19 +300,23 @@ def _recolor(
 
 def augment_episodes(
     images: np.ndarray, config: SamplerConfig, rng: np.random.Generator
-) -> np.ndarray:
-    """Return images u8 [b, t, v, h, w, 3], shifted, brightened and dropped episode by episode."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return images u8 [b, t, v, h, w, 3], shifted, brightened and dropped episode by episode, and
+    by how much in image coordinates each view was moved, f32 [b, v, 2]; NaN where it was dropped.
+    """
     episodes, frames, views = images.shape[:3]
     dropped = rng.random((episodes, views)) < config.view_dropout
     dropped &= ~dropped.all(1, keepdims=True)
     episode_index = np.repeat(np.arange(episodes), frames)
-    flat, _ = shift_and_brighten(
+    flat, moved = shift_and_brighten(
         images.reshape(-1, *images.shape[2:]), episode_index, shift_px=config.random_shift_px,
         brightness=config.brightness_jitter, rng=rng,
     )  # fmt: skip
     out = flat.reshape(images.shape)
     out[np.broadcast_to(dropped[:, None], out.shape[:3])] = 0
-    return out
+    height, width = images.shape[3:5]
+    offset = 2.0 * moved / np.array([width, height], np.float32)
+    return out, np.where(dropped[:, :, None], np.float32(np.nan), offset)
 
 
 def all_instructions(clips: Clips) -> Sequence[str]:

@@ -1,7 +1,7 @@
 """Recorded episodes for reward models: frames at a stride in seconds, and the simulator's truth."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from reward_models.core.truth import level_of
 from sim.core.layout import COLOURS
+from vla.contracts import referents
 from vla.contracts.types import Example, Frames
 from vla.data.decode import FrameChoice, decode_views
 from vla.data.info import DatasetInfo
@@ -35,6 +36,9 @@ class Clips:
     """bool [f], simulator truth."""
     proprio: np.ndarray
     """f32 [f, s]; target of the goal loss and input of a control, never of a reward model."""
+    referents: np.ndarray
+    """f32 [f, v, r, 2], where in the images the things are that the instruction names
+    (`vla.contracts.referents`); NaN where no column says it. A label, never an input."""
     offsets: np.ndarray
     """i64 [n + 1]: frames of episode e are offsets[e] to offsets[e + 1]."""
     instruction: np.ndarray
@@ -109,7 +113,7 @@ GOAL_PROGRESS = 0.6
 """Progress from which an episode has a goal."""
 MIN_STD = 1e-3
 """Lower bound of the standard deviations that scale goals: for joints that do not move."""
-PER_FRAME = ("images", "time_s", "progress", "success", "proprio")
+PER_FRAME = ("images", "time_s", "progress", "success", "proprio", "referents")
 PER_EPISODE = ("instruction", "task", "behaviour")
 Filter = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """From tasks and instructions (str [n] each) to the episodes to keep, bool [n]."""
@@ -142,6 +146,7 @@ def load_clips(
             "progress": columns.scalars["progress"][rows],
             "success": columns.scalars["success"][rows] > 0,
             "proprio": columns.state[rows],
+            "referents": _referents(columns.scalars, rows, cameras),
             "instruction": np.array(info.tasks)[chosen.episodes],
             "task": chosen.task,
             "behaviour": _behaviours(info)[chosen.episodes],
@@ -149,6 +154,17 @@ def load_clips(
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     lengths = np.concatenate([chosen.lengths for chosen in sets])
     return Clips(images=images, offsets=np.concatenate([[0], np.cumsum(lengths)]), **joined)
+
+
+def _referents(
+    scalars: Mapping[str, np.ndarray], rows: np.ndarray, cameras: Sequence[str]
+) -> np.ndarray:
+    shape = (len(rows), len(cameras), len(referents.KINDS), 2)
+    names = referents.columns(cameras)
+    if not scalars.keys() >= set(names):
+        return np.full(shape, np.nan, np.float32)
+    values = np.stack([scalars[name][rows] for name in names], -1)
+    return values.reshape(shape).astype(np.float32)
 
 
 class _Chosen(NamedTuple):

@@ -56,7 +56,7 @@ def sample_corrections(
 ) -> CorrectionBatch:
     """Return `count` corrections at random, augmented as all batches are."""
     chosen = rng.integers(len(corrections.trend), size=count)
-    images = augment_episodes(corrections.images[chosen], config, rng)
+    images, _ = augment_episodes(corrections.images[chosen], config, rng)
     size = images.shape[1]
     frames = Frames(
         images=torch.from_numpy(images.reshape(-1, *images.shape[2:])),

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,8 @@ TRAIN_SEED = 10
 VALIDATION_SEED = 11
 TEST_SEED = 12
 """Seed of the first test split; the others use the next ones."""
+HELD_OUT = "held_out"
+"""Stands in `Tasks.composition` for the combinations that a task itself holds out of training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +31,8 @@ class Tasks:
     test: tuple[str, ...] = ("put_back",)
     """Neither trained nor validated on."""
     composition: tuple[str, ...] = ("reach:blue", "pick_place:red")
-    """Pairs of task and colour held out of training; each is trained on separately."""
+    """Pairs of task and colour held out of training; each is trained on separately. TASK:held_out
+    stands for what the task itself holds out (`tabletop`)."""
     robot: str = "so101"
     """Arm of training and validation."""
     other_robot: str = "panda"
@@ -43,8 +47,8 @@ class Tasks:
             load_task(name)
         for pair in self.composition:
             task, _, colour = pair.partition(":")
-            load_task(task)
-            if colour not in COLOURS:
+            holds_out = hasattr(load_task(task), "compositions")
+            if colour not in COLOURS and not (holds_out and colour == HELD_OUT):
                 raise ValueError(
                     f"composition: got {pair!r}, expected a task and one of "
                     f"{', '.join(COLOURS)}, such as reach:blue"
@@ -93,12 +97,16 @@ class Split:
     robot: str = "so101"
     composition: bool | None = None
     """True for held-out compositions only, False for all others, None for all."""
+    own: tuple[str, ...] = ()
+    """Tasks of which the split has what they hold out themselves."""
 
 
 def splits(tasks: Tasks, sizes: Sizes) -> dict[str, Split]:
     """Return all splits by name: train, validation, then the test splits."""
     validated = (*tasks.train, *tasks.validation)
-    coloured = tuple(dict.fromkeys(pair.partition(":")[0] for pair in tasks.composition))
+    pairs = [pair.partition(":")[::2] for pair in tasks.composition]
+    held_out = tuple(dict.fromkeys(task for task, _ in pairs))
+    own = tuple(task for task, colour in pairs if colour == HELD_OUT)
     result = [
         Split(
             name="train", tasks=tasks.train, seed=TRAIN_SEED, robot=tasks.robot,
@@ -119,8 +127,8 @@ def splits(tasks: Tasks, sizes: Sizes) -> dict[str, Split]:
         replace(layout, name="surface", seed=TEST_SEED + 2, visual_shift="colour"),
         # A quarter of the episodes has the colour: record four times as many.
         replace(
-            layout, name="composition", seed=TEST_SEED + 3, tasks=coloured,
-            episodes=(4 * sizes.test,) * len(coloured), composition=True,
+            layout, name="composition", seed=TEST_SEED + 3, tasks=held_out, composition=True,
+            episodes=tuple((1 if task in own else 4) * sizes.test for task in held_out), own=own,
         ),
         replace(
             layout, name="task", seed=TEST_SEED + 4, tasks=tasks.test,
@@ -142,13 +150,19 @@ def record(split: Split, folder: Path) -> list[Path]:
     for task, episodes in zip(split.tasks, split.episodes, strict=True):
         path = folder / f"{split.name}-{task}"
         config = demos.DemosConfig(
-            out=path, task=load_task(task), robot=split.robot, episodes=episodes,
+            out=path, task=_task(task, split), robot=split.robot, episodes=episodes,
             behaviour="mixed", visual_shift=split.visual_shift, seed=split.seed,
         )  # fmt: skip
         demos.check(config)
         demos.record_demos(config)
         folders.append(path)
     return folders
+
+
+def _task(name: str, split: Split) -> Any:
+    """Return a task's configuration for a split."""
+    config: Any = load_task(name)
+    return replace(config, compositions=HELD_OUT) if name in split.own else config
 
 
 def load(
@@ -163,7 +177,8 @@ def load(
     def keep(task: np.ndarray, instruction: np.ndarray) -> np.ndarray:
         if split.composition is None:
             return np.ones(len(task), np.bool_)
-        return composed(task, instruction, tasks.composition) == split.composition
+        held_out = composed(task, instruction, tasks.composition) | np.isin(task, split.own)
+        return held_out == split.composition
 
     clips = load_clips(record(split, folder), cameras, stride_s, px, keep)
     if not clips.episodes:
