@@ -43,11 +43,8 @@ OTHER_M = 0.04
 YAW_RAD = 0.3
 STAGES = (0.2, 0.15, 0.15, 0.3, 0.1)
 """Weights of reach, grasp, lift, transport and place; the rest is release."""
-GOAL_STATE = (
-    *(f"{what}/{axis}" for what in ("thing", "place", "thing_to_tool", "place_to_thing")
-      for axis in "xyz"),
-    *ACTS,
-)  # fmt: skip
+POINTS = ("thing", "place", "thing_to_tool", "place_to_thing")
+GOAL_STATE = (*(f"{point}/{axis}" for point in POINTS for axis in "xyz"), *ACTS)
 """What `Tabletop.goal_state` tells: positions in metres, and 1 for the act."""
 
 
@@ -278,20 +275,18 @@ class Tabletop(Unlocked[Config]):
     def referents(self, worlds: Worlds) -> np.ndarray:
         """See `sim.core.task.HasReferents`."""
         rows, episode = np.arange(len(worlds.steps)), worlds.episode
-        reference = np.asarray(episode.reference)
+        positions, reference = self._positions(worlds), np.asarray(episode.reference)
         # A thing is easier to find than an empty place; the words tell on which side of it.
-        positions = self._positions(worlds)
-        beside = positions[rows, reference]
-        place = np.where(reference[:, None] < 0, episode.goal_m, beside)
+        beside = (reference >= 0)[:, None]
+        place = np.where(beside, positions[rows, reference], episode.goal_m)
         return np.stack([positions[rows, episode.thing], place], 1)
 
     def goal_state(self, worlds: Worlds) -> np.ndarray:
         """See `sim.core.task.HasGoals`."""
         rows, episode = np.arange(len(worlds.steps)), worlds.episode
         thing_m, place_m = self._positions(worlds)[rows, episode.thing], episode.goal_m
-        act = np.eye(len(ACTS))[episode.act]
         points = (thing_m, place_m, thing_m - worlds.tool_m, place_m - thing_m)
-        return np.concatenate([*points, act], 1)
+        return np.concatenate([*points, np.eye(len(ACTS))[episode.act]], 1)
 
     def progress(self, worlds: Worlds) -> np.ndarray:
         """Reach, grasp, lift, transport, place, release, as far as the act has them; below 1 until
@@ -306,9 +301,7 @@ class Tabletop(Unlocked[Config]):
         way = rewards.share_done(np.maximum(left - 0.02, 0.0), episode.carry_m)
         held = self._contacts(worlds)[rows, episode.thing] >= 2
         there = left < 0.025
-        act = episode.act
-        touch, lift = act == ACTS.index("touch"), act == ACTS.index("lift")
-        push = act == ACTS.index("push")
+        touch, lift, push = (episode.act == ACTS.index(act) for act in ("touch", "lift", "push"))
         grasped = np.where(there, 1.0, height), np.where(there, 1.0, height * way)
         down = np.where(there, 1.0 - height, 0.0)
         carried = rewards.staged((1.0, 1.0, *grasped, down), STAGES)

@@ -290,7 +290,7 @@ def test_splits_share_no_seed_and_hold_out_what_they_say():
     assert found["composition"].episodes == (20, 20)
     assert found["composition"].composition
     own = datasets.splits(replace(tasks, composition=("tabletop:held_out",)), sizes)["composition"]
-    assert (own.tasks, own.own, own.episodes) == (("tabletop",), ("tabletop",), (5,))
+    assert (own.tasks, own.held_out, own.episodes) == (("tabletop",), ("tabletop",), (5,))
 
 
 @pytest.mark.parametrize(

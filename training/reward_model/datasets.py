@@ -97,7 +97,7 @@ class Split:
     robot: str = "so101"
     composition: bool | None = None
     """True for held-out compositions only, False for all others, None for all."""
-    own: tuple[str, ...] = ()
+    held_out: tuple[str, ...] = ()
     """Tasks of which the split has what they hold out themselves."""
 
 
@@ -105,8 +105,8 @@ def splits(tasks: Tasks, sizes: Sizes) -> dict[str, Split]:
     """Return all splits by name: train, validation, then the test splits."""
     validated = (*tasks.train, *tasks.validation)
     pairs = [pair.partition(":")[::2] for pair in tasks.composition]
-    held_out = tuple(dict.fromkeys(task for task, _ in pairs))
-    own = tuple(task for task, colour in pairs if colour == HELD_OUT)
+    composed_tasks = tuple(dict.fromkeys(task for task, _ in pairs))
+    held_out = tuple(task for task, colour in pairs if colour == HELD_OUT)
     result = [
         Split(
             name="train", tasks=tasks.train, seed=TRAIN_SEED, robot=tasks.robot,
@@ -127,8 +127,9 @@ def splits(tasks: Tasks, sizes: Sizes) -> dict[str, Split]:
         replace(layout, name="surface", seed=TEST_SEED + 2, visual_shift="colour"),
         # A quarter of the episodes has the colour: record four times as many.
         replace(
-            layout, name="composition", seed=TEST_SEED + 3, tasks=held_out, composition=True,
-            episodes=tuple((1 if task in own else 4) * sizes.test for task in held_out), own=own,
+            layout, name="composition", seed=TEST_SEED + 3, tasks=composed_tasks, composition=True,
+            episodes=tuple((1 if t in held_out else 4) * sizes.test for t in composed_tasks),
+            held_out=held_out,
         ),
         replace(
             layout, name="task", seed=TEST_SEED + 4, tasks=tasks.test,
@@ -162,7 +163,7 @@ def record(split: Split, folder: Path) -> list[Path]:
 def _task(name: str, split: Split) -> Any:
     """Return a task's configuration for a split."""
     config: Any = load_task(name)
-    return replace(config, compositions=HELD_OUT) if name in split.own else config
+    return replace(config, compositions=HELD_OUT) if name in split.held_out else config
 
 
 def load(
@@ -177,7 +178,7 @@ def load(
     def keep(task: np.ndarray, instruction: np.ndarray) -> np.ndarray:
         if split.composition is None:
             return np.ones(len(task), np.bool_)
-        held_out = composed(task, instruction, tasks.composition) | np.isin(task, split.own)
+        held_out = composed(task, instruction, tasks.composition) | np.isin(task, split.held_out)
         return held_out == split.composition
 
     clips = load_clips(record(split, folder), cameras, stride_s, px, keep)
