@@ -99,7 +99,8 @@ def train(args: Study, policy: Path, goals: Sequence[int], out: Path) -> list[st
         "--policy.path", str(policy), "--dataset", str(args.dataset[0]), "--out", str(out),
         "--reward", "learned" if args.reward_model else "sparse", *reward,
         "--algo.retention.datasets", *map(str, args.dataset),
-        "--algo.exploration.noise-std", *NOISE, "--eval.final-episodes", "0", "--threads", str(args.threads), *args.more,
+        "--algo.exploration.noise-std", *NOISE,
+        "--eval.final-episodes", "0", "--threads", str(args.threads), *args.more,
     ]  # fmt: skip
 
 
