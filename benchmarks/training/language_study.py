@@ -93,7 +93,8 @@ def measure(policy: ArmPolicy, config: tabletop.Config, episodes: int, seed: int
 
 def reaches(policy: ArmPolicy, scenes: int, seed: int, goal: int) -> list[bool]:
     """Return in which scenes a policy reaches a goal; the scenes do not depend on the goal."""
-    return evaluate(policy, tabletop.Config(goals=(goal,)), episodes=scenes, seed=seed).success
+    config = tabletop.Config(goals=(goal,), compositions="all")
+    return evaluate(policy, config, episodes=scenes, seed=seed).success
 
 
 def things(config: tabletop.Config, robot: RobotSpec, episodes: int, seed: int) -> list[str]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 from typing import Literal
 
 from sim.core import layout
@@ -75,6 +76,25 @@ def goals(things: int) -> tuple[Goal, ...]:
         Goal(act, *pair) for act in RELATIONS for pair in itertools.permutations(range(things), 2)
     ]
     return (*single, *pairs)
+
+
+def choose(numbers: Sequence[int], shapes: Sequence[str], split: Split) -> tuple[Goal, ...]:
+    """Return the goals of these numbers, all if there are none, in a scene of things of shapes.
+
+    Raises:
+        ValueError: there is no such goal, or the split has none of them in any colour.
+    """
+    known = goals(len(shapes))
+    if not all(0 <= number < len(known) for number in numbers):
+        raise ValueError(f"goals: got {numbers}, expected numbers from 0 to {len(known) - 1}")
+    chosen = tuple(known[number] for number in numbers) or known
+    kinds = [(goal.act, (colour, shapes[goal.thing])) for goal in chosen for colour in COLOURS]
+    if not any(is_allowed(act, kind, split) for act, kind in kinds):
+        raise ValueError(
+            f"goals: got {numbers}, none of which is in the split {split!r} of the compositions, "
+            "whatever the colours; choose others, or compositions all"
+        )
+    return chosen
 
 
 def is_held_out(act: str, kind: tuple[str, str]) -> bool:

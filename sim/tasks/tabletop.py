@@ -59,16 +59,13 @@ class Config(PluginConfig):
     distractors: int = 0
     """Things of unknown colour and shape in place of as many others, 0 to 2."""
     goals: tuple[int, ...] = ()
-    """Numbers of the goals to draw from, of all compositions; empty for every goal of the split.
-    With one goal, the same scenes can meet every instruction."""
+    """Numbers of the goals to draw from, as far as the split has them; empty for all. With one goal
+    and compositions "all", the same scenes can meet every instruction."""
 
     def build(self, robot: RobotSpec) -> "Tabletop":
         """Return the task for a robot; raise ValueError if a field is out of range."""
         if not 0 <= self.distractors <= len(DISTRACTORS):
             raise ValueError(f"distractors: got {self.distractors}, expected 0, 1 or 2")
-        count = len(_language.goals(len(THINGS) - self.distractors))
-        if not all(0 <= goal < count for goal in self.goals):
-            raise ValueError(f"goals: got {self.goals}, expected numbers from 0 to {count - 1}")
         return Tabletop(self, robot)
 
 
@@ -112,9 +109,8 @@ class Tabletop(Unlocked[Config]):
         self.shapes = tuple(shape for _, shape in things)
         self._half_m = np.array([WIDTH_M if s == "cube" else CAN_M[1] for s in self.shapes])
         self.goals = _language.goals(len(things))
-        # A goal that is set may be one that training holds out.
-        self._split: Split = "all" if config.goals else config.compositions
-        self.instructions = _language.instructions(self._split, config.wordings)
+        self._drawn = _language.choose(config.goals, self.shapes, config.compositions)
+        self.instructions = _language.instructions(config.compositions, config.wordings)
         near, far = robot.reach_m
         self._middle_m = near + 0.47 * (far - near)
 
@@ -191,19 +187,20 @@ class Tabletop(Unlocked[Config]):
         while True:
             colours = [list(rng.permutation(_language.COLOURS)) for _ in _language.SHAPES]
             kinds = [(str(colours[s == "can"].pop()), s) for s in self.shapes]
-            if any(self._is_allowed(goal, kinds) for goal in self.goals):
+            if any(self._is_allowed(goal, kinds) for goal in self._drawn):
                 return kinds
 
     def _is_allowed(self, goal: Goal, kinds: list[tuple[str, str]]) -> bool:
-        return _language.is_allowed(goal.act, kinds[goal.thing], self._split)
+        allowed = _language.is_allowed(goal.act, kinds[goal.thing], self.config.compositions)
+        return allowed and goal in self._drawn
 
     def _draw_goal(self, rng: np.random.Generator, kinds: list[tuple[str, str]]) -> Goal:
         """Draw an act that some thing can be the object of, then its things."""
         order = [self.goals[k] for k in rng.permutation(len(self.goals))]
         acts = rng.permutation(ACTS)
-        if self.config.goals:
-            return next(goal for goal in order if self.goals.index(goal) in self.config.goals)
         allowed = [goal for goal in order if self._is_allowed(goal, kinds)]
+        if self.config.goals:
+            return allowed[0]
         return next(goal for act in acts for goal in allowed if goal.act == act)
 
     def _goal_m(self, goal: Goal, start: np.ndarray, trays: np.ndarray) -> np.ndarray:

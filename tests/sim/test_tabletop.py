@@ -60,7 +60,7 @@ def test_held_out_wordings_are_new_and_made_of_known_words() -> None:
 def test_the_scene_of_a_seed_does_not_depend_on_the_goal() -> None:
     seen = set()
     for goal in (0, 9, 17, 30):
-        world = _world(goals=(goal,))
+        world = _world(goals=(goal,), compositions="all")
         world.reset(3, 1)
         assert ending(world.task, world.as_batch)[0][0] == goal
         seen.add((world.data.qpos.tobytes(), world.model.geom_rgba.tobytes()))
@@ -74,6 +74,32 @@ def test_some_goals_can_be_asked_for_alone() -> None:
         world.reset(2, index)
         drawn.add(int(world.episode.goal))
     assert drawn == {7, 12, 40}
+
+
+def _first_named(instruction: str) -> tuple[str, str]:
+    """Return colour and shape of the first thing that an instruction names."""
+    words = instruction.split()
+    first = next(i for i, word in enumerate(words) if word in _language.COLOURS)
+    shape = next(s for s, nouns in _language.NOUNS.items() if words[first + 1] in nouns)
+    return words[first], shape
+
+
+def test_goals_are_drawn_as_far_as_the_split_has_them() -> None:
+    for split in ("train", "held_out"):
+        world = _world(goals=tuple(range(20, 44)), compositions=split)
+        for index in range(20):
+            world.reset(4, index)
+            act = GOALS[int(world.episode.goal)].act
+            assert act in _language.RELATIONS
+            kind = _first_named(world.instruction)
+            assert _language.is_held_out(act, kind) == (split == "held_out")
+    held_out = {(act, shape) for act in ACTS for colour, shape in KINDS
+                if _language.is_held_out(act, (colour, shape))}  # fmt: skip
+    shapes = [shape for _, shape in tabletop.THINGS]
+    never = [i for i, goal in enumerate(GOALS) if (goal.act, shapes[goal.thing]) not in held_out]
+    assert never
+    with pytest.raises(ValueError, match="none of which is in the split 'held_out'"):
+        _world(goals=tuple(never), compositions="held_out")
 
 
 def test_the_instruction_names_act_and_things_and_the_split_decides_which() -> None:
