@@ -5,14 +5,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 from sim.tasks import pick_place
+from tests.training.rl.conftest import TASK
 from tests.training.rl.runs import config, start
+from tests.training.tiny_run import tiny_config
+from training.core import loop
 from training.core.optimizer import Optimizer, OptimizerConfig
 from training.data import demos
 from training.rl.rollout.explorer import one_step
 from training.rl.runners.retention import Retention, RetentionConfig
 from vla import checkpoint
+from vla.backbones import tiny
+from vla.data.reader import open_dataset
+from vla.memory import none
+from vla.policies import vla
 
 
 def run(begun, algo: str = "asymmetric_ac", **retention):
@@ -70,6 +78,18 @@ def test_it_takes_no_more_episodes_than_it_is_told(begun) -> None:
         for n in (1, 9)
     )
     assert 0 < len(one) < len(all_)
+
+
+def test_without_a_memory_any_frame_may_be_a_decision(begun, tmp_path) -> None:
+    small = vla.Config(chunk_size=4, n_action_steps=4, backbone=tiny.Config(), memory=none.Config())
+    clone = tiny_config(task=TASK, policy=small, steps=1)
+    clone = replace(clone, algo=replace(clone.algo, sampling="frame", short_decisions=0))
+    loop.run(clone, begun / "demos", tmp_path / "start", Console(quiet=True))
+    policy = checkpoint.load_vla(tmp_path / "start", "this")[0].eval()
+    kept = RetentionConfig(datasets=(str(begun / "demos"),))
+    (features,) = Retention(kept, policy, 0).features
+    frames = open_dataset(begun / "demos").num_frames
+    assert len(features) == round(frames / 4)
 
 
 def test_a_missing_data_set_is_named(begun, tmp_path) -> None:
