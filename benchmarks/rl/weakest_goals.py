@@ -3,7 +3,8 @@
 `python -m benchmarks.rl.weakest_goals runs/all --dataset runs/data-tabletop --out runs/weakest`
 
 The worst goals are chosen in episodes of one seed and tested in those of another, before and after,
-as are the other goals and the policy's other tasks. What is to be kept is kept by
+as are the other goals and the policy's other tasks. The control is the start policy in one
+denoising step, as the algorithm leaves it: that alone changes much. What is to be kept is kept by
 `--algo.retention`, on the data sets. Every command is printed, and resumes.
 """
 
@@ -104,19 +105,27 @@ def train(args: Study, policy: Path, goals: Sequence[int], out: Path) -> list[st
     ]  # fmt: skip
 
 
-def measure(path: Path, config: PluginConfig, episodes: int, args: Study, seed: int) -> Any:
-    """Return an evaluation of a policy as JSON types."""
-    policy = policy_loader.open_policy(path, args.threads).policy
+def measure(
+    path: Path, config: PluginConfig, episodes: int, args: Study, seed: int, steps: int = 0
+) -> Any:
+    """Return an evaluation of a policy, in its own number of denoising steps or another, as JSON
+    types.
+    """
+    policy: Any = policy_loader.open_policy(path, args.threads).policy
+    policy = policy.with_steps(steps) if steps else policy
     result = evaluate(policy, config, episodes=episodes, seed=seed, quiet=False)
     return {"success": result.success, "goals": result.goals}
 
 
-def rows(cells: Mapping[str, list[tuple[Any, Any]]]) -> Iterable[tuple[str, ...]]:
-    """Yield what was tested, success before and after, the change in points, and the episodes."""
-    for name, pairs in cells.items():
-        before, after = (harness.pooled(part) for part in zip(*pairs, strict=True))
-        change = 100 * (after[0] / after[1] - before[0] / before[1])
-        yield name, harness.share(*before), harness.share(*after), f"{change:+.1f}", str(after[1])
+def rows(cells: Mapping[str, list[tuple[Any, ...]]]) -> Iterable[tuple[str, ...]]:
+    """Yield what was tested, success before, before in one step, and after, by how many points the
+    last differs from the first, and the episodes.
+    """
+    for name, parts in cells.items():
+        shares = [harness.pooled(part) for part in zip(*parts, strict=True)]
+        (right, total), (after, _) = shares[0], shares[-1]
+        change = f"{100 * (after - right) / total:+.1f}"
+        yield name, *(harness.share(*share) for share in shares), change, str(total)
 
 
 def main(argv: list[str]) -> int:
@@ -129,28 +138,30 @@ def main(argv: list[str]) -> int:
     )}  # fmt: skip
     results = harness.Results(args.out / "results.json", settings, "cells")
     everything = tabletop.Config(goals=tuple(range(len(GOALS))))
-    cells: dict[str, list[tuple[Any, Any]]] = {}
+    cells: dict[str, list[tuple[Any, ...]]] = {}
     for number, policy in enumerate(args.policies):
 
-        def measured(what: str, path: Path, config: PluginConfig, episodes: int, seed: int) -> Any:
+        def measured(what: str, path: Path, config: PluginConfig, steps: int = 0) -> Any:
             console.print(f"{path}: {what}")
-            cell = functools.partial(measure, path, config, episodes, args, seed)
-            return results.measure(f"{path} {what}", cell)
+            cell = functools.partial(measure, path, config, args.episodes, args, args.seed, steps)
+            return results.measure(f"{path} {what}{f', {steps} step' if steps else ''}", cell)
 
-        chosen = worst(
-            measured("all goals", policy, everything, args.selection_episodes, args.selection_seed),
-            args.goals,
+        select = functools.partial(
+            measure, policy, everything, args.selection_episodes, args, args.selection_seed
         )
+        console.print(f"{policy}: all goals")
+        chosen = worst(results.measure(f"{policy} all goals", select), args.goals)
         for goal in chosen:
             console.print(f"{policy}: goal {goal}, {GOALS[goal]}")
         run = args.out / f"rl-{number}"
         harness.must(train(args, policy, chosen, run), console)
         for name, config in tests(chosen, args.tasks).items():
-            before, after = (
-                measured(name, path, config, args.episodes, args.seed) for path in (policy, run)
-            )
-            cells.setdefault(name, []).append((before, after))
-    columns = ("tested on", "before", "after", "points", "episodes")
+            tested = (
+                measured(name, policy, config), measured(name, policy, config, 1),
+                measured(name, run, config),
+            )  # fmt: skip
+            cells.setdefault(name, []).append(tested)
+    columns = ("tested on", "before", "before, one step", "after", "points", "episodes")
     harness.show(harness.table(f"{len(args.policies)} policies", columns, rows(cells)))
     return 0
 

@@ -85,6 +85,21 @@ def test_where_a_policy_acts_is_chosen_by_name(run):
         eval_cli.parse(["--backend.type", "ros", "--pass-at", "4"], TASK)
 
 
+def test_a_checkpoint_takes_another_number_of_denoising_steps(run, monkeypatch):
+    before = (run / "evaluation.json").read_bytes() if (run / "evaluation.json").exists() else b""
+    seen = []
+    monkeypatch.setattr(
+        eval_cli, "_measure_success", lambda policy, *_: seen.append(policy.head.config)
+    )
+    eval_cli.main([str(run), "--episodes", "1", "--num-inference-steps", "2"])
+    assert [config.num_inference_steps for config in seen] == [2]
+    assert (run / "eval-cue_colour-steps=2-1000").is_dir()
+    after = (run / "evaluation.json").read_bytes() if (run / "evaluation.json").exists() else b""
+    assert before == after
+    with pytest.raises(ValueError, match="num_inference_steps: got -1"):
+        eval_cli.main([str(run), "--num-inference-steps", "-1"])
+
+
 def test_without_a_checkpoint_usage_is_shown(capsys):
     assert eval_cli.main([]) == 2
     assert eval_cli.main(["--help"]) == 0

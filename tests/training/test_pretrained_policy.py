@@ -50,6 +50,18 @@ def test_other_settings_or_arms_are_refused(first: Path, arm_dataset: Path) -> N
         tiny_config(pretrained_path=str(first), pretrained_vision_encoder="time")
 
 
+def test_the_number_of_denoising_steps_may_differ(first: Path, arm_dataset: Path) -> None:
+    policy = tiny_config().policy
+    steps = policy.head.num_inference_steps + 1
+    policy = replace(policy, head=replace(policy.head, num_inference_steps=steps))
+    config = tiny_config(pretrained_path=str(first), policy=policy)
+    learner = config.algo.start(config, arm_dataset)
+    assert learner.module.head.config.num_inference_steps == steps
+    before = checkpoint.load(first)[0].state_dict()
+    for name, value in before.items():
+        torch.testing.assert_close(learner.module.state_dict()[name], value, msg=name)
+
+
 def test_a_missing_checkpoint_is_refused_before_anything_is_recorded(tmp_path: Path) -> None:
     config = tiny_config(pretrained_path=str(tmp_path / "none"))
     with pytest.raises(ValueError, match="none"):

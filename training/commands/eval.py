@@ -47,6 +47,8 @@ class EvalArgs:
     pass@K and whether online RL can improve the policy; 0 to measure the success rate."""
     robot: str = ""
     """Robot, one of those of training; the first of them if empty."""
+    num_inference_steps: int = 0
+    """Denoising steps of a checkpoint; 0 for those that it was trained with."""
     out: Path | None = None
     """Folder of the results; by default the run's, or for another task a folder inside it."""
     videos: int = 9
@@ -63,7 +65,9 @@ class EvalArgs:
     """CPU threads of the policy; a second thread helps only on an otherwise idle machine."""
 
     def __post_init__(self) -> None:
-        validate_min(self, episodes=1, seed=0, pass_at=0, videos=0, threads=1)
+        validate_min(
+            self, episodes=1, seed=0, pass_at=0, videos=0, threads=1, num_inference_steps=0
+        )
         if self.pass_at and self.backend.is_realtime:
             raise ValueError(
                 f"pass_at: got {self.pass_at} with a real-time backend; leave --backend.type "
@@ -91,6 +95,14 @@ def main(argv: list[str]) -> int:
     if args.robot:
         checkpoint.check_robot(policy.robot, vec_env.load_robot(args.robot))
     arm = "" if policy.robot.name == first else policy.robot.name
+    if args.num_inference_steps:
+        if not isinstance(policy, VLAPolicy):
+            raise ValueError(
+                f"num_inference_steps: got {args.num_inference_steps} with target {loaded.target}, "
+                "expected a checkpoint without --targets; an export takes them when it is made: "
+                "`vla export --num-inference-steps`"
+            )
+        policy = policy.with_steps(args.num_inference_steps)
     if args.pass_at and not isinstance(policy, VLAPolicy):
         raise ValueError(
             f"{loaded.folder}: target {loaded.target} cannot sample several attempts; leave "
@@ -165,10 +177,11 @@ def _results_folder(folder: Path, trained_on: PluginConfig, args: EvalArgs, arm:
     is empty for the first one.
     """
     run = folder.parent if folder.name == "checkpoint" else folder
-    if args.task == trained_on and not args.backend.is_realtime and not arm:
-        return run
     where = [arm] if arm else []
     where += [configs.type_name(args.backend)] if args.backend.is_realtime else []
+    where += [f"steps={args.num_inference_steps}"] if args.num_inference_steps else []
+    if args.task == trained_on and not where:
+        return run
     same = type(args.task) is type(trained_on)
     # Not of a default task: those of some suites must be named.
     changed = [

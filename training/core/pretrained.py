@@ -26,6 +26,9 @@ def load_policy(path: Path, config: PluginConfig, robots: Sequence[RobotSpec]) -
         ValueError: there is no such checkpoint, or something of it differs.
     """
     policy, _ = checkpoint.load(path)
+    steps = getattr(getattr(config, "head", None), "num_inference_steps", 0)
+    if isinstance(policy, VLAPolicy) and steps and not policy.head.config.ft_denoising_steps:
+        policy = policy.with_steps(steps)  # no weight depends on their number
     there, here = _settings(policy.config), _settings(config)
     if there != here:
         raise ValueError(

@@ -63,7 +63,8 @@ def many_instructions(task: PluginConfig, *, episodes: int, steps: int) -> Train
         policy=vla.Config(
             backbone=tiny.Config(queries=8, blocks=1, text_encoder="transformer", text_width=64),
             memory=none.Config(),
-            head=diffusion.Config(width=384),
+            # With six steps, 82 % of all goals are reached in place of 97 %.
+            head=diffusion.Config(width=384, num_inference_steps=2),
             n_action_steps=4,
         ),
         eval=EvalConfig(every=2000, episodes=100, final_episodes=200),

@@ -49,12 +49,11 @@ def test_the_command_trains_on_the_goals_and_keeps_the_data_sets(tmp_path):
 
 def test_changes_are_in_points_and_policies_are_pooled():
     cell = lambda right: {"success": [True] * right + [False] * (10 - right), "goals": [0] * 10}  # noqa: E731
-    ((name, before, after, change, episodes),) = weakest_goals.rows(
-        {WORST: [(cell(2), cell(6)), (cell(4), cell(6))]}
+    ((name, *shares, change, episodes),) = weakest_goals.rows(
+        {WORST: [(cell(2), cell(5), cell(6)), (cell(4), cell(5), cell(6))]}
     )
     assert (name, change, episodes) == (WORST, "+30.0", "20")
-    assert before.startswith("30.0%")
-    assert after.startswith("60.0%")
+    assert [share.split()[0] for share in shares] == ["30.0%", "50.0%", "60.0%"]
 
 
 @pytest.mark.parametrize("words", [["--goals", "44"], ["--episodes", "0"]])
