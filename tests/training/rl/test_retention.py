@@ -30,8 +30,10 @@ def run(begun, algo: str = "asymmetric_ac", **retention):
     return replace(base, algo=replace(base.algo, retention=kept))
 
 
-def change(begun, out, algo: str, kl_coef: float) -> tuple[float, dict[str, float]]:
-    """Return how far 40 updates move the policy where it is to be kept, and the last metrics."""
+def error(begun, out, algo: str, kl_coef: float) -> tuple[float, dict[str, float]]:
+    """Return how far from what the start policy does, in all its denoising steps, 40 updates leave
+    the policy where it is to be kept, and the last metrics.
+    """
     train = run(begun, algo, kl_coef=kl_coef)
     learner = train.algo.start(train, start(begun, out))
     optimizer = Optimizer(OptimizerConfig(lr=1e-3, warmup_steps=0), learner.module, 40)
@@ -39,20 +41,24 @@ def change(begun, out, algo: str, kl_coef: float) -> tuple[float, dict[str, floa
     features = learner.retention.features[0]
     data = learner.collect()
     noise = torch.randn((len(features), *learner.policy.noise_shape[1:]), generator=generator)
-    before = one_step(learner.policy, features, noise).detach()
+    begun_policy = checkpoint.load_vla(begun / "start", "this")[0].eval()
+    assert begun_policy.head.config.num_inference_steps > 1
+    context = begun_policy.context_of(features)
+    wanted = begun_policy.head.sample(context, noise[:, None], False)[0][:, -1, :4].detach()
     for _ in range(40):
         # A constant pull away, stronger than anything that so few rollouts teach.
         learner.value.q.w4.data.add_(torch.randn(learner.value.q.w4.shape, generator=generator))
         metrics = learner.update(data, optimizer, generator)
-    after = one_step(learner.policy, features, noise).detach()
-    return float((after - before).square().mean()), metrics
+    after = one_step(learner.policy, features, noise)[:, :4].detach()
+    return float((after - wanted).square().mean()), metrics
 
 
-@pytest.mark.parametrize("algo", ["asymmetric_ac", "residual_ac"])
-def test_it_holds_the_policy(begun, tmp_path, algo) -> None:
-    free, _ = change(begun, tmp_path / "free", algo, 0.0)
-    held, metrics = change(begun, tmp_path / "held", algo, 100.0)
-    assert held < 0.5 * free
+@pytest.mark.parametrize(("algo", "bound"), [("asymmetric_ac", 0.7), ("residual_ac", 0.95)])
+def test_it_holds_the_policy(begun, tmp_path, algo, bound) -> None:
+    """A residual, which is bounded, can follow a policy of two updates less well."""
+    free, _ = error(begun, tmp_path / "free", algo, 0.0)
+    held, metrics = error(begun, tmp_path / "held", algo, 100.0)
+    assert held < bound * free
     assert np.isfinite(metrics["ref_kl"])
 
 

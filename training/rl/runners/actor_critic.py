@@ -145,8 +145,6 @@ class ActorCritic(OnlineAlgorithm):
         if config.retention.datasets:
             self.callbacks.on_status("encoding what is to be kept")
             self.retention = Retention(config.retention, policy, train.seed)
-            self.ref_policy = copy.deepcopy(policy).requires_grad_(requires_grad=False)
-            """The start policy, of one denoising step."""
 
     def _encoded(self, episode: Episode) -> Episode:
         """Return an episode of a prior run with the features of this policy.
@@ -219,8 +217,10 @@ class ActorCritic(OnlineAlgorithm):
         noise = torch.randn(shape, generator=generator).to(self.actor.device)
         chunk = one_step(self.actor, features, noise)[:, : self.length]
         with torch.no_grad():
-            before = one_step(self.ref_policy, features, noise)[:, : self.length]
-        kl = self.explorer.smooth.kl(chunk, before).mean()
+            # In as many steps as it had: one step alone may lose what has two ways to go.
+            start = self.ref_policy.eval()
+            latents, _ = start.head.sample(start.context_of(features), noise[:, None], False)
+        kl = self.explorer.smooth.kl(chunk, latents[:, -1, : self.length]).mean()
         return kl, self.distillation_loss(features, noise, chunk.detach())
 
     def distillation_loss(self, features: Tensor, noise: Tensor, chunk: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """What online RL on one task may not lose: the start policy's answers in other situations.
 
 The reward teaches some tasks or goals; the layers that learn serve all of them. So the policy is
-held to the start policy by their KL divergence, at decisions of recorded episodes of whatever it
-has to keep.
+held to the start policy, in the denoising steps that this had, by their KL divergence, at decisions
+of recorded episodes of whatever it has to keep.
 """
 
 from collections.abc import Iterator
