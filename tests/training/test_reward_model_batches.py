@@ -17,7 +17,7 @@ from training.reward_model.batches import (
     sample_batch,
     swap_colour,
 )
-from training.reward_model.clips import PER_EPISODE, PER_FRAME, Clips, colour_of, composed
+from training.reward_model.clips import COLOUR, PER_EPISODE, PER_FRAME, Clips, colour_of, composed
 
 STEPS = 12
 RED, BLUE = "push the red cube", "push the blue cube"
@@ -325,3 +325,15 @@ def test_labels_of_places_move_with_the_images_and_are_left_out_where_they_are_w
     dark = np.isnan(batch(view_dropout=0.5)).all((2, 3))
     assert dark.any()
     assert not dark.all(1).any()  # one view always stays
+
+
+def test_an_instruction_with_two_colours_keeps_them_apart() -> None:
+    rng = np.random.default_rng(0)
+    text = "put the red cube in front of the green can"
+    drawn = {_recolor(text, 1.0, rng) for _ in range(200)}
+    assert ((1, 0, 2), "put the green cube in front of the red can") in drawn
+    assert all(len(set(COLOUR.findall(told))) == 2 for _, told in drawn)
+    for _ in range(20):
+        thing, reference = COLOUR.findall(swap_colour(text, rng))
+        assert thing != "red"
+        assert reference == "green"

@@ -171,7 +171,7 @@ def _batch(
     }  # fmt: skip
     where = store.referents_at(episode[loss], time[loss])
     if where is not None:
-        arrays["referents"] = where.astype(np.float32)
+        arrays["referents"] = where
     tensors = {name: torch.from_numpy(values) for name, values in arrays.items()}
     cached = None
     if isinstance(source, Tensor):

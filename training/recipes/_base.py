@@ -63,7 +63,7 @@ def many_instructions(task: PluginConfig, *, episodes: int, steps: int) -> Train
         policy=vla.Config(
             backbone=tiny.Config(queries=8, blocks=1, text_encoder="transformer", text_width=64),
             memory=none.Config(),
-            # With six steps, 82 % of all goals are reached in place of 97 %.
+            # A joint policy reached 92 % of all goals alike with two steps, with six 82 %.
             head=diffusion.Config(width=384, num_inference_steps=2),
             n_action_steps=4,
         ),

@@ -273,10 +273,10 @@ def mismatched_instruction(
 def swap_colour(
     instruction: str, rng: np.random.Generator, among: Collection[str | None] = tuple(COLOURS)
 ) -> str:
-    """Return an instruction with another colour than the one it names."""
+    """Return an instruction with another colour than the one it names, or names first."""
     colour = COLOUR.search(instruction)
     others = [c for c in COLOURS if colour and c != colour.group(1) and c in among]
-    return COLOUR.sub(str(rng.choice(others)), instruction)
+    return COLOUR.sub(str(rng.choice(others)), instruction, count=1)
 
 
 def _recolor(
@@ -287,15 +287,14 @@ def _recolor(
     The order stays the identity where a named colour would become one without a name.
     """
     order = ORDERS[rng.integers(1, len(ORDERS)) if rng.random() < share else 0]
-    colour = COLOUR.search(instruction)
-    if not colour:
-        return order, instruction
-    permuted = np.array(COLOURS[colour.group(1)])[list(order)]
-    distance = {name: float(np.linalg.norm(permuted - rgb)) for name, rgb in COLOURS.items()}
-    nearest = min(distance, key=distance.__getitem__)
-    if distance[nearest] > MAX_COLOUR_DISTANCE:
-        return ORDERS[0], instruction
-    return order, COLOUR.sub(nearest, instruction)
+    names = {}
+    for colour in COLOUR.findall(instruction):
+        permuted = np.array(COLOURS[colour])[list(order)]
+        distance = {name: float(np.linalg.norm(permuted - rgb)) for name, rgb in COLOURS.items()}
+        names[colour] = min(distance, key=distance.__getitem__)
+        if distance[names[colour]] > MAX_COLOUR_DISTANCE:
+            return ORDERS[0], instruction
+    return order, COLOUR.sub(lambda found: names[found.group(1)], instruction)
 
 
 def augment_episodes(

@@ -1,7 +1,7 @@
 """Recorded episodes for reward models: frames at a stride in seconds, and the simulator's truth."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -141,12 +141,14 @@ def load_clips(
         decode_views(info, views, frames, (side_px, side_px), out=part)
         columns = read_columns(info)
         rows = info.offsets[frames.episode] + frames.step
+        where = referents.read(columns.scalars, rows, cameras)
+        unknown = np.full((len(rows), len(cameras), len(referents.KINDS), 2), np.nan, np.float32)
         parts.append({
             "time_s": frames.step / info.fps,
             "progress": columns.scalars["progress"][rows],
             "success": columns.scalars["success"][rows] > 0,
             "proprio": columns.state[rows],
-            "referents": _referents(columns.scalars, rows, cameras),
+            "referents": unknown if where is None else where,
             "instruction": np.array(info.tasks)[chosen.episodes],
             "task": chosen.task,
             "behaviour": _behaviours(info)[chosen.episodes],
@@ -154,17 +156,6 @@ def load_clips(
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     lengths = np.concatenate([chosen.lengths for chosen in sets])
     return Clips(images=images, offsets=np.concatenate([[0], np.cumsum(lengths)]), **joined)
-
-
-def _referents(
-    scalars: Mapping[str, np.ndarray], rows: np.ndarray, cameras: Sequence[str]
-) -> np.ndarray:
-    shape = (len(rows), len(cameras), len(referents.KINDS), 2)
-    names = referents.columns(cameras)
-    if not scalars.keys() >= set(names):
-        return np.full(shape, np.nan, np.float32)
-    values = np.stack([scalars[name][rows] for name in names], -1)
-    return values.reshape(shape).astype(np.float32)
 
 
 class _Chosen(NamedTuple):

@@ -3,7 +3,9 @@
 They are labels for training, from a simulator, a detector or a person; a policy never sees them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
 
 KINDS = ("object", "place")
 """What an instruction refers to: the thing to act on, and the place where it has to go, or the
@@ -28,3 +30,16 @@ def column(kind: str, camera: str, axis: str) -> str:
 def columns(cameras: Iterable[str]) -> list[str]:
     """Return the names of all columns, in the order of an array (cameras, kinds, x and y)."""
     return [column(kind, camera, axis) for camera in cameras for kind in KINDS for axis in "xy"]
+
+
+def read(
+    scalars: Mapping[str, np.ndarray], rows: np.ndarray, cameras: Sequence[str]
+) -> np.ndarray | None:
+    """Return the referents f32 [..., v, r, 2] at rows i64 [...] of columns by name; None if a
+    column is missing.
+    """
+    names = columns(cameras)
+    if not scalars.keys() >= set(names):
+        return None
+    values = np.stack([scalars[name][rows] for name in names], -1)
+    return values.reshape(*rows.shape, len(cameras), len(KINDS), 2).astype(np.float32)

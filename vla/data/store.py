@@ -152,12 +152,7 @@ class EpisodeStore:
         """Return where in the images the things are that the instruction names, at steps of
         episodes: f32 `... v r 2`, as `vla.contracts.referents` says; None if no column says it.
         """
-        names = referents.columns(self.cameras)
-        if not self.scalars.keys() >= set(names):
-            return None
-        row = self.rows(episode, step)
-        values = np.stack([self.scalars[name][row] for name in names], -1)
-        return values.reshape(*row.shape, len(self.cameras), len(referents.KINDS), 2)
+        return referents.read(self.scalars, self.rows(episode, step), self.cameras)
 
     def action_chunks(
         self, episode: np.ndarray, step: np.ndarray, horizon: int

@@ -38,8 +38,8 @@ def error(begun, out, algo: str, kl_coef: float) -> tuple[float, dict[str, float
     learner = train.algo.start(train, start(begun, out))
     optimizer = Optimizer(OptimizerConfig(lr=1e-3, warmup_steps=0), learner.module, 40)
     generator = torch.Generator().manual_seed(0)
-    features = learner.retention.features[0]
     data = learner.collect()
+    (features,) = learner.retention.features
     noise = torch.randn((len(features), *learner.policy.noise_shape[1:]), generator=generator)
     begun_policy = checkpoint.load_vla(begun / "start", "this")[0].eval()
     assert begun_policy.head.config.num_inference_steps > 1
@@ -68,6 +68,7 @@ def test_every_data_set_has_the_same_weight(begun, tmp_path) -> None:
     policy = checkpoint.load_vla(begun / "start", "this")[0].eval()
     kept = RetentionConfig(datasets=(str(begun / "demos"), str(other)), batch_size=400)
     retention = Retention(kept, policy, 0)
+    retention.encode()
     first, second = retention.features
     assert len(first) != len(second)
     drawn = retention.sample(torch.Generator().manual_seed(0))
@@ -79,11 +80,10 @@ def test_every_data_set_has_the_same_weight(begun, tmp_path) -> None:
 def test_it_takes_no_more_episodes_than_it_is_told(begun) -> None:
     policy = checkpoint.load_vla(begun / "start", "this")[0].eval()
     folder = (str(begun / "demos"),)
-    one, all_ = (
-        Retention(RetentionConfig(datasets=folder, episodes=n), policy, 0).features[0]
-        for n in (1, 9)
-    )
-    assert 0 < len(one) < len(all_)
+    one, all_ = (Retention(RetentionConfig(datasets=folder, episodes=n), policy, 0) for n in (1, 9))
+    for retention in (one, all_):
+        retention.encode()
+    assert 0 < len(one.features[0]) < len(all_.features[0])
 
 
 def test_without_a_memory_any_frame_may_be_a_decision(begun, tmp_path) -> None:
@@ -93,7 +93,9 @@ def test_without_a_memory_any_frame_may_be_a_decision(begun, tmp_path) -> None:
     loop.run(clone, begun / "demos", tmp_path / "start", Console(quiet=True))
     policy = checkpoint.load_vla(tmp_path / "start", "this")[0].eval()
     kept = RetentionConfig(datasets=(str(begun / "demos"),))
-    (features,) = Retention(kept, policy, 0).features
+    retention = Retention(kept, policy, 0)
+    retention.encode()
+    (features,) = retention.features
     frames = open_dataset(begun / "demos").num_frames
     assert len(features) == round(frames / 4)
 

@@ -143,8 +143,7 @@ class ActorCritic(OnlineAlgorithm):
         self.kls: list[float] = []
         self.retention: Retention | None = None
         if config.retention.datasets:
-            self.callbacks.on_status("encoding what is to be kept")
-            self.retention = Retention(config.retention, policy, train.seed)
+            self.retention = Retention(config.retention, self.ref_policy.eval(), train.seed)
 
     def _encoded(self, episode: Episode) -> Episode:
         """Return an episode of a prior run with the features of this policy.
@@ -170,6 +169,10 @@ class ActorCritic(OnlineAlgorithm):
     def collect(self) -> Batch:
         """Collect rollouts if due; return decisions at which the policy improves."""
         self.module.eval()
+        if self.retention is not None and not self.retention.features:
+            self.callbacks.on_status("encoding what is to be kept")
+            self.retention.encode()
+            self.callbacks.on_status("")
         if self.collect_rollouts_if_due():
             self._begin_iteration()
         rows = self.rng.integers(len(self.states), size=self.config.batch_size)
@@ -218,8 +221,8 @@ class ActorCritic(OnlineAlgorithm):
         chunk = one_step(self.actor, features, noise)[:, : self.length]
         with torch.no_grad():
             # In as many steps as it had: one step alone may lose what has two ways to go.
-            start = self.ref_policy.eval()
-            latents, _ = start.head.sample(start.context_of(features), noise[:, None], False)
+            context = self.ref_policy.context_of(features)
+            latents, _ = self.ref_policy.head.sample(context, noise[:, None], False)
         kl = self.explorer.smooth.kl(chunk, latents[:, -1, : self.length]).mean()
         return kl, self.distillation_loss(features, noise, chunk.detach())
 

@@ -42,36 +42,38 @@ class RetentionConfig:
 
 
 class Retention:
-    """Decisions to keep, as features of the start policy.
+    """Decisions to keep, as features of the start policy; `encode` comes before `sample`.
 
     Raises:
         ValueError: a data set is missing, damaged or of another arm.
     """
 
     def __init__(self, config: RetentionConfig, policy: VLAPolicy, seed: int) -> None:
-        self.batch_size = config.batch_size
-        rng = np.random.default_rng(seed)
-        self.features = [
-            _features(policy, Path(folder), config.episodes, rng) for folder in config.datasets
+        self._config, self._policy = config, policy
+        self._rng = np.random.default_rng(seed)
+        self._stores = [
+            batches.load_for_policy(policy, Path(folder), phase_seed=0)
+            for folder in config.datasets
         ]
-        """f32 [m, d] of each data set."""
+        self.features: list[Tensor] = []
+        """f32 [m, d] of each data set, once they are encoded."""
+
+    def encode(self) -> None:
+        """Encode the decisions, unless they are: about a minute for 1,400 episodes on one core."""
+        policy, episodes = self._policy, self._config.episodes
+        for store in self._stores[len(self.features) :]:
+            parts = _decisions(policy, store, episodes, self._rng)
+            self.features.append(torch.cat([policy.batch_features(part) for part in parts]))
 
     def sample(self, generator: torch.Generator) -> Tensor:
         """Return features of decisions f32 [batch_size, d], of each data set about as many."""
-        chosen = torch.randint(len(self.features), (self.batch_size,), generator=generator)
+        chosen = torch.randint(len(self.features), (self._config.batch_size,), generator=generator)
         parts = []
         for number, features in enumerate(self.features):
             count = int((chosen == number).sum())
             rows = torch.randint(len(features), (count,), generator=generator)
             parts.append(features[rows.to(features.device)])
         return torch.cat(parts)
-
-
-def _features(policy: VLAPolicy, dataset: Path, episodes: int, rng: np.random.Generator) -> Tensor:
-    """Return `VLAPolicy.features` of decisions of a data set, f32 [m, d]."""
-    store = batches.load_for_policy(policy, dataset, phase_seed=0)
-    parts = [policy.batch_features(batch) for batch in _decisions(policy, store, episodes, rng)]
-    return torch.cat(parts)
 
 
 def _decisions(
