@@ -272,6 +272,13 @@ class VLAPolicy(nn.Module):
             return self.backbone.refine_with_attention(cache, retrieved)
         return self.backbone.refine(cache, retrieved), None
 
+    @torch.no_grad()
+    def attention(self, batch: EpisodeBatch) -> Tensor | None:
+        """Return where the backbone looks at the batch's loss frames, as `HasAttention` says; None
+        if it tells nothing.
+        """
+        return self._refine(*self._read_batch(batch))[1]
+
     def contexts(self, batch: EpisodeBatch) -> Context:
         """Return the head's condition at the batch's loss frames, through the memory."""
         return self.backbone.refine(*self._read_batch(batch))
