@@ -41,8 +41,9 @@ def bare(tmp_path):
     ):
         (tools / name).symlink_to(shutil.which(name))
 
-    def run(word, environ=None, **fakes):
-        for name, script in fakes.items():
+    def run(word, environ=None, free_kb=20_000_000, **fakes):
+        df = f"echo Filesystem blocks; echo /dev/vda 50000000 1 {free_kb} 9% /"
+        for name, script in {"df": df, **fakes}.items():
             path = tools / name.replace("_", ".")
             path.write_text(f"#!/bin/bash\n{script}\n")
             path.chmod(0o755)
@@ -71,6 +72,13 @@ def test_a_python_without_its_venv_module_is_answered_with_the_package(bare):
     done = bare("install", python3_11=without)
     assert done.returncode == 1
     assert done.stderr == "python3.11 has no venv module: apt-get install python3.11-venv\n"
+
+
+def test_a_disk_that_is_too_full_is_named_before_anything_is_installed(bare, tmp_path):
+    done = bare("install", free_kb=3_100_000, python3_11="exit 0")
+    assert done.returncode == 1
+    assert "need 12 GB of disk, 3 GB are free" in done.stderr
+    assert not (tmp_path / ".venv" / "bin").exists()
 
 
 def test_another_lock_or_python_begins_anew_and_the_same_goes_on(bare, tmp_path):

@@ -48,6 +48,10 @@ install() {
     wanted=$({ "$python" --version; cat requirements.lock; } | sha256sum)
     if [ "$wanted" != "$(cat .venv/.wanted 2>/dev/null)" ]; then
         find .venv -mindepth 1 -maxdepth 1 ! -name .lock ! -name install.log -exec rm -rf {} +
+        local free_kb
+        read -r _ _ _ free_kb _ < <(df -Pk .venv | tail -n 1)
+        [ "$free_kb" -ge 12000000 ] || fail "The packages need 12 GB of disk, \
+$((free_kb / 1000000)) GB are free: free some, then run the same command again."
         echo "$wanted" >.venv/.wanted
     fi
     if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
