@@ -18,7 +18,7 @@ from benchmarks import harness
 from sim.core.render import Camera, shared_renderer
 from sim.core.scene import compile_scene
 from sim.core.world import MujocoWorld
-from sim.tasks import cue_colour, put_back
+from sim.tasks import cue_colour, put_back, sequence
 from sim.vec_env import load_robot
 from vla import cli
 from vla.contracts.config import PluginConfig, validate_min
@@ -27,6 +27,7 @@ from vla.utils.statistics import wilson
 TASKS = {
     "cue_colour": (cue_colour.Config, "cue"),
     "put_back": (put_back.Config, "side"),
+    "sequence": (sequence.Config, "cue"),
 }
 """Configuration of each memory task, and which of the `answers` its cue shows."""
 AFTER_GO_STEPS = 8
@@ -48,7 +49,8 @@ class Sample:
     after: np.ndarray
     """At the end of the cue, just before go, at go, and after random motion, f32, shape (4 d,)."""
     answers: dict[str, int]
-    """"cue": index of the cue; "side": index of the place, from right to left."""
+    """"cue": index of the cue (of a sequence, the one in the middle of it); "side": index of the
+    place, from right to left."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +99,8 @@ def answers(world: MujocoWorld) -> dict[str, int]:
     episode = world.episode
     places = episode.places_m if hasattr(episode, "places_m") else episode.buttons_m
     azimuth = np.arctan2(places[:, 1], places[:, 0])
-    return {"cue": episode.cue, "side": int((azimuth < azimuth[episode.cue]).sum())}
+    cue = episode.order[len(episode.order) // 2] if hasattr(episode, "order") else episode.cue
+    return {"cue": cue, "side": int((azimuth < azimuth[cue]).sum())}
 
 
 def random_actions(world: MujocoWorld, seed: int, index: int) -> Iterator[np.ndarray]:
@@ -170,7 +173,7 @@ def traces(config: PluginConfig, index: int) -> set[bytes]:
     views = []
     for cue in range(config.choices):
         world.reset(1, index)
-        world.as_batch.episode.cue[:] = cue
+        _change_cue(world, cue, config.choices)
         schedule = world.episode.schedule
         view = [world.instruction.encode(), str((world.time_limit, schedule)).encode()]
         for action in random_actions(world, 1, index):
@@ -183,6 +186,15 @@ def traces(config: PluginConfig, index: int) -> set[bytes]:
     return set(views)
 
 
+def _change_cue(world: MujocoWorld, by: int, choices: int) -> None:
+    """Change what the cue of an episode says to one of the `choices` other things it may say."""
+    episode = world.as_batch.episode
+    if hasattr(episode, "order"):
+        episode.order[:] = (episode.order + by) % choices
+    else:
+        episode.cue[:] = by
+
+
 def _studio(config: PluginConfig, vary: bool) -> tuple[MujocoWorld, Camera]:
     scene = compile_scene(config, load_robot(None))
     world = MujocoWorld(scene, vary=vary)
@@ -193,8 +205,8 @@ def _studio(config: PluginConfig, vary: bool) -> tuple[MujocoWorld, Camera]:
 class AuditArgs:
     """Look for leaks in memory tasks."""
 
-    task: Literal["cue_colour", "put_back"] | None = None
-    """Task; both if not given."""
+    task: Literal["cue_colour", "put_back", "sequence"] | None = None
+    """Task; all if not given."""
     episodes: int = 400
     """Episodes of each setting."""
     seed: int = 0

@@ -32,6 +32,7 @@ PALETTE = {
 """Well-separated colours (RGB in [0, 1]) in the order in which tasks use them."""
 OFF_RGB = np.full(3, 0.45)
 """A lamp that is off."""
+LAMP_HALF_M = 0.045
 SIDE_LAMP_HALF_M = 0.022
 
 
@@ -54,7 +55,7 @@ class MemoryTaskConfig(PluginConfig):
     """Delay, distractors and number of choices."""
 
     choices: int = 4
-    """Number K of choices; 1/K is the ceiling without memory."""
+    """Number K of choices."""
     delay_steps: tuple[int, int] = (16, 128)
     """Smallest and largest delay (log-uniform) in control steps; 0 0 leaves the cue visible."""
     cue_steps: int = 16
@@ -67,6 +68,11 @@ class MemoryTaskConfig(PluginConfig):
     """Control steps per decision of the policy; go is at a decision."""
     act_steps: int = 40
     """Control steps from go to the time limit."""
+
+    @property
+    def ceiling(self) -> float:
+        """Highest success of any policy without memory."""
+        return 1 / self.choices
 
     def check_timing(self) -> None:
         """Raise ValueError if cue or delay is too short for the ceiling, or a number is wrong."""
@@ -136,6 +142,11 @@ def draw_schedule(
         start = int(rng.integers(first, last - length + 1))
         flashes[event] = start, start + length, rng.integers(colours)
     return Schedule(cue_start, cue_end if delay else 10**9, go, flashes)
+
+
+def add_cue_lamp(scene: mujoco.MjSpec, robot: RobotSpec) -> None:
+    """Add the lamp, to the left of the arm, that shows the cue."""
+    add_lamp(scene, "lamp", (robot.reach_m[0] - 0.10, 0.18), LAMP_HALF_M)
 
 
 def add_side_lamp(scene: mujoco.MjSpec, robot: RobotSpec) -> None:

@@ -12,8 +12,7 @@ import numpy as np
 
 from sim.core import rewards
 from sim.core.task import Rows, World, Worlds
-from sim.experts.motions import Motion
-from sim.tasks import _lock
+from sim.tasks import _buttons, _lock
 from vla.contracts.specs import RobotSpec
 from vla.contracts.types import Array
 
@@ -25,14 +24,6 @@ INSTRUCTIONS = (
     "hit the button that matches the signal",
     "which colour did the light have? press that button",
 )
-BUTTON_RADIUS_M = 0.03
-BUTTON_HALF_HEIGHT_M = 0.012
-SPACING_M = 0.085
-WIDEST_RAD = 2.1
-ROOMY_CHOICES = 5
-JITTER_M = 0.006
-HIDDEN_Z_M = -1.0
-LAMP_HALF_M = 0.045
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,18 +70,9 @@ class CueColour(_lock.LockedTask[Config]):
 
     def build(self, scene: mujoco.MjSpec) -> None:
         """Add lamp, side lamp and buttons; buttons wait under the floor."""
-        _lock.add_lamp(scene, "lamp", (self.robot.reach_m[0] - 0.10, 0.18), LAMP_HALF_M)
+        _lock.add_cue_lamp(scene, self.robot)
         _lock.add_side_lamp(scene, self.robot)
-        for k, rgb in enumerate(self._palette):
-            body = scene.worldbody.add_body(
-                name=f"button{k}", mocap=True, pos=(0.2, 0.0, HIDDEN_Z_M)
-            )
-            body.add_geom(
-                name=f"button{k}",
-                type=mujoco.mjtGeom.mjGEOM_CYLINDER,
-                size=(BUTTON_RADIUS_M, BUTTON_HALF_HEIGHT_M, 0),
-                rgba=(*rgb, 1.0),
-            )
+        _buttons.add(scene, self._palette)
 
     def reset(self, world: World) -> None:
         """Draw cue, times and the layout at go, one independent of the other."""
@@ -99,12 +81,7 @@ class CueColour(_lock.LockedTask[Config]):
         schedule = _lock.draw_schedule(
             rng, config, cue_steps=config.cue_steps, colours=config.choices
         )
-        near, far = self.robot.reach_m
-        radius_m = near + 0.65 * (far - near)
-        # Many buttons move closer together: the outer ones must not hide the lamps.
-        spacing_m = min(SPACING_M, WIDEST_RAD * radius_m / (config.choices - 1))
-        buttons = _lock.arc(rng, radius_m, config.choices, spacing_m, JITTER_M)
-        buttons[:, 2] = BUTTON_HALF_HEIGHT_M
+        buttons = _buttons.draw(rng, self.robot, config.choices)
         nothing = np.zeros(config.choices, np.bool_)
         world.episode = Episode(cue, schedule, buttons, nothing)
         world.instruction = INSTRUCTIONS[int(rng.integers(len(INSTRUCTIONS)))]
@@ -117,7 +94,7 @@ class CueColour(_lock.LockedTask[Config]):
         until_go, at_go = worlds.steps <= go, worlds.steps == go
         if not until_go.all():
             watched = ~until_go & ~episode.touched.any(1)
-            episode.touched[watched] = self._touched(worlds)[watched]
+            episode.touched[watched] = _buttons.touched(worlds, episode.buttons_m)[watched]
         if until_go.any():
             worlds.hold_home(until_go)
             self._light(worlds, until_go)
@@ -155,9 +132,7 @@ class CueColour(_lock.LockedTask[Config]):
         """Wait for go, then press the right button; the variants press wrong or not at all."""
         episode = world.episode
         yield from self.wait(world)
-        motion = Motion(world)
-        if self.config.choices > ROOMY_CHOICES:
-            motion.opening = self.robot.gripper.closed  # an open hand would touch two buttons
+        motion = _buttons.motion(world, self.config.choices)
         target = (episode.cue + (variant == "wrong_object")) % self.config.choices
         button = episode.buttons_m[target]
         if variant == "hover":
@@ -174,10 +149,7 @@ class CueColour(_lock.LockedTask[Config]):
     def _go(self, worlds: Worlds, rows: np.ndarray) -> None:
         """Set everything to a state in which only the layout differs between episodes."""
         worlds.go_home(rows)
-        level = np.zeros(len(worlds.steps))
-        for k in range(self.config.choices):
-            worlds.place(f"button{k}", rows, worlds.episode.buttons_m[:, k], level)
-        worlds.refresh()
+        _buttons.show(worlds, rows, worlds.episode.buttons_m)
         worlds.episode.start_distance_m[rows] = self._distance_m(worlds)[rows]
 
     def _light(self, worlds: Worlds, rows: Rows) -> None:
@@ -187,17 +159,6 @@ class CueColour(_lock.LockedTask[Config]):
         worlds.paint("lamp", rows, rgb)
         _lock.flash(worlds, rows, self._palette)
 
-    def _touched(self, worlds: Worlds) -> np.ndarray:
-        """Return which buttons the arm touches now, bool [n, K]."""
-        names = [f"button{k}" for k in range(self.config.choices)]
-        touched = np.stack([worlds.touching(name) > 0 for name in names], axis=1)
-        offset = worlds.tool_m[:, None] - worlds.episode.buttons_m
-        inside = (rewards.length(offset[:, :, :2]) < BUTTON_RADIUS_M) & (
-            np.abs(offset[:, :, 2]) < BUTTON_HALF_HEIGHT_M
-        )
-        return touched | inside
-
     def _distance_m(self, worlds: Worlds) -> np.ndarray:
         """Return the distance of the tool from the right button, f64 [n]."""
-        top = _lock.cued(worlds.episode.buttons_m, worlds.episode.cue)
-        return rewards.length(worlds.tool_m - (top + (0.0, 0.0, BUTTON_HALF_HEIGHT_M)))
+        return _buttons.distance_m(worlds, _lock.cued(worlds.episode.buttons_m, worlds.episode.cue))

@@ -51,6 +51,8 @@ def test_tasks_without_choices_and_with_a_visible_cue_have_no_chance_level():
     assert report_page.chance({"type": "reach"}) is None
     assert report_page.chance({"type": "cue_colour", "choices": 4, "delay_steps": [0, 0]}) is None
     assert report_page.chance(TASK) == 0.25
+    # 3 of 4 colours in order: 4 * 3 * 2 orders.
+    assert report_page.chance({"type": "sequence", "choices": 4, "length": 3}) == 1 / 24
 
 
 def test_a_run_that_has_only_begun_is_shown(tmp_path):

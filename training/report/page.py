@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from training.rl.diagnostics import training_diagnostics
+from vla.contracts import config as configs
+from vla.contracts.config import PluginConfig
 from vla.utils import charts, pages, statistics
 from vla.utils.pages import NONE
 
@@ -91,10 +93,11 @@ def page(runs: Sequence[Run], deployed: str = "") -> str:
 
 
 def chance(task: Mapping[str, Any]) -> float | None:
-    """Return the success of a policy without memory on a memory task, 1/K; None for other tasks."""
+    """Return the ceiling of policies without memory on a memory task; None for other tasks."""
     if "choices" not in task or task.get("delay_steps") == [0, 0]:
         return None
-    return 1 / task["choices"]
+    config: Any = configs.from_json(PluginConfig, task, package="sim.tasks")
+    return float(config.ceiling)
 
 
 def findings(runs: Sequence[Run]) -> Iterator[str]:

@@ -50,6 +50,16 @@ def _home(package: Packages, name: str) -> str:
     folder = folders[0].rsplit(".", 1)[-1]
     kind = f"{folder[:-3]}y" if folder.endswith("ies") else folder.removesuffix("s")
     kind = KINDS.get(folders[0], kind.replace("_", " "))
-    near = difflib.get_close_matches(name, every, n=3, cutoff=0.4)
+    near = _near(name, every)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     raise ValueError(f"unknown {kind} {name!r}: {hint}known names are {', '.join(every)}")
+
+
+def _near(name: str, every: list[str]) -> list[str]:
+    """Return the names that may have been meant: the most similar one, and others about as much."""
+
+    def similarity(other: str) -> float:
+        return difflib.SequenceMatcher(None, name, other).ratio()
+
+    near = difflib.get_close_matches(name, every, n=3, cutoff=0.4)
+    return [other for other in near if similarity(other) > similarity(near[0]) - 0.15]

@@ -5,13 +5,15 @@ import pytest
 
 from benchmarks.sim import leak_audit
 from sim.core.task import Rows, Worlds
-from sim.tasks import _lock, cue_colour, put_back
+from sim.tasks import _lock, cue_colour, put_back, sequence
 from vla.contracts.config import PluginConfig
 
 QUICK = (16, 16)
 
 
-@pytest.mark.parametrize(("task", "distractors"), [("cue_colour", 3), ("put_back", 0)])
+@pytest.mark.parametrize(
+    ("task", "distractors"), [("cue_colour", 3), ("put_back", 0), ("sequence", 3)]
+)
 def test_after_the_cue_a_probe_can_only_guess(task: str, distractors: int) -> None:
     config = leak_audit.TASKS[task][0](delay_steps=QUICK, distractors=distractors)
     control, *after = leak_audit.find_leaks(task, config, 80, vary=False)
@@ -28,8 +30,9 @@ def test_after_the_cue_a_probe_can_only_guess(task: str, distractors: int) -> No
         cue_colour.Config(delay_steps=QUICK, distractors=3),
         cue_colour.Config(delay_steps=QUICK, choices=3),
         put_back.Config(delay_steps=QUICK, distractors=3),
+        sequence.Config(delay_steps=QUICK, distractors=3),
     ],
-    ids=["cue_colour", "three_colours", "put_back"],
+    ids=["cue_colour", "three_colours", "put_back", "sequence"],
 )
 def test_with_another_cue_the_rest_of_an_episode_is_the_same_to_the_bit(
     config: PluginConfig,

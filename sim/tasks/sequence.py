@@ -1,0 +1,200 @@
+"""T3 sequence: a lamp shows colours one after another; later the buttons are pressed in that order.
+
+n of K colours show, none twice, so there are K! / (K - n)! orders, all alike likely. From go on
+everything observed is drawn independently of the order, and nothing tells whether a press was right
+but that the episode goes on: that the first presses were right says nothing of those to come. So
+without memory no policy is right more often than (K - n)! / K! (see `sim/tasks/_lock.py`).
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import mujoco
+import numpy as np
+
+from sim.core import rewards
+from sim.core.task import Rows, World, Worlds
+from sim.tasks import _buttons, _lock
+from vla.contracts.specs import RobotSpec
+from vla.contracts.types import Array
+
+INSTRUCTIONS = (
+    "press the buttons in the order in which the lamp showed their colours",
+    "push the buttons in the sequence the light had",
+    "repeat the lamp's colours on the buttons, first to last",
+    "remember the order of the colours, then touch the buttons in it",
+    "hit the buttons one after another as the light changed",
+)
+RAISED_M = 0.05
+"""How far above a button the hand goes between two presses."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(_lock.MemoryTaskConfig):
+    """Length, delay, distractors and number of choices."""
+
+    length: int = 3
+    """Number n of colours that the lamp shows, 2 to K."""
+    choices: int = 4
+    """Number K of colours and buttons, 2 to 8."""
+    cue_steps: int = 16
+    """Control steps for which the lamp shows each colour, at least 16."""
+    delay_steps: tuple[int, int] = (16, 128)
+    """Smallest and largest delay (log-uniform) in control steps."""
+    act_steps: int = 120
+    """Control steps from go to the time limit."""
+
+    @property
+    def ceiling(self) -> float:
+        """Highest success of any policy without memory."""
+        return 1 / math.perm(self.choices, self.length)
+
+    def build(self, robot: RobotSpec) -> "Sequence":
+        """Return the task for a robot; raise ValueError if a field is out of range."""
+        if not 2 <= self.choices <= len(_lock.PALETTE):
+            raise ValueError(f"choices: got {self.choices}, expected 2 to {len(_lock.PALETTE)}")
+        if not 2 <= self.length <= self.choices:
+            raise ValueError(f"length: got {self.length}, expected 2 to choices={self.choices}")
+        if self.delay_steps[1] == 0:
+            raise ValueError("delay_steps: got 0 0, but colours that follow each other go out")
+        self.check_timing()
+        return Sequence(self, robot)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Episode:
+    """What happens in one episode; in many, with a leading axis on every field."""
+
+    order: np.ndarray
+    """Colour indices in the order in which the lamp shows them, i64, shape (n,)."""
+    schedule: _lock.Schedule
+    """When cue, distractors and go come."""
+    buttons_m: np.ndarray
+    """Where each colour's button will stand at go, shape (K, 3)."""
+    pressed: Array = 0
+    """How many of the order have been pressed rightly."""
+    wrong: Array = False
+    """Whether any other button has been pressed."""
+    start_distance_m: Array = 1.0
+    """Distance of the tool from the next right button, at go and after each right press."""
+
+
+class Sequence(_lock.LockedTask[Config]):
+    """Satisfies `sim.core.task.Task`."""
+
+    instructions = INSTRUCTIONS
+    variants = ("wrong_object", "near_miss", "hover")
+
+    def __init__(self, config: Config, robot: RobotSpec) -> None:
+        steps = config.length * config.cue_steps
+        super().__init__(config, robot, cue_steps=steps, colours=config.choices)
+
+    def build(self, scene: mujoco.MjSpec) -> None:
+        """Add lamp, side lamp and buttons; buttons wait under the floor."""
+        _lock.add_cue_lamp(scene, self.robot)
+        _lock.add_side_lamp(scene, self.robot)
+        _buttons.add(scene, self._palette)
+
+    def reset(self, world: World) -> None:
+        """Draw order, times and the layout at go, each independent of the others."""
+        config, rng = self.config, world.rng
+        order = rng.permutation(config.choices)[: config.length]
+        steps = config.length * config.cue_steps
+        schedule = _lock.draw_schedule(rng, config, cue_steps=steps, colours=config.choices)
+        world.episode = Episode(order, schedule, _buttons.draw(rng, self.robot, config.choices))
+        world.instruction = INSTRUCTIONS[int(rng.integers(len(INSTRUCTIONS)))]
+        world.time_limit = schedule.go + config.act_steps
+        self._light(world.as_batch, True)
+
+    def advance(self, worlds: Worlds) -> None:
+        """Keep the lock, light the lamps, show the buttons at go, then watch the presses."""
+        go = worlds.episode.schedule.go
+        until_go, at_go = worlds.steps <= go, worlds.steps == go
+        if not until_go.all():
+            self._watch(worlds, ~until_go)
+        if until_go.any():
+            worlds.hold_home(until_go)
+            self._light(worlds, until_go)
+            if at_go.any():
+                worlds.go_home(at_go)
+                _buttons.show(worlds, at_go, worlds.episode.buttons_m)
+                worlds.episode.start_distance_m[at_go] = self._distance_m(worlds)[at_go]
+            worlds.refresh()
+
+    def success(self, worlds: Worlds) -> np.ndarray:
+        """True if all of the order have been pressed, and nothing else."""
+        return (worlds.episode.pressed == self.config.length) & ~worlds.episode.wrong
+
+    def failure(self, worlds: Worlds) -> np.ndarray:
+        """True if a button was pressed out of order."""
+        return worlds.episode.wrong.copy()
+
+    def referents(self, worlds: Worlds) -> np.ndarray:
+        """See `sim.core.task.HasReferents`: the button that is next."""
+        button = self._next_m(worlds)
+        return _lock.after_go(worlds, np.stack([button, button], 1))
+
+    def progress(self, worlds: Worlds) -> np.ndarray:
+        """0 until go, then right presses and the share of the way to the next; 0 after a wrong one.
+
+        Below 0.95 until success.
+        """
+        episode = worlds.episode
+        way = rewards.share_done(self._distance_m(worlds), episode.start_distance_m)
+        done = (episode.pressed + way) / self.config.length
+        nothing = (worlds.steps < episode.schedule.go) | episode.wrong
+        return np.where(self.success(worlds), 1.0, np.where(nothing, 0.0, 0.95 * done))
+
+    def script(self, world: World, variant: str) -> Iterator[np.ndarray]:
+        """Wait for go, then press in order; the variants end with a wrong press or without one."""
+        episode = world.episode
+        yield from self.wait(world)
+        motion = _buttons.motion(world, self.config.choices)
+        *begun, last = episode.buttons_m[episode.order]
+        if variant == "expert":
+            begun.append(last)
+        elif variant == "wrong_object":
+            begun[-1] = last  # before its turn
+        for button in begun:
+            yield from motion.press(button)
+            yield from motion.move(button + (0.0, 0.0, RAISED_M), tolerance_m=0.012, max_steps=12)
+        if variant == "hover":
+            yield from motion.hover(last + (0.0, 0.0, RAISED_M), max_steps=12)
+        elif variant == "near_miss":
+            beside = last * (1.0 + 0.055 / np.linalg.norm(last[:2]))
+            yield from motion.press(beside, clearance_m=0.06)
+            yield from motion.wait(4)
+
+    def _watch(self, worlds: Worlds, rows: np.ndarray) -> None:
+        """Count right presses; a button that was pressed rightly may be touched again."""
+        episode = worlds.episode
+        touched = _buttons.touched(worlds, episode.buttons_m) & rows[:, None]
+        place = np.argmax(episode.order[:, :, None] == np.arange(self.config.choices), axis=1)
+        shown = (episode.order[:, :, None] == np.arange(self.config.choices)).any(1)
+        place = np.where(shown, place, self.config.choices)
+        ahead = touched & (place > episode.pressed[:, None])
+        right = (touched & (place == episode.pressed[:, None])).any(1)
+        episode.wrong[:] |= ahead.any(1)
+        episode.pressed[:] += right & ~episode.wrong
+        if right.any():
+            episode.start_distance_m[right] = self._distance_m(worlds)[right]
+
+    def _light(self, worlds: Worlds, rows: Rows) -> None:
+        episode, schedule = worlds.episode, worlds.episode.schedule
+        since = worlds.steps - schedule.cue_start
+        lit = (since >= 0) & (worlds.steps < schedule.cue_end)
+        item = np.clip(since // self.config.cue_steps, 0, self.config.length - 1)
+        colour = self._palette[_lock.cued(episode.order, item)]
+        worlds.paint("lamp", rows, np.where(lit[:, None], colour, _lock.OFF_RGB))
+        _lock.flash(worlds, rows, self._palette)
+
+    def _next_m(self, worlds: Worlds) -> np.ndarray:
+        """Return where the button stands that is to be pressed next, or was last, f64 [n, 3]."""
+        episode = worlds.episode
+        item = np.minimum(episode.pressed, self.config.length - 1)
+        return _lock.cued(episode.buttons_m, _lock.cued(episode.order, item))
+
+    def _distance_m(self, worlds: Worlds) -> np.ndarray:
+        """Return the distance of the tool from the next right button, f64 [n]."""
+        return _buttons.distance_m(worlds, self._next_m(worlds))
