@@ -9,8 +9,8 @@ episode runs with every cue: the observations after the cue must be the same to 
 
 import dataclasses
 import sys
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,18 +18,57 @@ from benchmarks import harness
 from sim.core.render import Camera, shared_renderer
 from sim.core.scene import compile_scene
 from sim.core.world import MujocoWorld
-from sim.tasks import cue_colour, put_back, sequence
+from sim.tasks import cue_colour, late_query, put_back, sequence, shell
 from sim.vec_env import load_robot
 from vla import cli
 from vla.contracts.config import PluginConfig, validate_min
 from vla.utils.statistics import wilson
 
+
+@dataclasses.dataclass(frozen=True)
+class Audited:
+    """A memory task, and what a cheat would want to know in its episodes."""
+
+    config: type[Any]
+    """Its configuration."""
+    shown: Callable[[Any], int]
+    """What the cue of an episode shows, in [0, K): the control, which the probe can see."""
+    right: Callable[[Any], int]
+    """Index of the right place in an episode, of the first if there are several."""
+    cue: str = "cue"
+    """Field of an episode that holds what the cue shows."""
+
+
+def _side(episode: Any, index: int) -> int:
+    """Return how many places are further right than one."""
+    places = episode.places_m if hasattr(episode, "places_m") else episode.buttons_m
+    azimuth = np.arctan2(places[:, 1], places[:, 0])
+    return int((azimuth < azimuth[index]).sum())
+
+
+def _holder(episode: Any, colour: int) -> int:
+    """Return the button that shows a colour."""
+    return int(np.flatnonzero(episode.colours == colour)[0])
+
+
+def _ball(episode: Any) -> int:
+    """Return where the ball is after all changes of places."""
+    place = int(episode.cue)
+    for one, other in episode.pairs:
+        place = {int(one): int(other), int(other): int(one)}.get(place, place)
+    return place
+
+
 TASKS = {
-    "cue_colour": (cue_colour.Config, "cue"),
-    "put_back": (put_back.Config, "side"),
-    "sequence": (sequence.Config, "cue"),
-}
-"""Configuration of each memory task, and which of the `answers` its cue shows."""
+    "cue_colour": Audited(cue_colour.Config, lambda e: e.cue, lambda e: e.cue),
+    "late_query": Audited(
+        late_query.Config, lambda e: _side(e, _holder(e, 0)), lambda e: _holder(e, e.query),
+        "colours",
+    ),
+    "put_back": Audited(put_back.Config, lambda e: _side(e, e.cue), lambda e: e.cue),
+    "sequence": Audited(sequence.Config, lambda e: e.order[0], lambda e: e.order[0], "order"),
+    "shell": Audited(shell.Config, lambda e: _side(e, e.cue), _ball),
+}  # fmt: skip
 AFTER_GO_STEPS = 8
 FOLDS = 5
 RIDGE = 0.01
@@ -49,8 +88,7 @@ class Sample:
     after: np.ndarray
     """At the end of the cue, just before go, at go, and after random motion, f32, shape (4 d,)."""
     answers: dict[str, int]
-    """"cue": index of the cue (of a sequence, the one in the middle of it); "side": index of the
-    place, from right to left."""
+    """"cue": what the cue shows; "side": the right place, from right to left."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,30 +115,25 @@ def observe(world: MujocoWorld, camera: Camera) -> np.ndarray:
     return np.concatenate([pixels.ravel(), world.proprio])
 
 
-def play(world: MujocoWorld, camera: Camera, seed: int, index: int) -> Sample:
+def play(
+    task: str, config: Any, world: MujocoWorld, camera: Camera, seed: int, index: int
+) -> Sample:
     """Play an episode without looking at the cue: home until go, at random for a while after."""
     world.reset(seed, index)
-    schedule = world.episode.schedule
+    audited, episode = TASKS[task], world.episode
+    schedule = episode.schedule
     times = (schedule.cue_end, schedule.go - 1, schedule.go, schedule.go + AFTER_GO_STEPS)
     cue, after = np.empty(0, np.float32), []
     for action in random_actions(world, seed, index):
-        if world.steps == (schedule.cue_start + schedule.cue_end) // 2:
+        if world.steps == schedule.cue_start + config.cue_steps // 2:
             cue = observe(world, camera)
         if world.steps in times:
             after.append(observe(world, camera))
         if world.steps == times[-1]:
             break
         world.step(action)
-    return Sample(cue=cue, after=np.concatenate(after), answers=answers(world))
-
-
-def answers(world: MujocoWorld) -> dict[str, int]:
-    """Return what a cheat would want to know in the episode of a world."""
-    episode = world.episode
-    places = episode.places_m if hasattr(episode, "places_m") else episode.buttons_m
-    azimuth = np.arctan2(places[:, 1], places[:, 0])
-    cue = episode.order[len(episode.order) // 2] if hasattr(episode, "order") else episode.cue
-    return {"cue": cue, "side": int((azimuth < azimuth[cue]).sum())}
+    answers = {"cue": audited.shown(episode), "side": _side(episode, audited.right(episode))}
+    return Sample(cue=cue, after=np.concatenate(after), answers=answers)
 
 
 def random_actions(world: MujocoWorld, seed: int, index: int) -> Iterator[np.ndarray]:
@@ -155,9 +188,9 @@ def find_leaks(
         seed: Which episodes.
     """
     world, camera = _studio(config, vary)
-    samples = [play(world, camera, seed, index) for index in range(episodes)]
+    samples = [play(task, config, world, camera, seed, index) for index in range(episodes)]
     findings = []
-    for answer, seen in ((TASKS[task][1], "cue"), ("cue", "after"), ("side", "after")):
+    for answer, seen in (("cue", "cue"), ("cue", "after"), ("side", "after")):
         features = np.stack([getattr(s, seen) for s in samples])
         truth = np.array([s.answers[answer] for s in samples])
         right, asked = probe(features, truth, config.choices)
@@ -167,13 +200,14 @@ def find_leaks(
     return findings
 
 
-def traces(config: PluginConfig, index: int) -> set[bytes]:
+def traces(task: str, config: PluginConfig, index: int) -> set[bytes]:
     """Return the observations after the cue of one episode with each cue; 1 if there is no leak."""
     world, camera = _studio(config, True)
     views = []
     for cue in range(config.choices):
         world.reset(1, index)
-        _change_cue(world, cue, config.choices)
+        told = getattr(world.as_batch.episode, TASKS[task].cue)
+        told[:] = (told + cue) % config.choices
         schedule = world.episode.schedule
         view = [world.instruction.encode(), str((world.time_limit, schedule)).encode()]
         for action in random_actions(world, 1, index):
@@ -186,15 +220,6 @@ def traces(config: PluginConfig, index: int) -> set[bytes]:
     return set(views)
 
 
-def _change_cue(world: MujocoWorld, by: int, choices: int) -> None:
-    """Change what the cue of an episode says to one of the `choices` other things it may say."""
-    episode = world.as_batch.episode
-    if hasattr(episode, "order"):
-        episode.order[:] = (episode.order + by) % choices
-    else:
-        episode.cue[:] = by
-
-
 def _studio(config: PluginConfig, vary: bool) -> tuple[MujocoWorld, Camera]:
     scene = compile_scene(config, load_robot(None))
     world = MujocoWorld(scene, vary=vary)
@@ -205,7 +230,7 @@ def _studio(config: PluginConfig, vary: bool) -> tuple[MujocoWorld, Camera]:
 class AuditArgs:
     """Look for leaks in memory tasks."""
 
-    task: Literal["cue_colour", "put_back", "sequence"] | None = None
+    task: Literal["cue_colour", "late_query", "put_back", "sequence", "shell"] | None = None
     """Task; all if not given."""
     episodes: int = 400
     """Episodes of each setting."""
@@ -228,9 +253,9 @@ def main(argv: list[str]) -> int:
 
 def _audit(task: str, distractors: int, episodes: int, seed: int) -> bool:
     """Print the findings of one setting; return whether all passed, at the second try if needed."""
-    config = TASKS[task][0](delay_steps=(16, 32), distractors=distractors)
+    config = TASKS[task].config(delay_steps=(16, 32), distractors=distractors)
     where = f"{task}, {distractors} distractors"
-    same = sum(len(traces(config, index)) == 1 for index in range(REPLAYS))
+    same = sum(len(traces(task, config, index)) == 1 for index in range(REPLAYS))
     print(f"{where}: {same} of {REPLAYS} episodes the same to the bit with any other cue")
     sound = same == REPLAYS
     for vary in (True, False):

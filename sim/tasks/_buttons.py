@@ -1,4 +1,7 @@
-"""Buttons of different colours that appear in a new order at go, to be pressed."""
+"""Buttons, and tasks in which the first one touched decides."""
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
 
 import mujoco
 import numpy as np
@@ -17,10 +20,12 @@ ROOMY_CHOICES = 5
 """With more buttons, an open hand would touch two at once."""
 JITTER_M = 0.006
 HIDDEN_Z_M = -1.0
+RAISED_M = 0.05
+C = TypeVar("C", bound=_lock.MemoryTaskConfig)
 
 
 def add(scene: mujoco.MjSpec, palette: np.ndarray) -> None:
-    """Add a button for each colour f64 [K, 3]; they wait under the floor."""
+    """Add a button of each colour f64 [K, 3]; they wait under the floor."""
     for k, rgb in enumerate(palette):
         body = scene.worldbody.add_body(name=f"button{k}", mocap=True, pos=(0.2, 0.0, HIDDEN_Z_M))
         body.add_geom(
@@ -72,3 +77,88 @@ def motion(world: World, count: int) -> Motion:
     if count > ROOMY_CHOICES:
         made.opening = world.robot.gripper.closed
     return made
+
+
+class FirstTouch(_lock.LockedTask[C]):
+    """What tasks share in which one of K buttons is right, and the first touch after go decides.
+
+    Its episodes have the fields `schedule`, `buttons_m` (where the buttons stand from go on, [K,
+    3]), `touched` (which were touched first, bool [K]) and `start_distance_m`.
+    """
+
+    variants = ("wrong_object", "near_miss", "hover")
+
+    def right(self, episode: Any) -> Any:
+        """Return the index of the right button; of many episodes, with a leading axis."""
+        raise NotImplementedError
+
+    def show_cue(self, worlds: Worlds, rows: Rows) -> None:
+        """Show what some rows show at this step, until go and at it."""
+        raise NotImplementedError
+
+    def advance(self, worlds: Worlds) -> None:
+        """Keep the lock, show the cue, set the scene at go, then watch for a touch."""
+        episode, go = worlds.episode, worlds.episode.schedule.go
+        until_go, at_go = worlds.steps <= go, worlds.steps == go
+        if not until_go.all():
+            watched = ~until_go & ~episode.touched.any(1)
+            episode.touched[watched] = touched(worlds, episode.buttons_m)[watched]
+        if until_go.any():
+            worlds.hold_home(until_go)
+            self.show_cue(worlds, until_go)
+            if at_go.any():
+                worlds.go_home(at_go)
+                show(worlds, at_go, episode.buttons_m)
+                episode.start_distance_m[at_go] = self._distance_m(worlds)[at_go]
+            worlds.refresh()
+
+    def success(self, worlds: Worlds) -> np.ndarray:
+        """True if the right button was touched first."""
+        hit = worlds.episode.touched
+        if not hit.any():
+            return np.zeros(len(hit), np.bool_)
+        return _lock.cued(hit, self.right(worlds.episode)) & (hit.sum(1) == 1)
+
+    def failure(self, worlds: Worlds) -> np.ndarray:
+        """True if any other button was touched first, or with it."""
+        decided = worlds.episode.touched.any(1)
+        return decided & ~self.success(worlds) if decided.any() else decided
+
+    def referents(self, worlds: Worlds) -> np.ndarray:
+        """See `sim.core.task.HasReferents`."""
+        button = self._right_m(worlds)
+        return _lock.after_go(worlds, np.stack([button, button], 1))
+
+    def progress(self, worlds: Worlds) -> np.ndarray:
+        """0 until go, then the share of the way to the right button, below 0.95 until success."""
+        episode = worlds.episode
+        nothing = (worlds.steps < episode.schedule.go) | self.failure(worlds)
+        if nothing.all():
+            return np.zeros(len(nothing))
+        way = rewards.share_done(self._distance_m(worlds), episode.start_distance_m)
+        return np.where(self.success(worlds), 1.0, np.where(nothing, 0.0, 0.95 * way))
+
+    def script(self, world: World, variant: str) -> Iterator[np.ndarray]:
+        """Wait for go, then press the right button; the variants press wrong or not at all."""
+        episode = world.episode
+        yield from self.wait(world)
+        arm = motion(world, self.config.choices)
+        number = (self.right(episode) + (variant == "wrong_object")) % self.config.choices
+        button = episode.buttons_m[number]
+        if variant == "hover":
+            yield from arm.hover(button + (0.0, 0.0, RAISED_M), max_steps=12)
+        elif variant == "near_miss":
+            # Miss it on the far side: its neighbours stand to the left and right.
+            beside = button * (1.0 + 0.055 / np.linalg.norm(button[:2]))
+            yield from arm.press(beside, clearance_m=0.06)
+            yield from arm.wait(4)
+        else:
+            yield from arm.press(button)
+
+    def _right_m(self, worlds: Worlds) -> np.ndarray:
+        """Return where the right button stands, f64 [n, 3]."""
+        return _lock.cued(worlds.episode.buttons_m, self.right(worlds.episode))
+
+    def _distance_m(self, worlds: Worlds) -> np.ndarray:
+        """Return the distance of the tool from the right button, f64 [n]."""
+        return distance_m(worlds, self._right_m(worlds))

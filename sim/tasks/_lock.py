@@ -178,6 +178,13 @@ def after_go(worlds: Worlds, points_m: np.ndarray) -> np.ndarray:
     return np.where(waits[:, None, None], np.nan, points_m)
 
 
+def show_colour(worlds: Worlds, rows: Rows, rgb: np.ndarray) -> None:
+    """Light the lamp of some rows in a colour f64 [n, 3] while the cue lasts; off otherwise."""
+    schedule = worlds.episode.schedule
+    lit = (schedule.cue_start <= worlds.steps) & (worlds.steps < schedule.cue_end)
+    worlds.paint("lamp", rows, np.where(lit[:, None], rgb, OFF_RGB))
+
+
 def flash(worlds: Worlds, rows: Rows, palette: np.ndarray) -> None:
     """Give side lamps the colour of the present distractor event, or switch them off."""
     flashes = worlds.episode.schedule.flashes

@@ -26,8 +26,6 @@ INSTRUCTIONS = (
     "remember the order of the colours, then touch the buttons in it",
     "hit the buttons one after another as the light changed",
 )
-RAISED_M = 0.05
-"""How far above a button the hand goes between two presses."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,7 +103,7 @@ class Sequence(_lock.LockedTask[Config]):
         world.episode = Episode(order, schedule, _buttons.draw(rng, self.robot, config.choices))
         world.instruction = INSTRUCTIONS[int(rng.integers(len(INSTRUCTIONS)))]
         world.time_limit = schedule.go + config.act_steps
-        self._light(world.as_batch, True)
+        self.show_cue(world.as_batch, True)
 
     def advance(self, worlds: Worlds) -> None:
         """Keep the lock, light the lamps, show the buttons at go, then watch the presses."""
@@ -115,7 +113,7 @@ class Sequence(_lock.LockedTask[Config]):
             self._watch(worlds, ~until_go)
         if until_go.any():
             worlds.hold_home(until_go)
-            self._light(worlds, until_go)
+            self.show_cue(worlds, until_go)
             if at_go.any():
                 worlds.go_home(at_go)
                 _buttons.show(worlds, at_go, worlds.episode.buttons_m)
@@ -158,9 +156,11 @@ class Sequence(_lock.LockedTask[Config]):
             begun[-1] = last  # before its turn
         for button in begun:
             yield from motion.press(button)
-            yield from motion.move(button + (0.0, 0.0, RAISED_M), tolerance_m=0.012, max_steps=12)
+            yield from motion.move(
+                button + (0.0, 0.0, _buttons.RAISED_M), tolerance_m=0.012, max_steps=12
+            )
         if variant == "hover":
-            yield from motion.hover(last + (0.0, 0.0, RAISED_M), max_steps=12)
+            yield from motion.hover(last + (0.0, 0.0, _buttons.RAISED_M), max_steps=12)
         elif variant == "near_miss":
             beside = last * (1.0 + 0.055 / np.linalg.norm(last[:2]))
             yield from motion.press(beside, clearance_m=0.06)
@@ -180,13 +180,11 @@ class Sequence(_lock.LockedTask[Config]):
         if right.any():
             episode.start_distance_m[right] = self._distance_m(worlds)[right]
 
-    def _light(self, worlds: Worlds, rows: Rows) -> None:
-        episode, schedule = worlds.episode, worlds.episode.schedule
-        since = worlds.steps - schedule.cue_start
-        lit = (since >= 0) & (worlds.steps < schedule.cue_end)
+    def show_cue(self, worlds: Worlds, rows: Rows) -> None:
+        """Light the lamp in the present colour of the order, and the side lamp in others."""
+        since = worlds.steps - worlds.episode.schedule.cue_start
         item = np.clip(since // self.config.cue_steps, 0, self.config.length - 1)
-        colour = self._palette[_lock.cued(episode.order, item)]
-        worlds.paint("lamp", rows, np.where(lit[:, None], colour, _lock.OFF_RGB))
+        _lock.show_colour(worlds, rows, self._palette[_lock.cued(worlds.episode.order, item)])
         _lock.flash(worlds, rows, self._palette)
 
     def _next_m(self, worlds: Worlds) -> np.ndarray:
