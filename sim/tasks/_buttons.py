@@ -55,6 +55,13 @@ def show(worlds: Worlds, rows: Rows, buttons_m: np.ndarray) -> None:
     worlds.refresh()
 
 
+def hide(worlds: Worlds, rows: Rows, count: int) -> None:
+    """Put the `count` buttons of some rows out of sight."""
+    nowhere = np.tile((0.2, 0.0, HIDDEN_Z_M), (len(worlds.steps), 1))
+    for k in range(count):
+        worlds.place(f"button{k}", rows, nowhere, nowhere[:, 1])
+
+
 def touched(worlds: Worlds, buttons_m: np.ndarray) -> np.ndarray:
     """Return which buttons, standing at f64 [n, K, 3], the arm touches now, bool [n, K]."""
     names = [f"button{k}" for k in range(buttons_m.shape[1])]

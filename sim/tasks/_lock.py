@@ -126,22 +126,38 @@ def draw_schedule(
 ) -> Schedule:
     """Draw the times of an episode; nothing here depends on the cue.
 
-    The delay is log-uniform, and go is moved up to the next decision. A delay of 0 leaves the cue
-    visible. Each equal share of the time before go has one distractor event.
+    Go is moved up to the next decision. A delay of 0 leaves the cue visible.
     """
     cue_start = int(rng.integers(0, MAX_CUE_START + 1))
-    low, high = config.delay_steps
-    delay = 0 if high == 0 else round(math.exp(rng.uniform(math.log(low), math.log(high))))
+    delay = draw_delay(rng, config)
     cue_end = cue_start + cue_steps
     go = config.decision_steps * math.ceil((cue_end + delay) / config.decision_steps)
+    flashes = draw_flashes(rng, config, go, colours)
+    return Schedule(cue_start, cue_end if delay else 10**9, go, flashes)
+
+
+def draw_flashes(
+    rng: np.random.Generator, config: MemoryTaskConfig, steps: int, colours: int
+) -> np.ndarray:
+    """Draw the distractor events of so many control steps, one in each equal share of them.
+
+    Returns:
+        As `Schedule.flashes`.
+    """
     flashes: np.ndarray = np.zeros((config.distractors, 3), np.int64)
     for event in range(config.distractors):
-        first = go * event // config.distractors
-        last = go * (event + 1) // config.distractors
+        first = steps * event // config.distractors
+        last = steps * (event + 1) // config.distractors
         length = min(config.distractor_steps, last - first)
         start = int(rng.integers(first, last - length + 1))
         flashes[event] = start, start + length, rng.integers(colours)
-    return Schedule(cue_start, cue_end if delay else 10**9, go, flashes)
+    return flashes
+
+
+def draw_delay(rng: np.random.Generator, config: MemoryTaskConfig) -> int:
+    """Draw a delay in control steps, log-uniform; 0 if the cue stays visible."""
+    low, high = config.delay_steps
+    return 0 if high == 0 else round(math.exp(rng.uniform(math.log(low), math.log(high))))
 
 
 def add_cue_lamp(scene: mujoco.MjSpec, robot: RobotSpec) -> None:

@@ -1,0 +1,155 @@
+"""Tasks in which buttons are pressed again and again, and everything starts anew after each press.
+
+After a press the arm is at home, the buttons are gone, and after a blank they are back where they
+stood. Nothing that is seen then tells how often, or which, have been pressed: all blanks end in the
+same state, so that a policy without memory does the same at each, with the same probabilities.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+
+from sim.core import rewards
+from sim.core.task import Rows, World, Worlds
+from sim.tasks import _buttons, _lock
+
+C = TypeVar("C", bound=_lock.MemoryTaskConfig)
+
+
+class RepeatedPresses(_lock.LockedTask[C]):
+    """What such tasks share.
+
+    Their episodes have the fields `schedule`, `buttons_m` (where the buttons stand, [K, 3]),
+    `blanks` (control steps of the blank after each press, [P]), `free_from` (the control step from
+    which the arm is free), `presses` (how many there have been), `wrong` (whether one was wrong)
+    and `start_distance_m` (of the tool from the next right button, when the arm came free).
+    """
+
+    variants = ("wrong_object", "hover")
+
+    def right(self, episode: Any) -> Any:
+        """Return the index of the button to press next; of many episodes, with a leading axis."""
+        raise NotImplementedError
+
+    def wrong(self, episode: Any) -> int:
+        """Return the index of a button that is not to be pressed last, in one episode."""
+        raise NotImplementedError
+
+    def total(self, episode: Any) -> Any:
+        """Return how many presses there are to make."""
+        raise NotImplementedError
+
+    def press(self, worlds: Worlds, rows: np.ndarray, touched: np.ndarray) -> None:
+        """Note what has been pressed in the rows bool [n]; `touched` is bool [n, K].
+
+        `presses` do not count it yet. `wrong` is set already where two were touched at once.
+        """
+        raise NotImplementedError
+
+    def show_cue(self, worlds: Worlds, rows: Rows) -> None:
+        """Show what some rows show at this step, while their arm is locked."""
+        _lock.flash(worlds, rows, self._palette)
+
+    def control(self, worlds: Worlds, action: np.ndarray) -> np.ndarray:
+        """Hold the arm at home while it is locked."""
+        free = worlds.steps >= worlds.episode.free_from
+        return np.where(free[:, None], action, self._home)
+
+    def wait(self, world: World) -> Iterator[np.ndarray]:
+        """Yield home until the arm is free."""
+        while world.steps < world.episode.free_from:
+            yield self._home
+
+    def advance(self, worlds: Worlds) -> None:
+        """Watch for presses; after each, keep the lock and then start anew."""
+        episode = worlds.episode
+        free = worlds.steps > episode.free_from
+        if free.any():
+            touched = _buttons.touched(worlds, episode.buttons_m) & free[:, None]
+            pressed = touched.any(1)
+            if pressed.any():
+                episode.wrong[:] |= touched.sum(1) > 1
+                self.press(worlds, pressed, touched)
+                episode.presses[:] += pressed
+                self._lock_again(worlds, pressed & ~self.success(worlds) & ~episode.wrong)
+        locked, ends = worlds.steps <= episode.free_from, worlds.steps == episode.free_from
+        if locked.any():
+            worlds.hold_home(locked)
+            self.show_cue(worlds, locked)
+            if ends.any():
+                worlds.go_home(ends)
+                _buttons.show(worlds, ends, episode.buttons_m)
+                episode.start_distance_m[ends] = self._distance_m(worlds)[ends]
+            worlds.refresh()
+
+    def _lock_again(self, worlds: Worlds, rows: np.ndarray) -> None:
+        episode, every = worlds.episode, self.config.decision_steps
+        last = episode.blanks.shape[1] - 1
+        blank = _lock.cued(episode.blanks, np.clip(episode.presses - 1, 0, last))
+        until = every * -(-(worlds.steps + blank) // every)
+        episode.free_from[rows] = until[rows]
+        worlds.go_home(rows)
+        _buttons.hide(worlds, rows, episode.buttons_m.shape[1])
+
+    def success(self, worlds: Worlds) -> np.ndarray:
+        """True once all presses were made and none was wrong."""
+        episode = worlds.episode
+        return (episode.presses == self.total(episode)) & ~episode.wrong
+
+    def failure(self, worlds: Worlds) -> np.ndarray:
+        """True if a press was wrong."""
+        return worlds.episode.wrong.copy()
+
+    def referents(self, worlds: Worlds) -> np.ndarray:
+        """See `sim.core.task.HasReferents`: the button to press next, while the arm is free."""
+        locked = worlds.steps < worlds.episode.free_from
+        button = self._right_m(worlds)
+        points = np.stack([button, button], 1)
+        return np.where(locked[:, None, None], np.nan, points)
+
+    def progress(self, worlds: Worlds) -> np.ndarray:
+        """Presses and the share of the way to the next; 0 after a wrong one.
+
+        Below 0.95 until success.
+        """
+        episode = worlds.episode
+        way = rewards.share_done(self._distance_m(worlds), episode.start_distance_m)
+        way = np.where(worlds.steps < episode.free_from, 0.0, way)
+        done = np.minimum((episode.presses + way) / self.total(episode), 1.0)
+        return np.where(self.success(worlds), 1.0, np.where(episode.wrong, 0.0, 0.95 * done))
+
+    def script(self, world: World, variant: str) -> Iterator[np.ndarray]:
+        """Make all presses; the variants end with a wrong press, or without the last one."""
+        arm = _buttons.motion(world, self.config.choices)
+        for number in range(int(self.total(world.episode))):
+            yield from self.wait(world)
+            episode = world.episode
+            last = number + 1 == self.total(episode)
+            wrong = last and variant == "wrong_object"
+            button = episode.buttons_m[self.wrong(episode) if wrong else self.right(episode)]
+            if last and variant == "hover":
+                yield from arm.hover(button + (0.0, 0.0, _buttons.RAISED_M), max_steps=12)
+                return
+            for action in arm.press(button):
+                if world.episode.presses > number:
+                    break
+                yield action
+
+    def _right_m(self, worlds: Worlds) -> np.ndarray:
+        return _lock.cued(worlds.episode.buttons_m, self.right(worlds.episode))
+
+    def _distance_m(self, worlds: Worlds) -> np.ndarray:
+        """Return the distance of the tool from the button to press next, f64 [n]."""
+        return _buttons.distance_m(worlds, self._right_m(worlds))
+
+
+def shortest_blank(config: _lock.MemoryTaskConfig) -> int:
+    """Return the control steps of the shortest blank that lets an old action chunk run out."""
+    return 2 * config.decision_steps
+
+
+def rounded(steps: int, config: _lock.MemoryTaskConfig) -> int:
+    """Return control steps rounded up to whole decisions."""
+    return config.decision_steps * math.ceil(steps / config.decision_steps)
