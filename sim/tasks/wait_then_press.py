@@ -1,0 +1,214 @@
+"""T6 wait_then_press: a lamp is lit for a while; later the arm waits as long and then presses.
+
+The interval is n decisions, uniform between two numbers. From go on the arm is held at home until
+the policy closes the hand: that starts the press, and it has to come n decisions after go, give or
+take a tolerance. While it waits nothing changes, so a policy without memory starts with the same
+probability p at every decision, and is right with the mean over n of (1 - p)^(n - a) (1 - (1 -
+p)^(2a + 1)) for a tolerance of a decisions: `Config.ceiling` is its maximum over p.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import mujoco
+import numpy as np
+
+from sim.core.task import Rows, World, Worlds
+from sim.tasks import _buttons, _lock
+from vla.contracts.specs import RobotSpec
+from vla.contracts.types import Array
+
+INSTRUCTIONS = (
+    "wait as long as the lamp was lit, then press the button",
+    "press the button after the time that the light lasted",
+    "let as much time pass as the lamp showed, then push the button",
+    "hold still for as long as the light was on, and press",
+    "repeat the length of the light before you touch the button",
+)
+LIT_RGB = _lock.PALETTE["white"]
+COLOURS = 4
+"""Of the side lamp."""
+CHANCES = np.linspace(0.0, 1.0, 10001)
+"""Probabilities among which the best is sought; the success is smooth in it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(_lock.MemoryTaskConfig):
+    """Interval, tolerance, delay and distractors."""
+
+    interval_decisions: tuple[int, int] = (4, 12)
+    """Shortest and longest interval in decisions."""
+    tolerance_decisions: int = 1
+    """How many decisions early or late is in time."""
+    choices: int = 2
+    """Number of buttons, 2 to 8: all of them are right."""
+    delay_steps: tuple[int, int] = (16, 128)
+    """Smallest and largest delay (log-uniform) in control steps, after the longest interval."""
+    act_steps: int = 40
+    """Control steps from the last moment in time to the time limit."""
+
+    @property
+    def shown_steps(self) -> int:
+        """Control steps of the longest interval."""
+        return self.interval_decisions[1] * self.decision_steps
+
+    @property
+    def ceiling(self) -> float:
+        """Highest success of any policy without memory."""
+        low, high = self.interval_decisions
+        width = 2 * self.tolerance_decisions + 1
+        early = np.arange(low, high + 1)[:, None] - self.tolerance_decisions
+        right = (1 - CHANCES) ** early * (1 - (1 - CHANCES) ** width)
+        return float(right.mean(0).max())
+
+    def build(self, robot: RobotSpec) -> "WaitThenPress":
+        """Return the task for a robot; raise ValueError if a field is out of range."""
+        low, high = self.interval_decisions
+        if not 2 <= low <= high or not 0 <= self.tolerance_decisions < low:
+            raise ValueError(
+                f"interval_decisions, tolerance_decisions: got {low} {high} and "
+                f"{self.tolerance_decisions}, expected 2 <= min <= max and a tolerance from 0 to "
+                "less than min"
+            )
+        if not 2 <= self.choices <= len(_lock.PALETTE):
+            raise ValueError(f"choices: got {self.choices}, expected 2 to {len(_lock.PALETTE)}")
+        if self.delay_steps[1] == 0:
+            raise ValueError("delay_steps: got 0 0, but the light is over when it is repeated")
+        self.check_timing()
+        return WaitThenPress(self, robot)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Episode:
+    """What happens in one episode; in many, with a leading axis on every field."""
+
+    cue: Array
+    """Number n of decisions for which the lamp is lit."""
+    schedule: _lock.Schedule
+    """When the light, distractors and go come."""
+    buttons_m: np.ndarray
+    """Where the buttons will stand at go, shape (K, 3)."""
+    started: Array = -1
+    """Control step at which the hand was closed; -1 before."""
+    late_or_early: Array = False
+    """Whether that was out of time."""
+    pressed: Array = False
+    """Whether a button has been touched since."""
+
+
+class WaitThenPress(_lock.LockedTask[Config]):
+    """Satisfies `sim.core.task.Task`."""
+
+    instructions = INSTRUCTIONS
+    variants = ("overshoot", "hover")
+
+    def __init__(self, config: Config, robot: RobotSpec) -> None:
+        super().__init__(config, robot, cue_steps=config.shown_steps, colours=COLOURS)
+        self.max_episode_steps += self._wait_steps
+        self._gripper = robot.names.index(robot.gripper.channel)
+
+    @property
+    def _wait_steps(self) -> int:
+        """Control steps from go to the last moment at which any interval is in time."""
+        config = self.config
+        longest = config.interval_decisions[1] + config.tolerance_decisions + 1
+        return longest * config.decision_steps
+
+    def build(self, scene: mujoco.MjSpec) -> None:
+        """Add lamp, side lamp and buttons; buttons wait under the floor."""
+        _lock.add_cue_lamp(scene, self.robot)
+        _lock.add_side_lamp(scene, self.robot)
+        _buttons.add(scene, np.tile(_lock.OFF_RGB, (self.config.choices, 1)))
+
+    def reset(self, world: World) -> None:
+        """Draw interval, times and the layout at go, each independent of the others."""
+        config, rng = self.config, world.rng
+        low, high = config.interval_decisions
+        interval = int(rng.integers(low, high + 1))
+        schedule = _lock.draw_schedule(rng, config, cue_steps=config.shown_steps, colours=COLOURS)
+        buttons = _buttons.draw(rng, self.robot, config.choices)
+        world.episode = Episode(interval, schedule, buttons)
+        world.instruction = INSTRUCTIONS[int(rng.integers(len(INSTRUCTIONS)))]
+        # The same for every interval: the limit must not tell it.
+        world.time_limit = schedule.go + self._wait_steps + config.act_steps
+        self.show_cue(world.as_batch, True)
+
+    def control(self, worlds: Worlds, action: np.ndarray) -> np.ndarray:
+        """Hold the arm at home until the hand is closed after go; note when that is."""
+        episode, hand = worlds.episode, self.robot.gripper
+        commanded = np.abs(action[:, self._gripper] - hand.closed)
+        closes = commanded < 0.5 * abs(self._home[self._gripper] - hand.closed)
+        begins = (worlds.steps >= episode.schedule.go) & (episode.started < 0) & closes
+        episode.started[begins] = worlds.steps[begins]
+        waited = (worlds.steps - episode.schedule.go) // self.config.decision_steps
+        wrong = np.abs(waited - episode.cue) > self.config.tolerance_decisions
+        episode.late_or_early[begins] = wrong[begins]
+        return np.where((episode.started >= 0)[:, None], action, self._home)
+
+    def advance(self, worlds: Worlds) -> None:
+        """Keep the lock, light the lamps, show the buttons at go, then watch for a touch."""
+        episode, go = worlds.episode, worlds.episode.schedule.go
+        waits, at_go = episode.started < 0, worlds.steps == go
+        if not waits.all():
+            touched = _buttons.touched(worlds, episode.buttons_m).any(1)
+            episode.pressed[:] |= touched & ~waits
+        if waits.any():
+            worlds.hold_home(waits)
+            self.show_cue(worlds, waits & (worlds.steps <= go))
+            if at_go.any():
+                worlds.go_home(at_go)
+                _buttons.show(worlds, at_go, episode.buttons_m)
+            worlds.refresh()
+
+    def success(self, worlds: Worlds) -> np.ndarray:
+        """True if the press began in time and a button is touched."""
+        return worlds.episode.pressed & ~worlds.episode.late_or_early
+
+    def failure(self, worlds: Worlds) -> np.ndarray:
+        """True if the press began out of time."""
+        return worlds.episode.late_or_early.copy()
+
+    def referents(self, worlds: Worlds) -> np.ndarray:
+        """See `sim.core.task.HasReferents`: the button furthest to the right, from go on."""
+        button = worlds.episode.buttons_m[np.arange(len(worlds.steps)), self._rightmost(worlds)]
+        return _lock.after_go(worlds, np.stack([button, button], 1))
+
+    def progress(self, worlds: Worlds) -> np.ndarray:
+        """0 until go, half of it for the wait and half for the press; 0 if it began out of time."""
+        episode = worlds.episode
+        waited = (worlds.steps - episode.schedule.go) / (episode.cue * self.config.decision_steps)
+        done = np.where(episode.started >= 0, 0.5, 0.45 * np.clip(waited, 0.0, 1.0))
+        late = waited > 1 + self.config.tolerance_decisions / episode.cue
+        nothing = episode.late_or_early | (late & (episode.started < 0))
+        return np.where(self.success(worlds), 1.0, np.where(nothing, 0.0, done))
+
+    def script(self, world: World, variant: str) -> Iterator[np.ndarray]:
+        """Wait for go and for the interval, close the hand, press; the variants wait too long."""
+        episode, config = world.episode, self.config
+        extra = config.tolerance_decisions + 1 if variant == "overshoot" else 0
+        begin = episode.schedule.go + (episode.cue + extra) * config.decision_steps
+        while world.steps < begin:
+            yield self._home
+        if variant == "hover":
+            for _ in range(config.act_steps):
+                yield self._home
+            return
+        closed = self._home.copy()
+        closed[self._gripper] = self.robot.gripper.closed
+        yield closed
+        arm = _buttons.motion(world, config.choices)
+        yield from arm.press(episode.buttons_m[self._rightmost(world.as_batch)[0]])
+
+    def show_cue(self, worlds: Worlds, rows: Rows) -> None:
+        """Light the lamp for the interval, and the side lamp in between."""
+        episode = worlds.episode
+        since = worlds.steps - episode.schedule.cue_start
+        lit = (since >= 0) & (since < episode.cue * self.config.decision_steps)
+        worlds.paint("lamp", rows, np.where(lit[:, None], LIT_RGB, _lock.OFF_RGB))
+        _lock.flash(worlds, rows, self._palette)
+
+    def _rightmost(self, worlds: Worlds) -> Any:
+        """Return the button that the expert takes, the one furthest to the right, i64 [n]."""
+        buttons = worlds.episode.buttons_m
+        return np.argmin(np.arctan2(buttons[..., 1], buttons[..., 0]), axis=1)
