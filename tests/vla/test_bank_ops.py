@@ -14,15 +14,19 @@ SLOTS, RECENT, TOKENS, WIDTH = 8, 3, 4, 6
 class ListBank:
     """The reference: a list of (tokens, time, count), merged one pair at a time."""
 
-    def __init__(self, fifo: bool) -> None:
-        self.fifo = fifo
+    def __init__(self, eviction: str) -> None:
+        self.eviction = eviction
         self.entries: list[tuple[np.ndarray, float, float]] = []
 
     def write(self, x: np.ndarray, now: float) -> None:
         self.entries.append((x, now, 1.0))
         if len(self.entries) > SLOTS:
-            if self.fifo:
+            if self.eviction == "fifo":
                 self.entries.pop(0)
+            elif self.eviction == "even":
+                times = [time for _, time, _ in self.entries]
+                inner = range(1, len(times) - 1)
+                self.entries.pop(min(inner, key=lambda i: times[i + 1] - times[i - 1]))
             else:
                 self._merge()
 
@@ -48,10 +52,12 @@ def draw(rng: np.random.Generator, *shape: int) -> Tensor:
     return torch.from_numpy(rng.standard_normal((*shape, TOKENS, WIDTH), np.float32))
 
 
-def put(slots: Slots, x: Tensor, now: float, mask: Tensor | None = None, fifo: bool = False):
+def put(slots: Slots, x: Tensor, now: float, mask: Tensor | None = None, eviction="ward"):
     batch = len(x)
     mask = torch.ones(batch) if mask is None else mask
-    return bank_ops.write(slots, x, torch.full((batch,), now), mask, recent=RECENT, fifo=fifo)
+    return bank_ops.write(
+        slots, x, torch.full((batch,), now), mask, recent=RECENT, eviction=eviction
+    )
 
 
 def filled(slots: Slots, row: int) -> list[tuple[np.ndarray, float, float]]:
@@ -71,16 +77,16 @@ def assert_rows_equal(a: Slots, rows_a: list[int], b: Slots, rows_b: list[int]) 
         assert torch.equal(left[rows_a], right[rows_b])
 
 
-@pytest.mark.parametrize("fifo", [False, True])
-def test_thousands_of_writes_with_gaps_agree_with_the_list(fifo: bool) -> None:
+@pytest.mark.parametrize("eviction", ["ward", "fifo", "even"])
+def test_thousands_of_writes_with_gaps_agree_with_the_list(eviction: str) -> None:
     rng = np.random.default_rng(0)
     batch, steps = 4, 600
-    slots, lists = empty(batch), [ListBank(fifo) for _ in range(batch)]
+    slots, lists = empty(batch), [ListBank(eviction) for _ in range(batch)]
     merges = 0
     for t in range(steps):
         x = draw(rng, batch)
         mask = torch.from_numpy((rng.random(batch) < 0.8).astype(np.float32))
-        slots, _ = put(slots, x, 8.0 * t, mask, fifo)
+        slots, _ = put(slots, x, 8.0 * t, mask, eviction)
         for row, reference in enumerate(lists):
             if mask[row]:
                 merges += len(reference.entries) == SLOTS
@@ -105,16 +111,16 @@ def test_counts_add_up_to_the_writes() -> None:
         np.testing.assert_array_equal(slots.count.sum(1).numpy(), written)
 
 
-@pytest.mark.parametrize("fifo", [False, True])
+@pytest.mark.parametrize("eviction", ["ward", "fifo", "even"])
 @pytest.mark.parametrize("writes", [0, 3, SLOTS, 30])
-def test_a_decision_that_is_not_written_changes_no_entry(fifo: bool, writes: int) -> None:
+def test_a_decision_that_is_not_written_changes_no_entry(eviction: str, writes: int) -> None:
     rng = np.random.default_rng(2)
     slots = empty(2)
     for t in range(writes):
-        slots, _ = put(slots, draw(rng, 2), 8.0 * t, fifo=fifo)
+        slots, _ = put(slots, draw(rng, 2), 8.0 * t, eviction=eviction)
     after = slots
     for _ in range(3):
-        after, _ = put(after, draw(rng, 2), 400.0, torch.zeros(2), fifo)
+        after, _ = put(after, draw(rng, 2), 400.0, torch.zeros(2), eviction)
     for row in range(2):
         before_entries, after_entries = filled(slots, row), filled(after, row)
         assert len(before_entries) == len(after_entries) == min(writes, SLOTS)
@@ -127,7 +133,7 @@ def test_fifo_is_a_ring_buffer_of_the_last_decisions() -> None:
     rng = np.random.default_rng(3)
     slots, all_x = empty(1), [draw(rng, 1) for _ in range(40)]
     for t, x in enumerate(all_x):
-        slots, pair = put(slots, x, float(t), fifo=True)
+        slots, pair = put(slots, x, float(t), eviction="fifo")
         assert pair.item() == 0
     assert torch.equal(slots.tokens, torch.stack(all_x[-SLOTS:], 1))
     assert slots.time.tolist() == [[float(t) for t in range(40 - SLOTS, 40)]]
@@ -177,7 +183,9 @@ def test_the_pair_is_judged_by_its_most_different_token() -> None:
 def test_a_slot_of_many_decisions_outweighs_a_new_one() -> None:
     x = torch.zeros(1, 2, TOKENS, WIDTH)
     x[:, 1] = 2.0
-    left, right = bank_ops.pair_weights(torch.tensor([[3.0]]), torch.tensor([[1.0]]), fifo=False)
+    left, right = bank_ops.pair_weights(
+        torch.tensor([[3.0]]), torch.tensor([[1.0]]), eviction="ward"
+    )
     merged = bank_ops.merge(x, torch.tensor([0]), left, right)
     assert torch.equal(merged, torch.full((1, 1, TOKENS, WIDTH), 0.5))  # (3 * 0 + 1 * 2) / 4
 
@@ -193,18 +201,35 @@ def test_first_and_newest_stay_apart_however_alike_they_are_and_large_the_others
     assert slots.count[0, -RECENT:].tolist() == [1.0] * RECENT
 
 
-@pytest.mark.parametrize("fifo", [False, True])
-def test_mixing_matrices_hold_what_stepping_stores(fifo: bool) -> None:
+@pytest.mark.parametrize("decisions", [9, 29, 100, 777])
+def test_even_keeps_the_first_and_the_newest_and_no_gap_of_more_than_three_others(
+    decisions: int,
+) -> None:
+    rng = np.random.default_rng(3)
+    slots = empty(1)
+    for t in range(decisions):
+        slots, _ = put(slots, draw(rng, 1), 8.0 * t, eviction="even")
+    times = (slots.time[0] / 8).tolist()
+    assert (times[0], times[-1]) == (0, decisions - 1)
+    assert slots.count[0].tolist() == [1.0] * SLOTS
+    gaps = np.diff(times)[:-1]  # the newest has just come
+    assert gaps.max() <= 3 * gaps.min()
+
+
+@pytest.mark.parametrize("eviction", ["ward", "fifo", "even"])
+def test_mixing_matrices_hold_what_stepping_stores(eviction: str) -> None:
     rng = np.random.default_rng(6)
     batch, steps = 3, 40
     x = draw(rng, batch, steps)
     now = torch.arange(steps).float().expand(batch, steps) * 8
     mask = (torch.arange(steps)[None] < torch.tensor([steps, 17, 5])[:, None]).float()
-    plan = bank_ops.mixing(x, now, mask, slots=SLOTS, recent=RECENT, fifo=fifo)
+    plan = bank_ops.mixing(x, now, mask, slots=SLOTS, recent=RECENT, eviction=eviction)
     slots = empty(batch)
     for t in range(steps):
         mixed = torch.einsum("blt,btnd->blnd", plan.share[:, t], x)
         torch.testing.assert_close(mixed, slots.tokens, atol=1e-5, rtol=1e-5)
         assert torch.equal(plan.count[:, t], slots.count)  # the same pairs were merged
         assert torch.equal(plan.time[:, t], slots.time)
-        slots, _ = bank_ops.write(slots, x[:, t], now[:, t], mask[:, t], recent=RECENT, fifo=fifo)
+        slots, _ = bank_ops.write(
+            slots, x[:, t], now[:, t], mask[:, t], recent=RECENT, eviction=eviction
+        )

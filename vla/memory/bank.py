@@ -29,8 +29,9 @@ class Config(PluginConfig):
     """Number of slots."""
     recent: int = 4
     """Newest entries, which are merged only if no older ones can be."""
-    eviction: Literal["ward", "fifo"] = "ward"
-    """Merge the most similar neighbours (ward), or drop the oldest (fifo, an ablation)."""
+    eviction: Literal["ward", "fifo", "even"] = "ward"
+    """Merge the most similar neighbours (ward), or drop the oldest (fifo: a stack of the last
+    decisions) or what leaves the others most evenly spread (even: frame sampling)."""
     heads: int = 4
     """Attention heads of the read."""
 
@@ -96,7 +97,7 @@ class Bank(StateMemory):
         with torch.autocast(x.device.type, enabled=False):
             slots, _ = bank_ops.write(
                 _slots(state), x.float(), now.float(), mask.float(), recent=self.config.recent,
-                fifo=self.config.eviction == "fifo",
+                eviction=self.config.eviction,
             )  # fmt: skip
         return {"slot_tokens": slots.tokens, "slot_time": slots.time, "slot_count": slots.count}
 
@@ -104,7 +105,7 @@ class Bank(StateMemory):
         """Return what each slot holds at each decision of whole episodes; see `bank_ops.mixing`."""
         return bank_ops.mixing(
             x, now, mask, slots=self.config.slots, recent=self.config.recent,
-            fifo=self.config.eviction == "fifo",
+            eviction=self.config.eviction,
         )  # fmt: skip
 
     def read_episodes(

@@ -5,11 +5,14 @@ are known, slot contents are a mixing matrix times the written tokens: `mixing` 
 without a gradient, and a whole episode is then read in one batched product.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+Eviction = Literal["ward", "fifo", "even"]
+"""How a full memory makes room: merge the most similar neighbours, drop the oldest, or drop what
+leaves the others spread most evenly over the episode."""
 HOLE_COST = -1.0
 """Cost of a pair with an empty member: below every real cost, so holes are consumed first."""
 PROTECTED_COST = 1e9
@@ -61,15 +64,33 @@ def fifo_cost(count: Tensor) -> Tensor:
     return _with_holes(torch.zeros_like(left), left, right, index)
 
 
+def even_cost(time: Tensor, count: Tensor) -> Tensor:
+    """Return costs f32 [b, m-1] of dropping the newer member of each adjacent pair.
+
+    That is the gap in control steps it would leave; oldest and newest entry stay.
+    """
+    left, right = count[:, :-1], count[:, 1:]
+    index = torch.arange(left.shape[1], device=count.device)
+    gap = (time[:, 2:] - time[:, :-2]).clamp(min=0.0)  # negative at a hole
+    newest = torch.full_like(left[:, :1], PROTECTED_COST)
+    return _with_holes(torch.cat([gap, newest], 1), left, right, index)
+
+
 def _with_holes(cost: Tensor, left: Tensor, right: Tensor, index: Tensor) -> Tensor:
     hole = (left == 0) | (right == 0)
     return torch.where(hole, torch.full_like(cost, HOLE_COST), cost) + TIE_COST * index
 
 
-def pair_weights(left: Tensor, right: Tensor, fifo: bool) -> tuple[Tensor, Tensor]:
-    """Return the shares of the two members in their merger: by count, or all to the newer one."""
-    if fifo:
+def pair_weights(left: Tensor, right: Tensor, eviction: Eviction) -> tuple[Tensor, Tensor]:
+    """Return the shares of the two members in what becomes of them.
+
+    By count, or all to the newer one (fifo) or to the older one (even).
+    """
+    if eviction == "fifo":
         keep_left = (right == 0).float()
+        return keep_left, 1 - keep_left
+    if eviction == "even":
+        keep_left = (left > 0).float()
         return keep_left, 1 - keep_left
     total = (left + right).clamp(min=1.0)
     return left / total, right / total
@@ -96,7 +117,13 @@ def merge(values: Tensor, pair: Tensor, left_share: Tensor, right_share: Tensor)
 
 
 def write(
-    slots: Slots, x: Tensor, now: Tensor, mask: Tensor, *, recent: int, fifo: bool
+    slots: Slots,
+    x: Tensor,
+    now: Tensor,
+    mask: Tensor,
+    *,
+    recent: int,
+    eviction: Eviction,
 ) -> tuple[Slots, Tensor]:
     """Append one decision and merge one pair, so that the number of slots stays.
 
@@ -106,7 +133,7 @@ def write(
         now: f32 [b], control steps since the episode began.
         mask: f32 [b], 1 to write, 0 to leave the memory as it is (a hole is appended).
         recent: Newest entries that are not merged while others can be.
-        fifo: Drop the oldest instead of merging.
+        eviction: How room is made.
 
     Returns:
         The new memory and the chosen pair i64 [b].
@@ -114,11 +141,15 @@ def write(
     tokens = torch.cat([slots.tokens, (x * mask[:, None, None])[:, None]], 1)
     time = torch.cat([slots.time, (now * mask)[:, None]], 1)
     count = torch.cat([slots.count, mask[:, None]], 1)
-    cost = fifo_cost(count) if fifo else ward_cost(tokens, count, recent)
+    if eviction == "ward":
+        cost = ward_cost(tokens, count, recent)
+    else:
+        cost = fifo_cost(count) if eviction == "fifo" else even_cost(time, count)
     pair = cost.argmin(1)
-    left, right = pair_weights(count[:, :-1], count[:, 1:], fifo)
+    left, right = pair_weights(count[:, :-1], count[:, 1:], eviction)
     ones = torch.ones_like(left)
-    merged_count = merge(count, pair, left, right) if fifo else merge(count, pair, ones, ones)
+    kept = (ones, ones) if eviction == "ward" else (left, right)
+    merged_count = merge(count, pair, *kept)
     return Slots(
         merge(tokens, pair, left, right), merge(time, pair, left, right), merged_count
     ), pair
@@ -136,7 +167,9 @@ class Mixing(NamedTuple):
 
 
 @torch.no_grad()
-def mixing(x: Tensor, now: Tensor, mask: Tensor, *, slots: int, recent: int, fifo: bool) -> Mixing:
+def mixing(
+    x: Tensor, now: Tensor, mask: Tensor, *, slots: int, recent: int, eviction: Eviction
+) -> Mixing:
     """Find the mixing matrices of whole episodes that start with an empty memory.
 
     Args:
@@ -145,7 +178,7 @@ def mixing(x: Tensor, now: Tensor, mask: Tensor, *, slots: int, recent: int, fif
         mask: f32 [b, t], 1 where the decision is written.
         slots: Number of slots.
         recent: As in `write`.
-        fifo: As in `write`.
+        eviction: As in `write`.
     """
     batch, steps = now.shape
     memory = empty(batch, slots, x.shape[2], x.shape[3], x.device)
@@ -157,8 +190,10 @@ def mixing(x: Tensor, now: Tensor, mask: Tensor, *, slots: int, recent: int, fif
         counts.append(memory.count)
         times.append(memory.time)
         count = torch.cat([memory.count, mask[:, t : t + 1]], 1)
-        left, right = pair_weights(count[:, :-1], count[:, 1:], fifo)
-        memory, pair = write(memory, x[:, t], now[:, t], mask[:, t], recent=recent, fifo=fifo)
+        left, right = pair_weights(count[:, :-1], count[:, 1:], eviction)
+        memory, pair = write(
+            memory, x[:, t], now[:, t], mask[:, t], recent=recent, eviction=eviction
+        )
         appended = torch.cat([share, (mask[:, t, None] * unit[t])[:, None]], 1)
         share = merge(appended, pair, left, right)
     return Mixing(torch.stack(shares, 1), torch.stack(counts, 1), torch.stack(times, 1))
