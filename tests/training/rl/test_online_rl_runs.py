@@ -8,6 +8,7 @@ import torch
 from rich.console import Console
 
 from benchmarks.reward_models.synthetic_dataset import make_reward_model
+from tests.training.rl.conftest import TASK
 from tests.training.rl.fake_rollouts import episode, groups
 from tests.training.rl.runs import ALGOS, config, start
 from tests.training.tiny_run import tiny_config
@@ -15,9 +16,13 @@ from training.core import loop
 from training.core.config import EvalConfig
 from training.core.metrics import read_metrics
 from training.core.optimizer import Optimizer
+from training.data import demos
 from training.rl.config import RuntimeConfig
 from training.rl.experience import episode_store
 from vla import checkpoint
+from vla.backbones import tiny
+from vla.memory import none
+from vla.policies import vla
 
 
 @pytest.mark.parametrize("algo", ALGOS)
@@ -33,6 +38,25 @@ def test_every_iteration_collects_stores_and_reports(algo, begun, tmp_path) -> N
     later = episode_store.read_iteration(tmp_path / "experience", "round-000001")
     assert [e.version for e in later] == [2, 2]
     assert later[0].seed == 20_001
+
+
+def test_demonstrations_go_on_teaching_where_to_look(tmp_path) -> None:
+    """A policy with queries; without their loss it soon looks elsewhere."""
+    demos.record_demos(demos.DemosConfig(out=tmp_path / "demos", task=TASK, episodes=3))
+    small = vla.Config(
+        chunk_size=4, n_action_steps=4, backbone=tiny.Config(queries=2), memory=none.Config()
+    )
+    clone = tiny_config(task=TASK, policy=small, steps=2)
+    clone = replace(clone, algo=replace(clone.algo, short_decisions=0))
+    loop.run(clone, tmp_path / "demos", tmp_path / "start", Console(quiet=True))
+    run = config("filtered_bc")
+    loop.run(run, start(tmp_path, tmp_path), tmp_path / "run", Console(quiet=True))
+    rows = [row for row in read_metrics(tmp_path / "run") if "loss" in row]
+    assert [row["grounding_loss"] > 0 for row in rows] == [True] * 4
+    blind = replace(run, algo=replace(run.algo, grounding_loss_coef=0.0))
+    place = start(tmp_path, tmp_path / "b")
+    loop.run(blind, place, tmp_path / "blind", Console(quiet=True))
+    assert not any("grounding_loss" in row for row in read_metrics(tmp_path / "blind"))
 
 
 # With processes it stops after it took its second round, and before it was saved that it did.

@@ -105,6 +105,18 @@ def test_joined_batches_keep_rows_and_queries_apart(episodes) -> None:
     assert both.task == one.task + two.task
 
 
+def test_in_joined_batches_rollouts_say_nothing_of_where_named_things_are(episodes) -> None:
+    one = gather(episodes[:1], [np.array([0, 2])], 4, (0, 1))
+    two = gather(episodes[1:2], [np.array([1])], 4, (0, 1))
+    assert join([one, two]).referents is None
+    told = replace(two, referents=np.full((1, 2, 2, 2), 0.25, np.float32))
+    for batches, row in (([one, told], 2), ([told, one], 0)):
+        referents = join(batches).referents
+        assert referents.shape == (3, 2, 2, 2)
+        assert (referents[row] == 0.25).all()
+        assert referents.isnan().all((1, 2, 3)).sum() == 2
+
+
 def test_a_reward_model_sees_every_moment_through_its_own_cameras(episodes) -> None:
     seen = frames(episodes, (1,))
     assert len(seen.images) == sum(len(e) + 1 for e in episodes)

@@ -231,5 +231,20 @@ def join(batches: Sequence[EpisodeBatch]) -> EpisodeBatch:
     plain = ("images", "proprio", "step_index", "decision", "actions", "action_is_pad", "weight")
     return EpisodeBatch(
         task=tuple(t for b in batches for t in b.task), episode_index=joined("episode_index", rows),
-        loss_index=joined("loss_index", begin), **{name: joined(name) for name in plain},
+        loss_index=joined("loss_index", begin), referents=_joined_referents(batches),
+        **{name: joined(name) for name in plain},
     )  # fmt: skip
+
+
+def _joined_referents(batches: Sequence[EpisodeBatch]) -> torch.Tensor | None:
+    """Return the referents of several batches, NaN for those that have none."""
+    known = [torch.as_tensor(b.referents) for b in batches if b.referents is not None]
+    if not known:
+        return None
+    parts = [
+        known[0].new_full((len(b.loss_index), *known[0].shape[1:]), torch.nan)
+        if b.referents is None
+        else torch.as_tensor(b.referents)
+        for b in batches
+    ]
+    return torch.cat(parts)

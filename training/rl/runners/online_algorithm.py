@@ -47,6 +47,10 @@ class PolicyAndValue(nn.Module):
 class OnlineAlgorithmConfig(PluginConfig):
     """Base of their settings; `learner` of each returns its learner."""
 
+    grounding_loss_coef: float = 0.1
+    """Weight of the loss on where the backbone's queries look, wherever demonstrations are cloned
+    that say where the things are that an instruction names."""
+
     def start(self, train: Any, data: Any) -> "OnlineAlgorithm":
         """Load the policy to fine-tune, its demonstrations and the reward model.
 
@@ -81,6 +85,7 @@ class OnlineAlgorithm:
         self.run = train
         self.runner = OnlineRunner(train, start)
         self.policy = self.runner.policy
+        self.policy.grounding_loss_coef = config.grounding_loss_coef
         self.module = PolicyAndValue(self.policy, nn.Identity())
         self.ref_policy = copy.deepcopy(self.policy).requires_grad_(requires_grad=False)
         self.rng = np.random.default_rng(train.seed)
