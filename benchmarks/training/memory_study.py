@@ -1,0 +1,287 @@
+"""What does a memory buy? Success of every memory against delay and distractors, with the ceiling.
+
+`python -m benchmarks.training.memory_study --tasks cue_colour late_query --out runs/memory`
+
+All memories of a task learn from the same demonstrations, with delays of 16 to 128 control steps
+and no distractors, for the same number of updates, with the same head; longer delays and
+distractors come in tests alone. `none` and memories whose window is shorter than a delay are
+controls: none may be above the task's ceiling, with 99 %. Every command is printed, and resumes.
+"""
+
+import dataclasses
+import functools
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from benchmarks import harness
+from sim import vec_env
+from training.core import runtime
+from training.evaluation.evaluate import evaluate
+from vla import cli
+from vla.contracts.config import validate_min
+from vla.runtime import policy_loader
+from vla.utils import charts, files
+from vla.utils.statistics import wilson
+
+MEMORIES: dict[str, tuple[str, ...]] = {
+    "none": ("none",),
+    "last 4": ("bank", "--policy.memory.eviction", "fifo", "--policy.memory.slots", "4",
+               "--policy.memory.recent", "1"),
+    "last 16": ("bank", "--policy.memory.eviction", "fifo"),
+    "even": ("bank", "--policy.memory.eviction", "even"),
+    "memory_vla": ("memory_vla",),
+    "gru": ("gru",),
+    "lru": ("lru",),
+    "transformer": ("transformer",),
+    "bank": ("bank",),
+}  # fmt: skip
+"""Flags after `--policy.memory.type`, by name in this study."""
+SHORT = {
+    "cue_colour": 9, "put_back": 13, "sequence": 20, "late_query": 9, "shell": 16, "count": 25,
+    "visit_all": 22, "wait_then_press": 27,
+}  # fmt: skip
+"""`--algo.short-decisions` of each task: about a quarter of the demonstrations are not longer."""
+ONE_SIDED_99 = 2.326
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """Compare memories by success against delay and distractors."""
+
+    tasks: tuple[str, ...] = tuple(SHORT)
+    """Memory tasks."""
+    memories: tuple[str, ...] = tuple(MEMORIES)
+    """Memories."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Seeds of training."""
+    delays: tuple[int, ...] = (16, 64, 128, 256, 512, 1024)
+    """Delays of the tests, control steps."""
+    distractors: tuple[int, ...] = (0, 8)
+    """Distractor events of the tests."""
+    demos: int = 1000
+    """Demonstrations of each task."""
+    steps: int = 1000
+    """Updates."""
+    episodes: int = 200
+    """Test episodes of each policy, delay and number of distractors."""
+    seed: int = 7000
+    """Seed of the test episodes."""
+    threads: int = 2
+    """CPU threads."""
+    out: Path
+    """Folder of the study."""
+    more: tuple[str, ...] = ()
+    """Further flags of every `vla train`, after --more."""
+
+    def __post_init__(self) -> None:
+        """Refuse unknown names and numbers out of range."""
+        validate_min(self, demos=1, steps=1, episodes=1, seed=0, threads=1)
+        for field, known in (("tasks", SHORT), ("memories", MEMORIES)):
+            unknown = [name for name in getattr(self, field) if name not in known]
+            if unknown or not getattr(self, field):
+                raise ValueError(f"{field}: got {unknown}, expected some of {', '.join(known)}")
+        if min(self.delays, default=0) < 16 or min(self.distractors, default=-1) < 0:
+            raise ValueError(
+                f"delays, distractors: got {self.delays}, {self.distractors}, expected delays of "
+                "16 or more (a shorter blank lets an old action chunk carry the cue) and 0 or more"
+            )
+
+    def data(self, task: str) -> Path:
+        """Return the folder of a task's demonstrations."""
+        return self.out / f"data-{task}"
+
+    def run(self, task: str, memory: str, seed: int) -> Path:
+        """Return the folder of a run."""
+        return self.out / f"{task}-{memory.replace(' ', '')}-{seed}"
+
+    def cells(self) -> Iterator[tuple[int, int]]:
+        """Yield delay and distractors of every test."""
+        for events in self.distractors:
+            for delay in self.delays:
+                yield delay, events
+
+
+def record(study: Study, task: str) -> list[str]:
+    """Return the command, as words after `vla`, that records a task's demonstrations."""
+    count, out = str(study.demos), str(study.data(task))
+    return ["demos", task, "--task.delay-steps", "16", "128", "--episodes", count, "--out", out]
+
+
+def train(study: Study, task: str, memory: str, seed: int) -> list[str]:
+    """Return the command that trains a policy."""
+    return [
+        "train", "--recipe", "cue_colour", "--task", task, "--task.delay-steps", "16", "128",
+        "--policy.memory.type", *MEMORIES[memory], "--dataset", str(study.data(task)),
+        "--algo.short-decisions", str(SHORT[task]), "--steps", str(study.steps),
+        "--seed", str(seed), "--threads", str(study.threads), "--eval.final-episodes", "0",
+        *study.more, "--out", str(study.run(task, memory, seed)),
+    ]  # fmt: skip
+
+
+def config(task: str, delay: int, distractors: int) -> Any:
+    """Return a task with one delay."""
+    default: Any = vec_env.load_task(task)
+    return dataclasses.replace(default, delay_steps=(delay, delay), distractors=distractors)
+
+
+def test(study: Study, task: str, run: Path, delay: int, distractors: int) -> dict[str, int]:
+    """Return how a policy does at one delay, as JSON types."""
+    policy = policy_loader.open_policy(run, study.threads).policy
+    asked = config(task, delay, distractors)
+    found = evaluate(policy, asked, episodes=study.episodes, seed=study.seed, quiet=False)
+    return {"success": sum(found.success), "episodes": len(found.success)}
+
+
+def leaks(ceiling: float, success: int, episodes: int) -> bool:
+    """Return whether a success is above the ceiling of policies without memory, with 99 %."""
+    return wilson(success, episodes, ONE_SIDED_99)[0] > ceiling
+
+
+def normalised(ceiling: float, success: int, episodes: int) -> float:
+    """Return success from the ceiling without memory, 0, to that of the experts, 1."""
+    return (success / episodes - ceiling) / (1 - ceiling)
+
+
+Cells = Mapping[tuple[str, str, int, int], tuple[int, int]]
+"""Successes and episodes, all seeds together, by task, memory, delay and distractors."""
+
+
+def pooled(study: Study, results: Mapping[str, Any]) -> Cells:
+    """Return what has been tested so far."""
+    cells = {}
+    for task in study.tasks:
+        for memory in study.memories:
+            for delay, events in study.cells():
+                found = [
+                    results[key]
+                    for seed in study.seeds
+                    if (key := _key(task, memory, seed, delay, events)) in results
+                ]
+                if found:
+                    cells[task, memory, delay, events] = (
+                        sum(part["success"] for part in found),
+                        sum(part["episodes"] for part in found),
+                    )
+    return cells
+
+
+def rows(study: Study, cells: Cells, task: str, events: int) -> Iterator[tuple[str, ...]]:
+    """Yield a memory and its success at every delay."""
+    for memory in study.memories:
+        found = [cells.get((task, memory, delay, events)) for delay in study.delays]
+        if any(found):
+            yield memory, *(harness.share(*part) if part else "" for part in found)
+
+
+def scores(study: Study, cells: Cells) -> list[tuple[str, ...]]:
+    """Return each memory's mean normalised score, by task and over tasks, the best first."""
+    found: dict[str, list[float]] = {}
+    for memory in study.memories:
+        by_task = []
+        for task in study.tasks:
+            ceiling = vec_env.load_task(task).ceiling
+            parts = [
+                normalised(ceiling, *part)
+                for delay, events in study.cells()
+                if (part := cells.get((task, memory, delay, events)))
+            ]
+            by_task.append(float(np.mean(parts)) if parts else np.nan)
+        found[memory] = by_task
+    order = sorted(found, key=lambda memory: -float(np.nanmean([-1.0, *found[memory]])))
+    return [
+        (memory, *(f"{score:.2f}" for score in found[memory]), f"{np.mean(found[memory]):.2f}")
+        for memory in order
+        if not np.isnan(found[memory]).all()
+    ]
+
+
+def page(study: Study, cells: Cells) -> str:
+    """Return the curves of every task as one self-contained page."""
+    parts = []
+    for task in study.tasks:
+        ceiling = vec_env.load_task(task).ceiling
+        for events in study.distractors:
+            curves, names = [], []
+            for memory in study.memories:
+                points = [
+                    (float(np.log2(delay)), part[0] / part[1])
+                    for delay in study.delays
+                    if (part := cells.get((task, memory, delay, events)))
+                ]
+                if points:
+                    curves.append(points)
+                    names.append(memory)
+            if curves:
+                ends = [float(np.log2(delay)) for delay in (study.delays[0], study.delays[-1])]
+                curves.append([(end, ceiling) for end in ends])
+                names.append("ceiling without memory")
+                drawing = harness.plot(
+                    curves, x="log2 of the delay in control steps", y="success", y_range=(0, 1)
+                )
+                legend = ", ".join(
+                    f'<span style="color:{charts.colour(place)}">&#9632;</span> {name}'
+                    for place, name in enumerate(names)
+                )
+                parts.append(f"<h2>{task}, {events} distractors</h2>{drawing}<p>{legend}</p>")
+    head = '<!doctype html><html lang="en"><meta charset="utf-8"><title>Memories</title>'
+    body = "".join(parts)
+    return f"{head}<h1>Success against delay, trained on delays of 16 to 128</h1>{body}</html>"
+
+
+def main(argv: list[str]) -> int:
+    """Run what is missing and print the tables; exit code 1 if a control is above its ceiling."""
+    study = harness.read(Study, argv, "training.memory_study")
+    runtime.prepare(study.threads)
+    console = Console(highlight=False, soft_wrap=True)
+    settings = {name: getattr(study, name) for name in ("demos", "steps", "episodes", "seed")}
+    results = harness.Results(study.out / "results.json", settings, "cells")
+    for task in study.tasks:
+        harness.must(record(study, task), console)
+    for seed in study.seeds:  # a first row of every memory before a second
+        for task in study.tasks:
+            for memory in study.memories:
+                run = study.run(task, memory, seed)
+                if not (run / "checkpoint" / "policy.json").exists():
+                    harness.must(train(study, task, memory, seed), console)
+                for delay, events in study.cells():
+                    console.print(f"{run}: delay {delay}, {events} distractors")
+                    tested = functools.partial(test, study, task, run, delay, events)
+                    results.measure(_key(task, memory, seed, delay, events), tested)
+    return report(study, pooled(study, results.cells), console)
+
+
+def report(study: Study, cells: Cells, console: Console) -> int:
+    """Print the tables and write the page; return 1 if a control is above its ceiling."""
+    sound = True
+    for task in study.tasks:
+        ceiling = vec_env.load_task(task).ceiling
+        for events in study.distractors:
+            title = f"{task}, {events} distractors; ceiling without memory {ceiling:.1%}"
+            columns = ("memory", *map(str, study.delays))
+            harness.show(harness.table(title, columns, rows(study, cells, task, events)))
+        for (name, memory, delay, events), found in cells.items():
+            if name == task and memory == "none" and leaks(ceiling, *found):
+                sound = False
+                console.print(
+                    f"{task}: {harness.share(*found)} without memory at a delay of {delay} with "
+                    f"{events} distractors, above the ceiling of {ceiling:.1%}: something leaks"
+                )
+    columns = ("memory", *study.tasks, "mean")
+    harness.show(harness.table("normalised score, mean over tests", columns, scores(study, cells)))
+    files.write_text(study.out / "curves.html", page(study, cells))
+    console.print(f"results: {study.out / 'results.json'}, {study.out / 'curves.html'}")
+    return 0 if sound else 1
+
+
+def _key(task: str, memory: str, seed: int, delay: int, distractors: int) -> str:
+    return f"{task} {memory} seed {seed} delay {delay} distractors {distractors}"
+
+
+if __name__ == "__main__":
+    sys.exit(cli.run("benchmarks.training.memory_study:main", sys.argv[1:]))
