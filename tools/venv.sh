@@ -49,7 +49,8 @@ install() {
     if [ "$wanted" != "$(cat .venv/.wanted 2>/dev/null)" ]; then
         find .venv -mindepth 1 -maxdepth 1 ! -name .lock ! -name install.log -exec rm -rf {} +
         local free_kb
-        read -r _ _ _ free_kb _ < <(df -Pk .venv | tail -n 1)
+        read -r _ _ _ free_kb _ < <(df -Pk .venv | tail -n 1) || fail "df -Pk . does not say how much \
+of the disk is free."
         [ "$free_kb" -ge 12000000 ] || fail "The packages need 12 GB of disk, \
 $((free_kb / 1000000)) GB are free: free some, then run the same command again."
         echo "$wanted" >.venv/.wanted

@@ -137,7 +137,6 @@ def main(argv: list[str]) -> int:
         "goals", "selection_episodes", "selection_seed", "episodes", "seed",
     )}  # fmt: skip
     results = harness.Results(args.out / "results.json", settings, "cells")
-    everything = tabletop.Config(goals=tuple(range(len(GOALS))))
     cells: dict[str, list[tuple[Any, ...]]] = {}
     for number, policy in enumerate(args.policies):
 
@@ -147,7 +146,7 @@ def main(argv: list[str]) -> int:
             return results.measure(f"{path} {what}{f', {steps} step' if steps else ''}", cell)
 
         select = functools.partial(
-            measure, policy, everything, args.selection_episodes, args, args.selection_seed
+            measure, policy, tabletop.Config(), args.selection_episodes, args, args.selection_seed
         )
         console.print(f"{policy}: all goals")
         chosen = worst(results.measure(f"{policy} all goals", select), args.goals)

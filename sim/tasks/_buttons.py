@@ -55,13 +55,6 @@ def show(worlds: Worlds, rows: Rows, buttons_m: np.ndarray) -> None:
     worlds.refresh()
 
 
-def hide(worlds: Worlds, rows: Rows, count: int) -> None:
-    """Put the `count` buttons of some rows out of sight."""
-    nowhere = np.tile((0.2, 0.0, HIDDEN_Z_M), (len(worlds.steps), 1))
-    for k in range(count):
-        worlds.place(f"button{k}", rows, nowhere, nowhere[:, 1])
-
-
 def touched(worlds: Worlds, buttons_m: np.ndarray) -> np.ndarray:
     """Return which buttons, standing at f64 [n, K, 3], the arm touches now, bool [n, K]."""
     names = [f"button{k}" for k in range(buttons_m.shape[1])]
@@ -100,7 +93,7 @@ class FirstTouch(_lock.LockedTask[C]):
         raise NotImplementedError
 
     def show_cue(self, worlds: Worlds, rows: Rows) -> None:
-        """Show what some rows show at this step, until go and at it."""
+        """Show cue and distractors as they are at this step, in rows that are not past go."""
         raise NotImplementedError
 
     def advance(self, worlds: Worlds) -> None:

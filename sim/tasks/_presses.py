@@ -1,8 +1,9 @@
 """Tasks in which buttons are pressed again and again, and everything starts anew after each press.
 
-After a press the arm is at home, the buttons are gone, and after a blank they are back where they
-stood. Nothing that is seen then tells how often, or which, have been pressed: all blanks end in the
-same state, so that a policy without memory does the same at each, with the same probabilities.
+After a press the arm is locked at home and the buttons are gone: a blank. After it they are back
+where they stood. Nothing that is seen then tells how often, or which, have been pressed: all blanks
+end in the same state, so that a policy without memory does the same at each, with the same
+probabilities.
 """
 
 import math
@@ -33,7 +34,7 @@ class RepeatedPresses(_lock.LockedTask[C]):
         """Return the index of the button to press next; of many episodes, with a leading axis."""
         raise NotImplementedError
 
-    def wrong(self, episode: Any) -> int:
+    def wrong_button(self, episode: Any) -> int:
         """Return the index of a button that is not to be pressed last, in one episode."""
         raise NotImplementedError
 
@@ -49,7 +50,7 @@ class RepeatedPresses(_lock.LockedTask[C]):
         raise NotImplementedError
 
     def show_cue(self, worlds: Worlds, rows: Rows) -> None:
-        """Show what some rows show at this step, while their arm is locked."""
+        """Show lamps as they are at this step, in rows whose arm is locked."""
         _lock.flash(worlds, rows, self._palette)
 
     def control(self, worlds: Worlds, action: np.ndarray) -> np.ndarray:
@@ -90,8 +91,7 @@ class RepeatedPresses(_lock.LockedTask[C]):
         blank = _lock.cued(episode.blanks, np.clip(episode.presses - 1, 0, last))
         until = every * -(-(worlds.steps + blank) // every)
         episode.free_from[rows] = until[rows]
-        worlds.go_home(rows)
-        _buttons.hide(worlds, rows, episode.buttons_m.shape[1])
+        worlds.go_home(rows)  # the buttons as well: under the floor
 
     def success(self, worlds: Worlds) -> np.ndarray:
         """True once all presses were made and none was wrong."""
@@ -123,17 +123,19 @@ class RepeatedPresses(_lock.LockedTask[C]):
     def script(self, world: World, variant: str) -> Iterator[np.ndarray]:
         """Make all presses; the variants end with a wrong press, or without the last one."""
         arm = _buttons.motion(world, self.config.choices)
-        for number in range(int(self.total(world.episode))):
+        while world.episode.presses < self.total(world.episode):
             yield from self.wait(world)
             episode = world.episode
-            last = number + 1 == self.total(episode)
+            before = episode.presses
+            last = before + 1 == self.total(episode)
             wrong = last and variant == "wrong_object"
-            button = episode.buttons_m[self.wrong(episode) if wrong else self.right(episode)]
+            number = self.wrong_button(episode) if wrong else self.right(episode)
+            button = episode.buttons_m[number]
             if last and variant == "hover":
                 yield from arm.hover(button + (0.0, 0.0, _buttons.RAISED_M), max_steps=12)
                 return
             for action in arm.press(button):
-                if world.episode.presses > number:
+                if world.episode.presses > before:
                     break
                 yield action
 

@@ -1,4 +1,4 @@
-"""T4 count: a lamp flashes N times; later one button is pressed N times, and then another one.
+"""count: a lamp flashes N times; later one button is pressed N times, and then another one.
 
 N is uniform on 1 to M. After each press all is as before it (see `sim/tasks/_presses.py`), and from
 go on nothing tells N. So a policy without memory presses the counting button with the same
@@ -124,7 +124,7 @@ class Count(_presses.RepeatedPresses[Config]):
         """Return the button to press next."""
         return np.where(np.asarray(episode.presses) < episode.cue, COUNT, DONE)
 
-    def wrong(self, episode: Any) -> int:
+    def wrong_button(self, episode: Any) -> int:
         """Return the counting button: it was pressed often enough."""
         return COUNT
 

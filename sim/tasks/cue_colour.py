@@ -1,4 +1,4 @@
-"""T1 cue_colour: a lamp shows a colour, goes out, and later the button of that colour is pressed.
+"""cue_colour: a lamp shows a colour, goes out, and later the button of that colour is pressed.
 
 Without memory no policy is right more often than 1/K: from go on, everything observed is drawn
 independently of the cue (see `sim/tasks/_lock.py`), and the first touch decides.

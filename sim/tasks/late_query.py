@@ -1,4 +1,4 @@
-"""T7 late_query: all buttons show a colour; which one has to be found is told when it is too late.
+"""late_query: all buttons show a colour; which one has to be found is told when it is too late.
 
 Grey buttons light up, each in a colour of its own, and go dark. At go the lamp shows one of these
 colours: the button that had it is to be pressed. So the place of every colour must be remembered.

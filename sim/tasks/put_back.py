@@ -1,4 +1,4 @@
-"""T2 put_back: a block is taken from its place to the centre; later the arm puts it back there.
+"""put_back: a block is taken from its place to the centre; later the arm puts it back there.
 
 Without memory no policy is right more often than 1/K: the block's place is drawn independently of
 everything seen from go on (see `sim/tasks/_lock.py`), and the first place it is set down decides.

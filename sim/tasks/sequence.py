@@ -1,6 +1,6 @@
-"""T3 sequence: a lamp shows colours one after another; later the buttons are pressed in that order.
+"""sequence: a lamp shows colours one after another; later the buttons are pressed in that order.
 
-n of K colours show, none twice, so there are K! / (K - n)! orders, all alike likely. From go on
+n of K colours show, none twice, so there are K! / (K - n)! orders, all equally likely. From go on
 everything observed is drawn independently of the order, and nothing tells whether a press was right
 but that the episode goes on: that the first presses were right says nothing of those to come. So
 without memory no policy is right more often than (K - n)! / K! (see `sim/tasks/_lock.py`).
@@ -40,8 +40,8 @@ class Config(_lock.MemoryTaskConfig):
     """Control steps for which the lamp shows each colour, at least 16."""
     delay_steps: tuple[int, int] = (16, 128)
     """Smallest and largest delay (log-uniform) in control steps."""
-    act_steps: int = 120
-    """Control steps from go to the time limit."""
+    act_steps: int = 45
+    """Control steps for each press, on average."""
 
     @property
     def ceiling(self) -> float:
@@ -87,6 +87,7 @@ class Sequence(_lock.LockedTask[Config]):
     def __init__(self, config: Config, robot: RobotSpec) -> None:
         steps = config.length * config.cue_steps
         super().__init__(config, robot, cue_steps=steps, colours=config.choices)
+        self.max_episode_steps += (config.length - 1) * config.act_steps
 
     def build(self, scene: mujoco.MjSpec) -> None:
         """Add lamp, side lamp and buttons; buttons wait under the floor."""
@@ -102,7 +103,7 @@ class Sequence(_lock.LockedTask[Config]):
         schedule = _lock.draw_schedule(rng, config, cue_steps=steps, colours=config.choices)
         world.episode = Episode(order, schedule, _buttons.draw(rng, self.robot, config.choices))
         world.instruction = INSTRUCTIONS[int(rng.integers(len(INSTRUCTIONS)))]
-        world.time_limit = schedule.go + config.act_steps
+        world.time_limit = schedule.go + config.length * config.act_steps
         self.show_cue(world.as_batch, True)
 
     def advance(self, worlds: Worlds) -> None:

@@ -1,10 +1,10 @@
-"""T5 shell: a ball is under one of K cups, the cups change places, and the one with it is found.
+"""shell: a ball is under one of K cups, the cups change places, and the one with it is found.
 
 The cups look alike. The one with the ball is marked, the mark goes out, and then pairs of cups,
 drawn at random, change places along half circles. From go on only the places of the cups are seen,
 and these are the same for every ball and every order of changes: without memory no policy is right
 more often than 1/K (see `sim/tasks/_lock.py`). Nor is one that remembers the first place alone:
-after a random pair of three cups has changed places, the ball is anywhere alike.
+after a random pair of three cups has changed places, the ball is anywhere with equal probability.
 """
 
 import dataclasses
@@ -13,6 +13,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
+from sim.core import rewards
 from sim.core.task import Rows, World, Worlds
 from sim.tasks import _buttons, _lock
 from vla.contracts.specs import RobotSpec
@@ -26,6 +27,8 @@ INSTRUCTIONS = (
     "push the cup that hides the ball",
 )
 CUP_RGB = (0.75, 0.55, 0.30)
+ASIDE_M = 0.085
+"""How far a cup leaves the line between two places at most, on its way from one to the other."""
 BALL_RGB = (0.95, 0.10, 0.10)
 
 
@@ -151,6 +154,8 @@ class Shell(_buttons.FirstTouch[Config]):
             centre, radius = (here + there) / 2, (here - there) / 2
             angle = np.pi * share[:, None]
             aside = np.stack([-radius[:, 1], radius[:, 0], np.zeros(len(rows))], 1)
+            # An ellipse where they are far apart: a half circle would reach the arm's base.
+            aside *= np.minimum(1.0, ASIDE_M / rewards.length(radius))[:, None]
             offset = np.cos(angle) * radius + np.sin(angle) * aside
             begun = share > 0
             cups[rows[begun], first[begun]] = (centre + offset)[begun]

@@ -195,13 +195,9 @@ class Tabletop(Unlocked[Config]):
         return allowed and goal in self._drawn
 
     def _draw_goal(self, rng: np.random.Generator, kinds: list[tuple[str, str]]) -> Goal:
-        """Draw an act that some thing can be the object of, then its things."""
+        """Draw one of the goals that the split has in this scene, all alike."""
         order = [self.goals[k] for k in rng.permutation(len(self.goals))]
-        acts = rng.permutation(ACTS)
-        allowed = [goal for goal in order if self._is_allowed(goal, kinds)]
-        if self.config.goals:
-            return allowed[0]
-        return next(goal for act in acts for goal in allowed if goal.act == act)
+        return next(goal for goal in order if self._is_allowed(goal, kinds))
 
     def _goal_m(self, goal: Goal, start: np.ndarray, trays: np.ndarray) -> np.ndarray:
         if goal.act in ("left", "right"):

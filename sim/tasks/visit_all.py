@@ -1,4 +1,4 @@
-"""T8 visit_all: every one of K buttons that look alike is pressed, none of them twice.
+"""visit_all: every one of K buttons that look alike is pressed, none of them twice.
 
 After each press all is as before it (see `sim/tasks/_presses.py`). So a policy without memory
 presses button i with the same probability p_i each time, and each once with K! times their product:
@@ -119,7 +119,7 @@ class VisitAll(_presses.RepeatedPresses[Config]):
         azimuth = np.arctan2(episode.buttons_m[..., 1], episode.buttons_m[..., 0])
         return np.argmin(np.where(episode.visited, np.inf, azimuth), axis=-1)
 
-    def wrong(self, episode: Any) -> int:
+    def wrong_button(self, episode: Any) -> int:
         """Return a button that has been pressed."""
         return int(np.argmax(episode.visited))
 

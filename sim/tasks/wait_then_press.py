@@ -1,10 +1,11 @@
-"""T6 wait_then_press: a lamp is lit for a while; later the arm waits as long and then presses.
+"""wait_then_press: a lamp is lit for a while; later the arm waits as long and then presses.
 
 The interval is n decisions, uniform between two numbers. From go on the arm is held at home until
 the policy closes the hand: that starts the press, and it has to come n decisions after go, give or
-take a tolerance. While it waits nothing changes, so a policy without memory starts with the same
-probability p at every decision, and is right with the mean over n of (1 - p)^(n - a) (1 - (1 -
-p)^(2a + 1)) for a tolerance of a decisions: `Config.ceiling` is its maximum over p.
+take a tolerance. While it waits nothing changes, so a policy without memory that decides every
+`decision_steps` begins with the same probability p at each decision, and is right with the mean
+over n of (1 - p)^(n - a) (1 - (1 - p)^(2a + 1)) for a tolerance of a decisions: `Config.ceiling` is
+its maximum over p. A policy that decides less often counts time within a chunk, and may do better.
 """
 
 import dataclasses
@@ -55,7 +56,7 @@ class Config(_lock.MemoryTaskConfig):
 
     @property
     def ceiling(self) -> float:
-        """Highest success of any policy without memory."""
+        """Highest success of a policy without memory that decides every `decision_steps`."""
         low, high = self.interval_decisions
         width = 2 * self.tolerance_decisions + 1
         early = np.arange(low, high + 1)[:, None] - self.tolerance_decisions
@@ -91,8 +92,8 @@ class Episode:
     """Where the buttons will stand at go, shape (K, 3)."""
     started: Array = -1
     """Control step at which the hand was closed; -1 before."""
-    late_or_early: Array = False
-    """Whether that was out of time."""
+    mistimed: Array = False
+    """Whether that was too early or too late."""
     pressed: Array = False
     """Whether a button has been touched since."""
 
@@ -135,20 +136,27 @@ class WaitThenPress(_lock.LockedTask[Config]):
         self.show_cue(world.as_batch, True)
 
     def control(self, worlds: Worlds, action: np.ndarray) -> np.ndarray:
-        """Hold the arm at home until the hand is closed after go; note when that is."""
-        episode, hand = worlds.episode, self.robot.gripper
+        """Hold the arm at home until the hand is closed after go."""
+        episode = worlds.episode
+        begins = (worlds.steps >= episode.schedule.go) & self._closes(action)
+        return np.where((begins | (episode.started >= 0))[:, None], action, self._home)
+
+    def _closes(self, action: np.ndarray) -> np.ndarray:
+        """Return where the hand is commanded more than half closed, bool [n]."""
+        hand = self.robot.gripper
         commanded = np.abs(action[:, self._gripper] - hand.closed)
-        closes = commanded < 0.5 * abs(self._home[self._gripper] - hand.closed)
-        begins = (worlds.steps >= episode.schedule.go) & (episode.started < 0) & closes
-        episode.started[begins] = worlds.steps[begins]
-        waited = (worlds.steps - episode.schedule.go) // self.config.decision_steps
-        wrong = np.abs(waited - episode.cue) > self.config.tolerance_decisions
-        episode.late_or_early[begins] = wrong[begins]
-        return np.where((episode.started >= 0)[:, None], action, self._home)
+        return commanded < 0.5 * abs(self._home[self._gripper] - hand.closed)
 
     def advance(self, worlds: Worlds) -> None:
         """Keep the lock, light the lamps, show the buttons at go, then watch for a touch."""
         episode, go = worlds.episode, worlds.episode.schedule.go
+        commanded = worlds.fields.ctrl[:, worlds.actuators]
+        begins = (worlds.steps > go) & (episode.started < 0) & self._closes(commanded)
+        if begins.any():
+            waited = (worlds.steps - 1 - go) // self.config.decision_steps
+            episode.started[begins] = worlds.steps[begins] - 1
+            wrong = np.abs(waited - episode.cue) > self.config.tolerance_decisions
+            episode.mistimed[begins] = wrong[begins]
         waits, at_go = episode.started < 0, worlds.steps == go
         if not waits.all():
             touched = _buttons.touched(worlds, episode.buttons_m).any(1)
@@ -163,11 +171,11 @@ class WaitThenPress(_lock.LockedTask[Config]):
 
     def success(self, worlds: Worlds) -> np.ndarray:
         """True if the press began in time and a button is touched."""
-        return worlds.episode.pressed & ~worlds.episode.late_or_early
+        return worlds.episode.pressed & ~worlds.episode.mistimed
 
     def failure(self, worlds: Worlds) -> np.ndarray:
-        """True if the press began out of time."""
-        return worlds.episode.late_or_early.copy()
+        """True if the press began too early or too late."""
+        return worlds.episode.mistimed.copy()
 
     def referents(self, worlds: Worlds) -> np.ndarray:
         """See `sim.core.task.HasReferents`: the button furthest to the right, from go on."""
@@ -175,12 +183,12 @@ class WaitThenPress(_lock.LockedTask[Config]):
         return _lock.after_go(worlds, np.stack([button, button], 1))
 
     def progress(self, worlds: Worlds) -> np.ndarray:
-        """0 until go, half of it for the wait and half for the press; 0 if it began out of time."""
-        episode = worlds.episode
-        waited = (worlds.steps - episode.schedule.go) / (episode.cue * self.config.decision_steps)
-        done = np.where(episode.started >= 0, 0.5, 0.45 * np.clip(waited, 0.0, 1.0))
-        late = waited > 1 + self.config.tolerance_decisions / episode.cue
-        nothing = episode.late_or_early | (late & (episode.started < 0))
+        """0 until go, up to 0.45 while it waits, 0.5 once it began in time; 0 if it did not."""
+        episode, config = worlds.episode, self.config
+        waited = (worlds.steps - episode.schedule.go) / config.decision_steps
+        done = np.where(episode.started >= 0, 0.5, 0.45 * np.clip(waited / episode.cue, 0.0, 1.0))
+        late = np.floor(waited) - episode.cue > config.tolerance_decisions
+        nothing = episode.mistimed | (late & (episode.started < 0))
         return np.where(self.success(worlds), 1.0, np.where(nothing, 0.0, done))
 
     def script(self, world: World, variant: str) -> Iterator[np.ndarray]:

@@ -1,4 +1,4 @@
-"""T1 cue_colour: nothing seen from go on depends on the cue, and the first touch decides."""
+"""cue_colour: nothing seen from go on depends on the cue, and the first touch decides."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""T7 late_query: every button has a colour, and which one counts is told after all are dark."""
+"""late_query: every button has a colour, and which one counts is told after all are dark."""
 
 import numpy as np
 import pytest

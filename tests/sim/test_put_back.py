@@ -1,4 +1,4 @@
-"""T2 put_back: nothing seen from go on depends on the block's place; the first place decides."""
+"""put_back: nothing seen from go on depends on the block's place; the first place decides."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""T3 sequence: the order is told by the lamp alone, and a press out of order ends the episode."""
+"""sequence: the order is told by the lamp alone, and a press out of order ends the episode."""
 
 import numpy as np
 import pytest
@@ -58,9 +58,7 @@ def test_all_orders_are_drawn_alike_and_apart_from_the_layout() -> None:
 
 @pytest.mark.parametrize(("choices", "length"), [(4, 3), (2, 2), (6, 4), (8, 5)])
 def test_the_expert_presses_them_in_order(choices: int, length: int) -> None:
-    config = sequence.Config(
-        choices=choices, length=length, delay_steps=(16, 16), act_steps=50 * length
-    )
+    config = sequence.Config(choices=choices, length=length, delay_steps=(16, 16))
     for index in range(3):
         record = record_episode("sequence", 1, index, task_config=config, render=False)
         assert record.success[-1]

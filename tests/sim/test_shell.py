@@ -1,4 +1,4 @@
-"""T5 shell: cups move along half circles, none is lost, and the ball is where its cup went."""
+"""shell: cups move along half circles, none is lost, and the ball is where its cup went."""
 
 import numpy as np
 import pytest

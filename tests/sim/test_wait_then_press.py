@@ -1,4 +1,4 @@
-"""T6 wait_then_press: nothing but elapsed time tells when to begin, and out of time is too late."""
+"""wait_then_press: nothing but elapsed time tells when to begin, and out of time is too late."""
 
 import numpy as np
 import pytest

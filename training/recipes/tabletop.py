@@ -7,4 +7,4 @@ from training.recipes import _base
 
 def recipe() -> TrainConfig:
     """Return the recipe."""
-    return _base.many_instructions(tabletop.Config(), episodes=3000, steps=8000)
+    return _base.many_instructions(tabletop.Config(), episodes=3500, steps=8000)

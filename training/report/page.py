@@ -96,7 +96,10 @@ def chance(task: Mapping[str, Any]) -> float | None:
     """Return the ceiling of policies without memory on a memory task; None for other tasks."""
     if "choices" not in task or task.get("delay_steps") == [0, 0]:
         return None
-    config: Any = configs.from_json(PluginConfig, task, package="sim.tasks")
+    try:
+        config: Any = configs.from_json(PluginConfig, task, package="sim.tasks")
+    except ValueError:  # of another version: the page goes on without
+        return None
     return float(config.ceiling)
 
 
@@ -125,8 +128,8 @@ def findings(runs: Sequence[Run]) -> Iterator[str]:
     if guesses:
         levels = " or ".join(f"{guess:.1%}" for guess in sorted(g for g in guesses if g))
         yield (
-            f"Chance ({levels}) is the upper bound of any policy without memory: when the arm is "
-            "released, all observations are independent of the cue."
+            f"Chance ({levels}) is the upper bound of any policy without memory: nothing that is "
+            "seen while the arm is free tells what had to be remembered."
         )
 
 

@@ -28,7 +28,7 @@ class Config(PluginConfig):
     slots: int = 16
     """Number of slots."""
     recent: int = 4
-    """Newest entries, which are merged only if no older ones can be."""
+    """Newest entries, which `ward` merges only if no older ones can be."""
     eviction: Literal["ward", "fifo", "even"] = "ward"
     """Merge the most similar neighbours (ward), or drop the oldest (fifo: a stack of the last
     decisions) or what leaves the others most evenly spread (even: frame sampling)."""
@@ -41,7 +41,7 @@ class Config(PluginConfig):
         Raises:
             ValueError: too few slots for the protected ones, or a width the heads do not divide.
         """
-        if self.slots < self.recent + 3:
+        if self.eviction == "ward" and self.slots < self.recent + 3:
             raise ValueError(
                 f"memory.slots must be at least recent + 3 = {self.recent + 3}, got {self.slots}"
             )

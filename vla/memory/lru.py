@@ -109,7 +109,7 @@ class LRUMemory(StateMemory):
         return self.read(state, x[row, decision], now[row, decision])
 
     def _eigenvalues(self) -> tuple[Tensor, Tensor]:
-        """Return radius, below 1 for any parameter, and phase f32 [h] of the eigenvalues."""
+        """Return radius, at most 1 for any parameter, and phase f32 [h] of the eigenvalues."""
         return torch.exp(-self.log_decay.exp()), self.log_phase.exp()
 
     def _driven(self, x: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,10 +1,12 @@
 """The perceptual memory bank of MemoryVLA, as a baseline (Shi et al. 2025, arXiv 2508.19236).
 
-As published: raw tokens are stored at every decision, without a gradient; when the bank is full,
-the adjacent pair with the highest mean cosine similarity becomes its plain average, which keeps the
-earlier time; keys carry a sinusoid of absolute time; two layers of cross-attention retrieve, and a
-gate that starts at one half mixes. Ours differs in one thing: what is retrieved is also pooled into
-a vector, since a head takes one from every memory.
+As in their code: raw tokens are stored at every decision, without a gradient; when the bank is
+full, the adjacent pair with the highest mean cosine similarity becomes its plain average, which
+keeps the earlier time; keys carry a sinusoid of absolute time; two layers of cross-attention
+retrieve, and a gate that starts at one half mixes. Otherwise than there: norms come before
+attention and perceptron, stored tokens are normalised when read, one bank holds all tokens of a
+decision, and what is retrieved is also pooled into a vector, since a head takes one from every
+memory.
 """
 
 import math
@@ -85,7 +87,7 @@ class MemoryVLABank(StateMemory):
         self.layers = nn.ModuleList(Retrieval(width, config.heads) for _ in range(config.layers))
         self.gate = nn.Linear(2 * width, width)
         nn.init.zeros_(self.gate.weight)
-        nn.init.zeros_(self.gate.bias)  # starts at one half, as published
+        nn.init.zeros_(self.gate.bias)  # starts at one half
         self.standardize = Standardize(2 * width)
         rates = torch.exp(-math.log(1e4) * torch.arange(0, width, 2) / width)
         self.register_buffer("rates", rates, persistent=False)

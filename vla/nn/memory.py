@@ -65,8 +65,8 @@ class StateMemory(nn.Module):
         """
         state, found = self.initial(len(x), x.device), []
         order = torch.argsort(decision, stable=True)
-        for t in range(x.shape[1]):
-            rows = row[order[decision[order] == t]]
+        reads = torch.bincount(decision, minlength=x.shape[1]).tolist()
+        for t, rows in enumerate(row[order].split(reads)):
             found.append({name: part[rows] for name, part in state.items()})
             if t + 1 < x.shape[1]:
                 state = self.write(state, x[:, t], now[:, t], mask[:, t])

@@ -15,11 +15,11 @@ def test_after_the_cue_a_probe_can_only_guess(task: str) -> None:
     config = leak_audit.TASKS[task].config(delay_steps=QUICK, distractors=3)
     luck = 1 / config.choices
     control, *after = leak_audit.find_leaks(task, config, 80, vary=False)
-    # It sees the cue, so it is not blind; in the 60 or more that are asked luck alone
-    # stays below 0.25 + 3.1 * (0.25 * 0.75 / 60)^0.5 = 0.42, 999 times in 1000.
+    # It sees the cue, so it is not blind; in the 40 or more that are asked luck alone
+    # stays below 0.25 + 3.1 * (0.25 * 0.75 / 40)^0.5 = 0.46, 999 times in 1000.
     assert control.share >= 0.9
     assert [f.answer for f in after] == ["cue", "side"]
-    assert max(f.share for f in after) < luck + 3.1 * (luck * (1 - luck) / 60) ** 0.5
+    assert max(f.share for f in after) < luck + 3.1 * (luck * (1 - luck) / 40) ** 0.5
 
 
 @pytest.mark.parametrize(

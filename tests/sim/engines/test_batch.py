@@ -7,7 +7,16 @@ from sim import vec_env
 from sim.core.scene import compile_scene
 from sim.engines.batch import BatchVecEnv
 from sim.engines.engine import VARIED, Engine, Reading
-from sim.tasks import cue_colour, put_back
+from sim.tasks import (
+    count,
+    cue_colour,
+    late_query,
+    put_back,
+    sequence,
+    shell,
+    visit_all,
+    wait_then_press,
+)
 from sim.vec_env import load_robot, load_task
 from tests.sim.engines.host_engine import HostEngine
 from vla.contracts.protocols import VecEnv
@@ -15,9 +24,17 @@ from vla.contracts.protocols import VecEnv
 SHORT = {
     "cue_colour": cue_colour.Config(delay_steps=(16, 16), distractors=2, act_steps=16),
     "put_back": put_back.Config(delay_steps=(16, 16), distractors=2, act_steps=60),
+    "sequence": sequence.Config(delay_steps=(16, 16), length=2, act_steps=30),
+    "late_query": late_query.Config(delay_steps=(16, 16), distractors=2, act_steps=16),
+    "shell": shell.Config(delay_steps=(16, 16), act_steps=16),
+    "count": count.Config(delay_steps=(16, 16), choices=1, act_steps=20),
+    "visit_all": visit_all.Config(delay_steps=(16, 16), choices=2, distractors=2, act_steps=20),
+    "wait_then_press": wait_then_press.Config(
+        delay_steps=(16, 16), interval_decisions=(2, 3), act_steps=16
+    ),
 }
 ZERO = np.zeros(1, np.int64)
-TASKS = ("reach", "pick_place", "push", "drawer", "cue_colour", "put_back")
+TASKS = ("reach", "pick_place", "push", "drawer", *SHORT)
 
 
 def make(task="reach", num_envs=2, kind=HostEngine, **engine):

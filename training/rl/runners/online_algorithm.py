@@ -49,7 +49,7 @@ class OnlineAlgorithmConfig(PluginConfig):
 
     grounding_loss_coef: float = 0.1
     """Weight of the loss on where the backbone's queries look, wherever demonstrations are cloned
-    that say where the things are that an instruction names."""
+    that say where the things are that an instruction names; 0 or more."""
 
     def start(self, train: Any, data: Any) -> "OnlineAlgorithm":
         """Load the policy to fine-tune, its demonstrations and the reward model.
