@@ -110,7 +110,7 @@ def _random(world: World, task: Task, rng: np.random.Generator) -> Iterator[np.n
     )
     velocity: np.ndarray = np.zeros(len(stride))
     moved = 0
-    while moved < RANDOM_STEPS:
+    while moved < RANDOM_STEPS and world.steps < world.time_limit:
         # An autoregressive walk of unit variance: smooth, and different in every joint.
         velocity = 0.8 * velocity + 0.6 * rng.standard_normal(len(stride))
         action = np.clip(world.data.qpos[world.joint_qpos] + stride * velocity, low, high)

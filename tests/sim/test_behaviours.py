@@ -158,7 +158,8 @@ def test_random_differs_by_generator_and_repeats_with_it(name: str) -> None:
             world.step(action)
         runs.append(np.stack(actions))
     np.testing.assert_array_equal(runs[0], runs[1])
-    assert np.abs(runs[0] - runs[2]).max() > 0.05
+    length = min(map(len, runs))
+    assert np.abs(runs[0][:length] - runs[2][:length]).max() > 0.05
     assert np.all(runs[0] >= so101.SPEC.low)
     assert np.all(runs[0] <= so101.SPEC.high)
 

@@ -11,15 +11,12 @@ from sim.core.privileged_state import VELOCITY_SCALE, PrivilegedState
 from sim.core.scene import compile_scene
 from sim.core.world import MujocoWorld
 from sim.engines.batch import BatchVecEnv
-from sim.tasks import cue_colour, pick_place, put_back, tabletop
+from sim.tasks import pick_place, tabletop
 from sim.vec_env import load_robot, load_task, with_privileged_state
 from tests.sim.engines.host_engine import HostEngine
+from tests.sim.engines.test_batch import SHORT
 from vla.contracts import registry
 
-SHORT = {
-    "cue_colour": cue_colour.Config(delay_steps=(16, 16), distractors=2, act_steps=16),
-    "put_back": put_back.Config(delay_steps=(16, 16), distractors=2, act_steps=60),
-}
 TASKS = registry.names("sim.tasks")
 OBJECTS = {
     "pick_place": {"cube", "rim", "tray"}, "push": {"block", "disc"}, "drawer": {"drawer"},
@@ -156,7 +153,7 @@ def test_workers_and_engines_know_the_same_through_ends_of_episodes(task):
     for env in envs:
         env.reset(4)
     rng, ended, marks = np.random.default_rng(0), 0, {}
-    for chunk in range(14):
+    for chunk in range(26):
         expected = ours.privileged_state()
         for env in others:
             assert with_privileged_state(env) is env

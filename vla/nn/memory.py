@@ -63,13 +63,11 @@ class StateMemory(nn.Module):
             row: i64 [m], episode of each read.
             decision: i64 [m], its decision within the episode.
         """
-        state, found = self.initial(len(x), x.device), []
-        order = torch.argsort(decision, stable=True)
-        reads = torch.bincount(decision, minlength=x.shape[1]).tolist()
-        for t, rows in enumerate(row[order].split(reads)):
-            found.append({name: part[rows] for name, part in state.items()})
-            if t + 1 < x.shape[1]:
-                state = self.write(state, x[:, t], now[:, t], mask[:, t])
-        back = torch.argsort(order)
-        read = {name: torch.cat([part[name] for part in found])[back] for name in state}
+        states = [self.initial(len(x), x.device)]
+        for t in range(x.shape[1] - 1):
+            states.append(self.write(states[-1], x[:, t], now[:, t], mask[:, t]))
+        read = {
+            name: torch.stack([state[name] for state in states], 1)[row, decision]
+            for name in states[0]
+        }
         return self.read(read, x[row, decision], now[row, decision])
