@@ -1,5 +1,6 @@
 """Buttons, and tasks in which the first one touched decides."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
@@ -79,7 +80,7 @@ def motion(world: World, count: int) -> Motion:
     return made
 
 
-class FirstTouch(_lock.LockedTask[C]):
+class FirstTouch(_lock.LockedTask[C], ABC):
     """What tasks share in which one of K buttons is right, and the first touch after go decides.
 
     Its episodes have the fields `schedule`, `buttons_m` (where the buttons stand from go on, [K,
@@ -88,13 +89,13 @@ class FirstTouch(_lock.LockedTask[C]):
 
     variants = ("wrong_object", "near_miss", "hover")
 
+    @abstractmethod
     def right(self, episode: Any) -> Any:
         """Return the index of the right button; of many episodes, with a leading axis."""
-        raise NotImplementedError
 
+    @abstractmethod
     def show_cue(self, worlds: Worlds, rows: Rows) -> None:
         """Show cue and distractors as they are at this step, in rows that are not past go."""
-        raise NotImplementedError
 
     def advance(self, worlds: Worlds) -> None:
         """Keep the lock, show the cue, set the scene at go, then watch for a touch."""

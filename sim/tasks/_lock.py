@@ -194,11 +194,16 @@ def after_go(worlds: Worlds, points_m: np.ndarray) -> np.ndarray:
     return np.where(waits[:, None, None], np.nan, points_m)
 
 
+def cue_lasts(worlds: Worlds) -> np.ndarray:
+    """Return where the cue shows at this step, bool [n]."""
+    schedule = worlds.episode.schedule
+    lasts: np.ndarray = (schedule.cue_start <= worlds.steps) & (worlds.steps < schedule.cue_end)
+    return lasts
+
+
 def show_colour(worlds: Worlds, rows: Rows, rgb: np.ndarray) -> None:
     """Light the lamp of some rows in a colour f64 [n, 3] while the cue lasts; off otherwise."""
-    schedule = worlds.episode.schedule
-    lit = (schedule.cue_start <= worlds.steps) & (worlds.steps < schedule.cue_end)
-    worlds.paint("lamp", rows, np.where(lit[:, None], rgb, OFF_RGB))
+    worlds.paint("lamp", rows, np.where(cue_lasts(worlds)[:, None], rgb, OFF_RGB))
 
 
 def flash(worlds: Worlds, rows: Rows, palette: np.ndarray) -> None:

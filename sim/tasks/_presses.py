@@ -7,6 +7,7 @@ probabilities.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ from sim.tasks import _buttons, _lock
 C = TypeVar("C", bound=_lock.MemoryTaskConfig)
 
 
-class RepeatedPresses(_lock.LockedTask[C]):
+class RepeatedPresses(_lock.LockedTask[C], ABC):
     """What such tasks share.
 
     Their episodes have the fields `schedule`, `buttons_m` (where the buttons stand, [K, 3]),
@@ -30,24 +31,24 @@ class RepeatedPresses(_lock.LockedTask[C]):
 
     variants = ("wrong_object", "hover")
 
+    @abstractmethod
     def right(self, episode: Any) -> Any:
         """Return the index of the button to press next; of many episodes, with a leading axis."""
-        raise NotImplementedError
 
+    @abstractmethod
     def wrong_button(self, episode: Any) -> int:
         """Return the index of a button that is not to be pressed last, in one episode."""
-        raise NotImplementedError
 
+    @abstractmethod
     def total(self, episode: Any) -> Any:
         """Return how many presses there are to make."""
-        raise NotImplementedError
 
+    @abstractmethod
     def press(self, worlds: Worlds, rows: np.ndarray, touched: np.ndarray) -> None:
         """Note what has been pressed in the rows bool [n]; `touched` is bool [n, K].
 
         `presses` do not count it yet. `wrong` is set already where two were touched at once.
         """
-        raise NotImplementedError
 
     def show_cue(self, worlds: Worlds, rows: Rows) -> None:
         """Show lamps as they are at this step, in rows whose arm is locked."""

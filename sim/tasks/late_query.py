@@ -104,7 +104,7 @@ class LateQuery(_buttons.FirstTouch[Config]):
     def show_cue(self, worlds: Worlds, rows: Rows) -> None:
         """Colour the buttons while the cue lasts, the lamp at go, and the side lamp in between."""
         episode, schedule = worlds.episode, worlds.episode.schedule
-        lit = (schedule.cue_start <= worlds.steps) & (worlds.steps < schedule.cue_end)
+        lit = _lock.cue_lasts(worlds)
         for k in range(self.config.choices):
             colour = self._palette[episode.colours[:, k]]
             worlds.paint(f"button{k}", rows, np.where(lit[:, None], colour, _lock.OFF_RGB))
