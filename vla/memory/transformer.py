@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vla.contracts.config import PluginConfig, validate_min
 from vla.nn.context import Retrieved
-from vla.nn.memory import StateMemory
+from vla.nn.memory import StateMemory, gated
 from vla.nn.norms import Standardize
 
 FREQUENCIES = 8
@@ -194,6 +194,5 @@ class TransformerMemory(StateMemory):
 
     def _retrieved(self, x: Tensor, hidden: Tensor) -> Retrieved:
         recalled = self.recalled(hidden)[:, None].expand_as(x)
-        share = torch.sigmoid(self.gate(torch.cat([x, recalled], 2)))
         vector = self.standardize(self.output(hidden))
-        return Retrieved(tokens=share * x + (1 - share) * recalled, vector=vector)
+        return Retrieved(tokens=gated(self.gate, x, recalled), vector=vector)
