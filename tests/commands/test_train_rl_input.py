@@ -33,7 +33,7 @@ WRONG_WORDS = {
     ),
     "fine-tuned steps": (
         LINE + " --reward sparse --algo.type dppo --algo.ft-denoising-steps 7",
-        "ft_denoising_steps: got 7, the policy denoises in 6 steps",
+        "ft_denoising_steps: got 7, the policy denoises in 2 steps",
     ),
     "intervention share": (
         LINE + " --reward sparse --intervention.fraction 2",

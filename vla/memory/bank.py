@@ -17,7 +17,7 @@ from vla.nn import bank_ops
 from vla.nn.attention import SlotAttention
 from vla.nn.bank_ops import Mixing, Slots
 from vla.nn.context import Retrieved
-from vla.nn.memory import StateMemory, gated
+from vla.nn.memory import StateMemory, gate_mix
 from vla.nn.norms import Standardize
 
 
@@ -85,7 +85,7 @@ class Bank(StateMemory):
         filled = (slots.count > 0)[:, :, None, None]
         peak = torch.where(filled, values, torch.full_like(values, -1e4)).amax((1, 2))
         vector = torch.cat([torch.maximum(peak, self.peak_empty), attended.mean(1)], 1)
-        tokens = gated(self.gate, x, attended)
+        tokens = gate_mix(self.gate, x, attended)
         peak, mean = self.standardize(vector).chunk(2, 1)
         return Retrieved(tokens=tokens, vector=torch.cat([peak, self.attended_share * mean], 1))
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vla.contracts.config import PluginConfig, validate_min
 from vla.nn.context import Retrieved
-from vla.nn.memory import StateMemory, gated
+from vla.nn.memory import StateMemory, gate_mix
 from vla.nn.norms import Standardize
 
 
@@ -53,7 +53,7 @@ class GRUMemory(StateMemory):
         """Mix the projected hidden states into tokens x f32 [b, n, d], and pool it over tokens."""
         recalled = self.output(state["hidden"])
         pooled = torch.cat([recalled.amax(1), recalled.mean(1)], 1)
-        return Retrieved(tokens=gated(self.gate, x, recalled), vector=self.standardize(pooled))
+        return Retrieved(tokens=gate_mix(self.gate, x, recalled), vector=self.standardize(pooled))
 
     def write(
         self, state: dict[str, Tensor], x: Tensor, now: Tensor, mask: Tensor

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from vla.contracts.config import PluginConfig, validate_min
 from vla.nn.context import Retrieved
-from vla.nn.memory import StateMemory, gated
+from vla.nn.memory import StateMemory, gate_mix
 from vla.nn.norms import Standardize
 
 
@@ -75,7 +75,7 @@ class LRUMemory(StateMemory):
         held = torch.cat([state["state_real"], state["state_imaginary"]], -1)
         recalled = self.output(held)
         pooled = torch.cat([recalled.amax(1), recalled.mean(1)], 1)
-        return Retrieved(tokens=gated(self.gate, x, recalled), vector=self.standardize(pooled))
+        return Retrieved(tokens=gate_mix(self.gate, x, recalled), vector=self.standardize(pooled))
 
     def write(
         self, state: dict[str, Tensor], x: Tensor, now: Tensor, mask: Tensor

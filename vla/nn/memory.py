@@ -73,7 +73,7 @@ class StateMemory(nn.Module):
         return self.read(read, x[row, decision], now[row, decision])
 
 
-def gated(gate: nn.Module, x: Tensor, recalled: Tensor) -> Tensor:
+def gate_mix(gate: nn.Module, x: Tensor, recalled: Tensor) -> Tensor:
     """Mix what was recalled into present tokens, both f32 [b, n, d], by a gate of both."""
     share = torch.sigmoid(gate(torch.cat([x, recalled], 2)))
     return share * x + (1 - share) * recalled
