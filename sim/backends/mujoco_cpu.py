@@ -8,6 +8,7 @@ import numpy as np
 from sim.core import step_buffers
 from sim.core.privileged_state import PrivilegedState
 from sim.core.scene import compile_scene
+from sim.core.task import HasReferents
 from sim.vector import workers
 from sim.vector.env_slice import EnvSlice
 from vla.contracts.config import PluginConfig, type_name
@@ -37,7 +38,7 @@ class Config(PluginConfig):
 
 
 class MujocoVecEnv:
-    """Satisfies `VecEnv` and `HasPrivilegedState` of `vla.contracts.protocols`."""
+    """Satisfies `VecEnv`, `HasPrivilegedState`, `TellsReferents` of `vla.contracts.protocols`."""
 
     def __init__(self, task: PluginConfig, robot: RobotSpec, num_envs: int, config: Config) -> None:
         """Start the environments; call `reset` or `begin` before the first step."""
@@ -46,6 +47,8 @@ class MujocoVecEnv:
         self.spec = step_buffers.env_spec(scene, type_name(task))
         self.privileged_state_names = PrivilegedState(scene).names
         """What each number of `privileged_state` is."""
+        self.has_referents = isinstance(scene.task, HasReferents)
+        """Whether there are `referents`."""
         self._instructions = np.array(scene.task.instructions, dtype=object)
         self._envs: EnvSlice | workers.Pool
         if config.workers == 1:
@@ -104,6 +107,12 @@ class MujocoVecEnv:
         step_buffers.check_started(self._started)
         self._envs.write_privileged_state()
         return self._buffers["privileged_state"].copy()
+
+    def referents(self) -> np.ndarray:
+        """Return f32 [e, v, r, 2]; see `vla.contracts.protocols.TellsReferents`."""
+        step_buffers.check_started(self._started, "referents")
+        self._envs.write_referents()
+        return self._buffers["referents"].copy()
 
     def close(self) -> None:
         """End worker processes, if any; the environments cannot be used afterwards."""

@@ -4,6 +4,7 @@ import numpy as np
 
 from sim.core.privileged_state import PrivilegedState
 from sim.core.scene import Scene
+from vla.contracts.referents import KINDS
 from vla.contracts.specs import EnvSpec
 from vla.contracts.types import Array, EnvStep, Observation
 
@@ -24,7 +25,7 @@ def layout(scene: Scene, num_envs: int) -> Layout:
     """Return name -> (shape, dtype) of the arrays through which environments report.
 
     Names that begin with "final_", "goal" and "achieved" are valid in rows whose episode ended in
-    the last step; "privileged_state" is written on demand.
+    the last step; "privileged_state" and "referents" are written on demand.
     """
     names = PrivilegedState(scene).names
     observation: Layout = {
@@ -47,6 +48,7 @@ def layout(scene: Scene, num_envs: int) -> Layout:
         "achieved": ((num_envs,), "int32"),
         "actions": ((num_envs, LONGEST_CHUNK, len(scene.robot.channels)), "float32"),
         "privileged_state": ((num_envs, len(names)), "float32"),
+        "referents": ((num_envs, len(scene.robot.cameras), len(KINDS), 2), "float32"),
     }
 
 
@@ -86,10 +88,10 @@ def check_seed(seed: int) -> None:
         raise ValueError(f"seed: got {seed}, expected 0 or more")
 
 
-def check_started(started: np.ndarray) -> None:
-    """Raise ValueError if no row has begun, bool [e]: there is no state to tell."""
+def check_started(started: np.ndarray, what: str = "privileged_state") -> None:
+    """Raise ValueError if no row has begun, bool [e]: there is nothing to tell."""
     if not started.any():
-        raise ValueError("privileged_state before reset: call reset(seed) first")
+        raise ValueError(f"{what} before reset: call reset(seed) first")
 
 
 def first_episodes(num_envs: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

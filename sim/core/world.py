@@ -9,7 +9,9 @@ import mujoco
 import numpy as np
 
 from sim.core import randomize
+from sim.core.projection import project
 from sim.core.scene import Scene
+from sim.core.task import HasReferents
 from sim.core.worlds import FIELDS, Fields, Worlds, row_of, stacked
 
 
@@ -68,6 +70,17 @@ class MujocoWorld:
         self.go_home()
         self._begin(layout, index)
         mujoco.mj_forward(self.model, self.data)
+
+    def referents(self) -> np.ndarray | None:
+        """Return where the things that the instruction names are in the images now, float32, shape
+        (views, kinds, 2) as in `vla.contracts.referents`; None for a task that names no places.
+        """
+        if not isinstance(self.task, HasReferents):
+            return None
+        mujoco.mj_camlight(self.model, self.data)  # a step of physics leaves the cameras behind
+        points = self.task.referents(self.as_batch)[0]
+        views = [project(self.model, self.data, c.name, points) for c in self.robot.cameras]
+        return np.stack(views).astype(np.float32)
 
     def begin_in_place(self, seed: int, index: int) -> None:
         """Begin episode `index` of `seed` in place: goal and instruction change, arm, colours and

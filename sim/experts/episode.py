@@ -4,13 +4,10 @@ import dataclasses
 import functools
 from collections.abc import Iterator
 
-import mujoco
 import numpy as np
 
-from sim.core.projection import project
 from sim.core.render import Camera, shared_renderer
 from sim.core.scene import compile_scene
-from sim.core.task import HasReferents
 from sim.core.world import MujocoWorld
 from sim.experts import behaviours
 from sim.vec_env import load_robot, load_task
@@ -119,8 +116,9 @@ def _record(
         actions.append(np.asarray(action, np.float32))
         success.append(world.succeeded)
         progress.append(world.progress())
-        if isinstance(world.task, HasReferents):
-            labels.append(_referents(world, world.task))
+        where = world.referents()
+        if where is not None:
+            labels.append(where.ravel())
     return EpisodeRecord(
         images=np.stack(frames),
         proprio=np.stack(proprio),
@@ -137,14 +135,6 @@ def _by_column(world: MujocoWorld, labels: list[np.ndarray]) -> dict[str, np.nda
     """Return the labels of all steps by column; none for a task that names no places."""
     names = referents.columns(camera.name for camera in world.robot.cameras)
     return dict(zip(names, np.stack(labels, 1), strict=True)) if labels else {}
-
-
-def _referents(world: MujocoWorld, task: HasReferents) -> np.ndarray:
-    """Return the values of `vla.contracts.referents.columns` now, float32."""
-    mujoco.mj_camlight(world.model, world.data)  # a step of physics leaves the cameras behind
-    points = task.referents(world.as_batch)[0]
-    views = [project(world.model, world.data, c.name, points) for c in world.robot.cameras]
-    return np.stack(views).astype(np.float32).ravel()
 
 
 def _until_over(

@@ -102,6 +102,11 @@ class EnvSlice:
         for row, world in zip(self._rows, self._worlds, strict=True):
             self._buffers["privileged_state"][row] = self._privileged.read(world.as_batch)[0]
 
+    def write_referents(self) -> None:
+        """Write where the things that an instruction names are, of the rows of this slice."""
+        for row, world in zip(self._rows, self._worlds, strict=True):
+            self._buffers["referents"][row] = world.referents()
+
     def _observe(self, prefix: str, mine: Sequence[int]) -> None:
         begin = time.perf_counter()
         update_images([self._cameras[i] for i in mine])

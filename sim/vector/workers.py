@@ -74,6 +74,10 @@ class Pool:
         """Write the privileged state of all rows to the buffers."""
         self._call("write_privileged_state")
 
+    def write_referents(self) -> None:
+        """Write the referents of all rows to the buffers."""
+        self._call("write_referents")
+
     def close(self) -> None:
         """End the processes and free the shared memory; the buffers are empty afterwards."""
         self._release()

@@ -199,7 +199,7 @@ def experience(folder: Path) -> list[list[Any]]:
     episodes = [
         episode for name in rounds for episode in episode_store.read_iteration(folder, name)
     ]
-    later = episode_store.OPTIONAL  # no run kept them in format 1
+    later = episode_store.OPTIONAL + episode_store.OPTIONAL_FRAMES  # no run kept them in format 1
     return [
         [_digest(part) for name, part in vars(episode).items() if name not in later]
         for episode in episodes

@@ -2,19 +2,26 @@
 demonstrations.
 
 It needs no likelihood and no value: the baseline for the other algorithms. Success is what the
-source of the reward predicts.
+source of the reward predicts. Where a simulator says where the things are that an instruction
+names, all rollouts teach the policy's queries to find them, failures as well.
 """
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from training.core.optimizer import Optimizer
 from training.rl.config import OnlineRLConfig, Start
 from training.rl.experience.episode import join
-from training.rl.runners.online_algorithm import OnlineAlgorithm, OnlineAlgorithmConfig
+from training.rl.runners.online_algorithm import (
+    BCRollout,
+    OnlineAlgorithm,
+    OnlineAlgorithmConfig,
+)
 from vla.contracts.config import validate_min
 from vla.contracts.types import EpisodeBatch
+from vla.policies.vla import VLAPolicy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +32,22 @@ class Config(OnlineAlgorithmConfig):
     """Episodes per update."""
     states_per_episode: int = 8
     """Decisions of each episode that carry a loss."""
+    stochastic_denoising: bool = True
+    """Whether rollouts draw noise in every denoising step, or act as the policy is used, with
+    noise at the start alone: with few steps the former costs most of the successes."""
+    num_failures: int = 4
+    """Failed rollouts per update that teach the queries where to look, and nothing else."""
 
     def __post_init__(self) -> None:
-        validate_min(self, batch_size=2, states_per_episode=1)
+        validate_min(self, batch_size=2, states_per_episode=1, num_failures=0)
+
+    def acting_policy(self, policy: VLAPolicy, train: OnlineRLConfig) -> VLAPolicy:
+        """Return what acts in rollouts; its coefficient tells that labels of where to look are
+        wanted.
+        """
+        policy.stochastic_denoising = self.stochastic_denoising
+        policy.grounding_loss_coef = self.grounding_loss_coef
+        return policy
 
     def learner(self, train: OnlineRLConfig, start: Start) -> "FilteredBC":
         """Return the learner of a run."""
@@ -39,8 +59,10 @@ class FilteredBC(OnlineAlgorithm):
 
     config: Config
 
-    def collect(self) -> EpisodeBatch:
-        """Collect rollouts if due; return demonstrations and successes."""
+    def collect(self) -> tuple[EpisodeBatch, EpisodeBatch | None]:
+        """Collect rollouts if due; return demonstrations and successes, and failures with labels
+        of where to look if there are any.
+        """
         self.collect_rollouts_if_due()
         rollouts = self.bc_rollouts()
         queries, batch_size = self.config.states_per_episode, self.config.batch_size
@@ -51,13 +73,31 @@ class FilteredBC(OnlineAlgorithm):
         parts = [self.sample_demos(batch_size - count, queries)]
         if count:
             parts.append(self.sample_rollouts(rollouts, count, queries))
-        return self.augment(join(parts))
+        failures, count = self._failures(), self.config.num_failures
+        if not (failures and count):
+            return self.augment(join(parts)), None
+        failed = self.sample_rollouts(failures, count, queries)
+        return self.augment(join(parts)), self.augment(failed)
+
+    def _failures(self) -> list[BCRollout]:
+        """Return the failed rollouts of which it is known where the things are, with all frames."""
+        if not self.config.grounding_loss_coef:
+            return []
+        pairs = zip(self.runner.episodes, self.runner.rewards, strict=True)
+        failed = [e for e, reward in pairs if not reward.success and len(e.referents)]
+        return [(e, np.arange(len(e.step) - 1)) for e in failed]
 
     def update(
-        self, data: EpisodeBatch, optimizer: Optimizer, generator: torch.Generator
-    ) -> dict[str, float]:
-        """Descend the BC loss once."""
-        loss, parts = self.policy.bc_loss(data, generator)
-        metrics = optimizer.step(loss)
+        self, data: tuple[EpisodeBatch, EpisodeBatch | None], optimizer: Optimizer,
+        generator: torch.Generator,
+    ) -> dict[str, float]:  # fmt: skip
+        """Descend the BC loss and the loss on where the queries look in failures once."""
+        batch, failed = data
+        loss, parts = self.policy.bc_loss(batch, generator)
         values = {name: float(value) for name, value in parts.items()}
-        return {**values, **self.log_metrics(metrics), "samples": float(len(data.loss_index))}
+        if failed is not None:
+            grounding = self.policy.mean_grounding_loss(failed)
+            values["failure_grounding_loss"] = float(grounding.detach())
+            loss = loss + self.config.grounding_loss_coef * grounding
+        metrics = optimizer.step(loss)
+        return {**values, **self.log_metrics(metrics), "samples": float(len(batch.loss_index))}

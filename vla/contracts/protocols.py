@@ -312,6 +312,26 @@ class HasPrivilegedState(Protocol):
 
 
 @runtime_checkable
+class TellsReferents(Protocol):
+    """Environments that say where in the images the things are that an instruction names, as
+    `vla.contracts.referents` does of a data set: labels for training, which no policy reads.
+    """
+
+    @property
+    def has_referents(self) -> bool:
+        """Whether the task names places at all."""
+
+    def referents(self) -> Float32[Array, "e v r 2"]:
+        """Return these places in every environment at present, for all cameras of the arm.
+
+        Rows that have not begun mean nothing.
+
+        Raises:
+            ValueError: no row has begun.
+        """
+
+
+@runtime_checkable
 class RewardModel(Protocol):
     """Maps frames and instructions to progress, for labelling, rewards and monitoring.
 

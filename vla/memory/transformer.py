@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vla.contracts.config import PluginConfig, validate_min
 from vla.nn.context import Retrieved
-from vla.nn.memory import StateMemory, gated
+from vla.nn.memory import StateMemory, gate_mix
 from vla.nn.norms import Standardize
 
 FREQUENCIES = 8
@@ -195,4 +195,4 @@ class TransformerMemory(StateMemory):
     def _retrieved(self, x: Tensor, hidden: Tensor) -> Retrieved:
         recalled = self.recalled(hidden)[:, None].expand_as(x)
         vector = self.standardize(self.output(hidden))
-        return Retrieved(tokens=gated(self.gate, x, recalled), vector=vector)
+        return Retrieved(tokens=gate_mix(self.gate, x, recalled), vector=vector)

@@ -127,6 +127,9 @@ class VLAPolicy(nn.Module):
         """Further arms that these weights drive; see `for_robot`."""
         self.grounding_loss_coef = 0.0
         """Weight of `grounding_loss` in `bc_loss`; set by the algorithm."""
+        self.stochastic_denoising = True
+        """Whether `sample` draws noise in every denoising step, as policy gradients need it; set by
+        the algorithm."""
 
     @property
     def device(self) -> torch.device:
@@ -223,7 +226,8 @@ class VLAPolicy(nn.Module):
         """See `TrainablePolicy.sample`; ValueError as `act`."""
         _check_finite(obs.proprio)
         context, state = self._perceive(obs, state)
-        latents, log_prob = self.head.sample(context, self._tensor(noise), True)
+        noise = self._tensor(noise)
+        latents, log_prob = self.head.sample(context, noise, self.stochastic_denoising)
         chain = DenoisingChain(latents=latents, log_prob=log_prob)
         return self.chunk_of(obs, latents[:, -1]), chain, state
 
@@ -265,6 +269,15 @@ class VLAPolicy(nn.Module):
             parts["grounding_loss"] = grounding.detach()
             mean = mean + self.grounding_loss_coef * grounding
         return mean, parts
+
+    def mean_grounding_loss(self, batch: EpisodeBatch) -> Tensor:
+        """Return the mean `grounding_loss` of a batch, which needs no actions worth cloning; 0
+        where the backbone has no queries or nothing says where they have to look.
+        """
+        attention = self._refine(*self._read_batch(batch))[1]
+        if attention is None or batch.referents is None:
+            return torch.zeros((), device=self.device)
+        return grounding_loss(attention, self._tensor(batch.referents)).mean()
 
     def _refine(self, cache: Any, retrieved: Retrieved) -> tuple[Context, Tensor | None]:
         """Return the head's condition, and where the backbone looks if it tells."""

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -53,10 +54,31 @@ def test_demonstrations_go_on_teaching_where_to_look(tmp_path) -> None:
     loop.run(run, start(tmp_path, tmp_path), tmp_path / "run", Console(quiet=True))
     rows = [row for row in read_metrics(tmp_path / "run") if "loss" in row]
     assert [row["grounding_loss"] > 0 for row in rows] == [True] * 4
+    rollouts = episode_store.read_iteration(tmp_path / "experience", "round-000000")
+    for rollout in rollouts:
+        assert rollout.referents.shape == (len(rollout.step), 2, 2, 2)
+        assert np.isnan(rollout.referents).all((1, 2, 3)).tolist() == [False] * rollout.steps + [
+            True
+        ]
+    assert not any(rollout.success for rollout in rollouts)
+    assert [row["failure_grounding_loss"] > 0 for row in rows] == [True] * 4
     blind = replace(run, algo=replace(run.algo, grounding_loss_coef=0.0))
     place = start(tmp_path, tmp_path / "b")
     loop.run(blind, place, tmp_path / "blind", Console(quiet=True))
-    assert not any("grounding_loss" in row for row in read_metrics(tmp_path / "blind"))
+    names = {name for row in read_metrics(tmp_path / "blind") for name in row}
+    assert not names & {"grounding_loss", "failure_grounding_loss"}
+    (first, *_) = episode_store.read_iteration(place.experience, "round-000000")
+    assert not first.referents.size
+
+
+def test_rollouts_of_filtered_bc_may_act_as_the_policy_is_used(begun, tmp_path) -> None:
+    for stochastic in (True, False):
+        run = config("filtered_bc")
+        run = replace(run, algo=replace(run.algo, stochastic_denoising=stochastic))
+        learner = run.algo.start(run, start(begun, tmp_path / str(stochastic)))
+        learner.collect()
+        moved = [np.abs(e.log_prob).max() > 0 for e in learner.runner.episodes]
+        assert moved == [stochastic] * 2
 
 
 # With processes it stops after it took its second round, and before it was saved that it did.
@@ -101,14 +123,14 @@ def test_only_what_the_reward_takes_for_success_is_cloned(begun, tmp_path) -> No
     for one in learner.runner.rewards:
         object.__setattr__(one, "success", False)
     assert learner.bc_rollouts() == []
-    assert len(learner.collect().task) == 4
+    assert len(learner.collect()[0].task) == 4
     good = learner.runner.episodes[1]
     object.__setattr__(learner.runner.rewards[1], "success", True)
     ((episode, moments),) = learner.bc_rollouts()
     assert episode is good
     assert moments.tolist() == list(range(len(good)))
     seen = torch.from_numpy(good.images[:-1])
-    last = [drawn.images[-len(good) :] for drawn in (learner.collect() for _ in range(20))]
+    last = [drawn.images[-len(good) :] for drawn, _ in (learner.collect() for _ in range(20))]
     assert any(images.shape == seen.shape and torch.equal(images, seen) for images in last)
 
 

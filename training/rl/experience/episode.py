@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float32, Float64, Int8, Int64, UInt8
 from vla.contracts.types import EpisodeBatch, Frames
 
 EMPTY = np.zeros((0, 0), np.float32)
+NO_REFERENTS = np.zeros((0, 0, 0, 2), np.float32)
 
 
 class ActionSource(IntEnum):
@@ -61,6 +62,8 @@ class Episode:
     """`VLAPolicy.features` of each decision, where the sampler keeps them."""
     simulator_state: Float32[np.ndarray, "_ p"] = field(default_factory=lambda: EMPTY)
     """`HasPrivilegedState` of each decision, where the algorithm asks for it."""
+    referents: Float32[np.ndarray, "_ _ _ 2"] = field(default_factory=lambda: NO_REFERENTS)
+    """`TellsReferents` of each frame, where the policy has queries; NaN at the end."""
     terminated: bool
     """Ended by the task's rules; otherwise by the time limit."""
     success: bool
@@ -214,6 +217,11 @@ def _batch(
         "weight": np.ones(len(places["loss_index"]), np.float32),
         **places,
     }
+    if all(len(e.referents) for e in episodes):
+        where = [
+            e.referents[f][:, list(views)] for e, f in zip(episodes, target_frames, strict=True)
+        ]
+        arrays["referents"] = np.concatenate(where)
     return EpisodeBatch(task=task, **{k: torch.from_numpy(v) for k, v in arrays.items()})
 
 

@@ -26,6 +26,8 @@ DECISIONS = (
 )  # fmt: skip
 OPTIONAL = ("features", "simulator_state")
 """Of decisions as well, where the algorithm keeps them."""
+OPTIONAL_FRAMES = ("referents",)
+"""Of frames as well, where the algorithm keeps them."""
 SINGLE = ("terminated", "success", "task", "number", "seed", "version")
 FORMAT = 4
 READABLE = (2, 3, 4)
@@ -63,7 +65,7 @@ def write_iteration(folder: Path, name: str, episodes: Sequence[Episode]) -> Non
         {"decisions": len(e), "moments": len(e.step), **{k: getattr(e, k) for k in SINGLE}}
         for e in episodes
     ]
-    kept = tuple(key for key in OPTIONAL if getattr(episodes[0], key).size)
+    kept = tuple(key for key in OPTIONAL + OPTIONAL_FRAMES if getattr(episodes[0], key).size)
     for key in FRAMES + DECISIONS + kept:
         values = np.concatenate([getattr(e, key) for e in episodes])
         group.create_array(
@@ -99,8 +101,9 @@ def read_iteration(folder: Path, name: str) -> list[Episode]:
         arrays["action_source"] = arrays["action_source"].astype(np.int8)  # format 2: bool
         columns: dict[str, Any] = {k: np.split(arrays[k], frames[:-1]) for k in FRAMES}
         columns |= {k: np.split(arrays[k], decisions[:-1]) for k in DECISIONS}
-        kept = [key for key in OPTIONAL if key in group]
-        columns |= {k: np.split(_array(group, k, int(decisions[-1])), decisions[:-1]) for k in kept}
+        for names, ends in ((OPTIONAL, decisions), (OPTIONAL_FRAMES, frames)):
+            kept = [key for key in names if key in group]
+            columns |= {k: np.split(_array(group, k, int(ends[-1])), ends[:-1]) for k in kept}
         return [
             Episode(
                 **{k: columns[k][e] for k in columns},

@@ -17,7 +17,7 @@ from training.rl.intervention.source import InterventionContext
 from training.rl.rollout.explorer import Explorer
 from vla.contracts import config as configs
 from vla.contracts.config import PluginConfig
-from vla.contracts.protocols import HasPrivilegedState
+from vla.contracts.protocols import HasPrivilegedState, TellsReferents
 from vla.contracts.specs import RobotSpec
 from vla.contracts.types import DenoisingChain, EnvStep, Observation
 from vla.policies.vla import VLAPolicy
@@ -124,6 +124,10 @@ class RolloutWorker:
         self._simulator: HasPrivilegedState | None = None
         if isinstance(policy, Explorer) and policy.needs_simulator:
             self._simulator = vec_env.with_privileged_state(self._env)
+        self._teacher: TellsReferents | None = None
+        tells = isinstance(self._env, TellsReferents) and self._env.has_referents
+        if tells and isinstance(policy, VLAPolicy) and policy.grounding_loss_coef:
+            self._teacher = self._env
         self._time_limit_s = self._env.spec.max_episode_steps / policy.robot.control_hz
         self._obs: Observation | None = None
         # The first state may be one row expanded to many; the rows here are written to.
@@ -175,9 +179,10 @@ class RolloutWorker:
         if not busy:
             return ended
         steps = 1 if any(e.acting.every_step for _, e in busy) else self._frame_steps
-        for row, episode in busy:
-            if self._steps_taken[row] % self._frame_steps == 0:
-                episode.add_frame(obs, row)
+        observed = [(row, e) for row, e in busy if self._steps_taken[row] % self._frame_steps == 0]
+        where = self._teacher.referents() if self._teacher and observed else None
+        for row, episode in observed:
+            episode.add_frame(obs, row, where)
         scripted = self._intervene(busy, obs)
         ahead = self._steps_taken[:, None] + np.arange(steps)
         actions = self._plan[np.arange(len(self._plan))[:, None], ahead]
@@ -283,6 +288,8 @@ class _RunningEpisode:
         self.acting, self.number = acting, number
         self.task = ""
         self.frames: list[dict[str, Any]] = []
+        self.referents: list[np.ndarray] = []
+        """Of every frame, where the environment tells them."""
         self.decisions: list[dict[str, Any]] = []
         self.actions: list[np.ndarray] = []
         self.executed: list[int] = []
@@ -310,10 +317,12 @@ class _RunningEpisode:
         """Store that an intervention source acts in the present decision."""
         self.decisions[-1]["action_source"] = np.int8(ActionSource.INTERVENTION)
 
-    def add_frame(self, obs: Observation, row: int) -> None:
-        """Store an observation."""
+    def add_frame(self, obs: Observation, row: int, referents: np.ndarray | None) -> None:
+        """Store an observation, and of all rows where the things are that instructions name."""
         self.task = obs.task[row]
         self.frames.append(_frame(obs, row))
+        if referents is not None:
+            self.referents.append(referents[row])
         self.executed.append(0)
         self.after.append((0.0, 0.0))
 
@@ -332,6 +341,10 @@ class _RunningEpisode:
         frames = [*self.frames, last]
         arrays = {name: np.stack([f[name] for f in frames]) for name in last}
         arrays |= {name: np.stack([d[name] for d in self.decisions]) for name in self.decisions[0]}
+        if self.referents:
+            arrays["referents"] = np.stack(
+                [*self.referents, np.full_like(self.referents[0], np.nan)]
+            )
         progress, reward = np.array(self.after, np.float32).T
         return Episode(
             **arrays, step=np.cumsum([0, *self.executed]), actions=self._plans(n_action_steps),
