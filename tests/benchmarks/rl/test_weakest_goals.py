@@ -1,5 +1,7 @@
 """The study of online RL on the worst goals: what it chooses, trains and tests."""
 
+from dataclasses import replace
+
 import pytest
 
 from benchmarks import harness
@@ -33,7 +35,7 @@ def test_the_others_are_all_others_and_tasks_are_tested_as_well():
 
 
 def test_the_command_trains_on_the_goals_and_keeps_the_data_sets(tmp_path):
-    args = study(tmp_path, "--more", "--algo.retention.kl-coef", "2")
+    args = study(tmp_path, "--algo", "asymmetric_ac", "--more", "--algo.retention.kl-coef", "2")
     words = weakest_goals.train(args, args.policies[0], [1, 40], tmp_path / "out")
     run = train_rl.parse(words[2:])
     assert run.train.task.goals == (1, 40)
@@ -45,6 +47,16 @@ def test_the_command_trains_on_the_goals_and_keeps_the_data_sets(tmp_path):
         train_rl.parse(weakest_goals.train(told, args.policies[0], [1], tmp_path)[2:]).train.reward
         == "learned"
     )
+
+
+def test_the_control_of_filtered_bc_differs_by_its_rollouts_alone(tmp_path):
+    args = study(tmp_path)
+    of = (args, args.policies[0], [1, 40], tmp_path / "out")
+    run = train_rl.parse(weakest_goals.train(*of)[2:]).train
+    control = train_rl.parse(weakest_goals.control(*of)[2:]).train
+    assert not run.algo.stochastic_denoising
+    assert run.n_iterations * run.episodes_per_iteration == 1600
+    assert control == replace(run, n_iterations=1, episodes_per_iteration=1)
 
 
 def test_changes_are_in_points_and_policies_are_pooled():
