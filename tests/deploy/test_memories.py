@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 import torch
 
+from deploy.commands import export
 from deploy.export import graph
 from deploy.runtime import artefact as artefacts
 from deploy.server.client import RemotePolicy
 from deploy.server.request import JPEG, RequestSpec
 from deploy.verify.torch_target import CompiledPolicy
-from tests.deploy.conftest import made
+from tests.deploy.conftest import made, origin
 from tests.deploy.test_deployed import deployed, together
 from tests.deploy.test_verify_export import compared
 from tests.fakes import fake_policy
@@ -72,3 +73,19 @@ def test_compiled_it_takes_and_gives_the_same_state(monkeypatch):
     for ours, theirs, (mine, other) in together(policy, CompiledPolicy(policy), 1, 3):
         np.testing.assert_array_equal(theirs, ours)
         np.testing.assert_array_equal(other["hidden"], mine["hidden"])
+
+
+@pytest.mark.parametrize(
+    "memory", sorted({*registry.names("vla.memory")} - {"bank", "gru", "none"})
+)
+def test_every_further_memory_acts_alike_exported(memory, tmp_path):
+    small = {"transformer": {"max_decisions": 6, "hidden_size": 24}}.get(memory, {})
+    config = registry.load("vla.memory", memory).Config(**small)
+    policy = fake_policy(vla.Config(memory=config))
+    export.export(policy, origin(), tmp_path / "out", batch=2)
+    other = deployed(artefacts.read(tmp_path / "out"))
+    # More decisions than it keeps, and a row that begins anew.
+    for ours, theirs, (mine, its) in together(policy, other, 2, 20):
+        np.testing.assert_allclose(theirs, ours, rtol=0, atol=1e-4)
+        for name, value in its.tensors.items():
+            np.testing.assert_allclose(value, mine[name].numpy(), rtol=1e-4, atol=1e-4)
