@@ -18,7 +18,7 @@ from benchmarks import harness
 from sim.core.render import Camera, shared_renderer
 from sim.core.scene import compile_scene
 from sim.core.world import MujocoWorld
-from sim.tasks import cue_colour, late_query, put_back, sequence, shell
+from sim.tasks import cue_colour, day_log, late_query, put_back, sequence, shell
 from sim.vec_env import load_robot
 from vla import cli
 from vla.contracts.config import PluginConfig, validate_min
@@ -61,6 +61,9 @@ def _ball(episode: Any) -> int:
 
 TASKS = {
     "cue_colour": Audited(cue_colour.Config, lambda e: e.cue, lambda e: e.cue),
+    "day_log": Audited(
+        day_log.Config, lambda e: _side(e, e.order[0]), lambda e: e.order[e.asked], "order"
+    ),
     "late_query": Audited(
         late_query.Config, lambda e: _side(e, _holder(e, 0)), lambda e: _holder(e, e.query),
         "colours",
@@ -230,7 +233,9 @@ def _studio(config: PluginConfig, vary: bool) -> tuple[MujocoWorld, Camera]:
 class AuditArgs:
     """Look for leaks in memory tasks."""
 
-    task: Literal["cue_colour", "late_query", "put_back", "sequence", "shell"] | None = None
+    task: Literal["cue_colour", "day_log", "late_query", "put_back", "sequence", "shell"] | None = (
+        None
+    )
     """Task; all if not given."""
     episodes: int = 400
     """Episodes of each setting."""

@@ -44,7 +44,7 @@ MEMORIES: dict[str, tuple[str, ...]] = {
 """Flags after `--policy.memory.type`, by name in this study."""
 SHORT = {
     "cue_colour": 9, "put_back": 13, "sequence": 20, "late_query": 9, "shell": 16, "count": 25,
-    "visit_all": 22, "wait_then_press": 27,
+    "visit_all": 22, "wait_then_press": 27, "day_log": 22,
 }  # fmt: skip
 """`--algo.short-decisions` of each task: about a quarter of the demonstrations are not longer."""
 LUCK = 0.01

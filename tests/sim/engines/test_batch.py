@@ -10,6 +10,7 @@ from sim.engines.engine import VARIED, Engine, Reading
 from sim.tasks import (
     count,
     cue_colour,
+    day_log,
     late_query,
     put_back,
     sequence,
@@ -26,6 +27,7 @@ SHORT = {
     "put_back": put_back.Config(delay_steps=(16, 16), distractors=2, act_steps=60),
     "sequence": sequence.Config(delay_steps=(16, 16), length=2, act_steps=30),
     "late_query": late_query.Config(delay_steps=(16, 16), distractors=2, act_steps=16),
+    "day_log": day_log.Config(events=(3, 4), delay_steps=(16, 16), distractors=2, act_steps=16),
     "shell": shell.Config(delay_steps=(16, 16), act_steps=16),
     "count": count.Config(delay_steps=(16, 16), choices=1, act_steps=20),
     "visit_all": visit_all.Config(delay_steps=(16, 16), choices=2, distractors=2, act_steps=20),
