@@ -13,7 +13,7 @@ from sim import vec_env
 from sim.core.privileged_state import PrivilegedState
 from sim.core.scene import compile_scene
 from sim.core.world import MujocoWorld
-from sim.tasks import count, wait_then_press
+from sim.tasks import count, day_log, wait_then_press
 from vla.contracts import config as configs
 from vla.contracts import registry
 from vla.contracts.protocols import VecEnv
@@ -25,6 +25,7 @@ ENVS = 4
 LONGEST = 256
 SHORT = {
     "count": count.Config(choices=1, delay_steps=(16, 32)),
+    "day_log": day_log.Config(events=(3, 4), delay_steps=(16, 32)),
     "wait_then_press": wait_then_press.Config(interval_decisions=(2, 4), delay_steps=(16, 32)),
 }
 """Of tasks whose episodes may be longer than that."""
