@@ -115,7 +115,8 @@ def _assert_sound(env: Any, obs: Observation) -> None:
 
 def _assert_privileged(env: Any, seed: int, episodes: range) -> None:
     """Check that the privileged state is that of the beginning of some episodes."""
-    scene = compile_scene(vec_env.load_task(env.spec.task), env.spec.robot)
+    task = vec_env.load_task(env.spec.task, SHORT.get(env.spec.task))
+    scene = compile_scene(task, env.spec.robot)
     world, reader = MujocoWorld(scene), PrivilegedState(scene)
     expected = []
     for episode in episodes:
