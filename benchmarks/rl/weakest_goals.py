@@ -36,9 +36,9 @@ WORST, OTHERS = "the worst goals", "the other goals"
 NOISE = ("0.06", "0.03", "0.02", "0.02")
 """Half of the default: rollouts of a joint policy succeeded in 74 % with it, in 41 % with all."""
 CLONING = [
-    "--n-iterations", "4", "--episodes-per-iteration", "400", "--steps", "2000",
+    "--n-iterations", "4", "--episodes-per-iteration", "300", "--steps", "1200",
     "--algo.no-stochastic-denoising", "--algo.states-per-episode", "4",
-    "--optimizer.ema-decay", "0.999",
+    "--optimizer.lr", "2e-4", "--optimizer.ema-decay", "0.99",
 ]  # fmt: skip
 """Flags of `filtered_bc`. With noise in both denoising steps 28 % of the rollouts succeeded."""
 

@@ -6,7 +6,7 @@ source of the reward predicts. Where a simulator says where the things are that 
 names, all rollouts teach the policy's queries to find them, failures as well.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -59,9 +59,9 @@ class FilteredBC(OnlineAlgorithm):
 
     config: Config
 
-    def collect(self) -> tuple[EpisodeBatch, EpisodeBatch | None]:
-        """Collect rollouts if due; return demonstrations and successes, and failures with labels
-        of where to look if there are any.
+    def collect(self) -> EpisodeBatch:
+        """Collect rollouts if due; return demonstrations, successes, and failures that only teach
+        where to look.
         """
         self.collect_rollouts_if_due()
         rollouts = self.bc_rollouts()
@@ -74,10 +74,12 @@ class FilteredBC(OnlineAlgorithm):
         if count:
             parts.append(self.sample_rollouts(rollouts, count, queries))
         failures, count = self._failures(), self.config.num_failures
-        if not (failures and count):
-            return self.augment(join(parts)), None
-        failed = self.sample_rollouts(failures, count, queries)
-        return self.augment(join(parts)), self.augment(failed)
+        if failures and count:
+            # In one batch with the others: what is standardised over a batch must see a mixture.
+            failed = self.sample_rollouts(failures, count, queries)
+            nothing = torch.zeros_like(torch.as_tensor(failed.weight))
+            parts.append(replace(failed, weight=nothing, grounding_weight=nothing + 1))
+        return self.augment(join(parts))
 
     def _failures(self) -> list[BCRollout]:
         """Return the failed rollouts of which it is known where the things are, with all frames."""
@@ -88,16 +90,10 @@ class FilteredBC(OnlineAlgorithm):
         return [(e, np.arange(len(e.step) - 1)) for e in failed]
 
     def update(
-        self, data: tuple[EpisodeBatch, EpisodeBatch | None], optimizer: Optimizer,
-        generator: torch.Generator,
-    ) -> dict[str, float]:  # fmt: skip
-        """Descend the BC loss and the loss on where the queries look in failures once."""
-        batch, failed = data
-        loss, parts = self.policy.bc_loss(batch, generator)
-        values = {name: float(value) for name, value in parts.items()}
-        if failed is not None:
-            grounding = self.policy.mean_grounding_loss(failed)
-            values["failure_grounding_loss"] = float(grounding.detach())
-            loss = loss + self.config.grounding_loss_coef * grounding
+        self, data: EpisodeBatch, optimizer: Optimizer, generator: torch.Generator
+    ) -> dict[str, float]:
+        """Descend the BC loss once."""
+        loss, parts = self.policy.bc_loss(data, generator)
         metrics = optimizer.step(loss)
-        return {**values, **self.log_metrics(metrics), "samples": float(len(batch.loss_index))}
+        values = {name: float(value) for name, value in parts.items()}
+        return {**values, **self.log_metrics(metrics), "samples": float(len(data.loss_index))}

@@ -126,6 +126,11 @@ class TinyBackbone(nn.Module):
         return self.config.frozen
 
     @property
+    def num_queries(self) -> int:
+        """See `vla.nn.context.HasAttention`."""
+        return self.config.queries
+
+    @property
     def token_shape(self) -> tuple[int, int]:
         """Tokens per decision and their width."""
         return PERCEPTUAL + 1, self.config.token_width

@@ -238,6 +238,8 @@ class EpisodeBatch:
     referents: Float32[Array, "m v r 2"] | None = None
     """Where in the images of those frames the things are that the instruction names
     (`vla.contracts.referents`); NaN where nobody says it. None if no data set does."""
+    grounding_weight: Float32[Array, " m"] | None = None
+    """Weight of each frame's loss on where the policy looks; None if it is `weight`."""
     features: dict[str, Array] | None = None
     """Cached outputs of the frozen part of a backbone by name, F rows each; `images` then has
     height and width 0. None if the backbone encodes the images."""

@@ -64,6 +64,10 @@ def pools_features(backbone: Any) -> TypeGuard[PoolsFeatures]:
 class HasAttention(Protocol):
     """A backbone that tells where in the images it looks."""
 
+    @property
+    def num_queries(self) -> int:
+        """Queries that look; 0 for a backbone without."""
+
     def refine_with_attention(
         self, cache: Any, retrieved: "Retrieved"
     ) -> "tuple[Context, Tensor | None]":

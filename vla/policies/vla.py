@@ -147,6 +147,11 @@ class VLAPolicy(nn.Module):
         return self.memory.remembers
 
     @property
+    def has_queries(self) -> bool:
+        """Whether its backbone has queries, which can be told where to look."""
+        return isinstance(self.backbone, HasAttention) and self.backbone.num_queries > 0
+
+    @property
     def noise_shape(self) -> tuple[int, int, int]:
         """Shape of one row of `noise`: (denoising steps + 1, chunk, channels)."""
         return self.head.noise_shape
@@ -265,19 +270,13 @@ class VLAPolicy(nn.Module):
         parts = {"loss": mean.detach()}
         if attention is not None and batch.referents is not None and self.grounding_loss_coef:
             where = self._tensor(batch.referents)
+            if batch.grounding_weight is not None:
+                weight = self._tensor(batch.grounding_weight)
+                total = weight.sum().clamp(min=1e-6) if shard is None else total
             grounding = (grounding_loss(attention, where) * weight).sum() / total
             parts["grounding_loss"] = grounding.detach()
             mean = mean + self.grounding_loss_coef * grounding
         return mean, parts
-
-    def mean_grounding_loss(self, batch: EpisodeBatch) -> Tensor:
-        """Return the mean `grounding_loss` of a batch, which needs no actions worth cloning; 0
-        where the backbone has no queries or nothing says where they have to look.
-        """
-        attention = self._refine(*self._read_batch(batch))[1]
-        if attention is None or batch.referents is None:
-            return torch.zeros((), device=self.device)
-        return grounding_loss(attention, self._tensor(batch.referents)).mean()
 
     def _refine(self, cache: Any, retrieved: Retrieved) -> tuple[Context, Tensor | None]:
         """Return the head's condition, and where the backbone looks if it tells."""

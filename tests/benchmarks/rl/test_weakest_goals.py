@@ -55,7 +55,7 @@ def test_the_control_of_filtered_bc_differs_by_its_rollouts_alone(tmp_path):
     run = train_rl.parse(weakest_goals.train(*of)[2:]).train
     control = train_rl.parse(weakest_goals.control(*of)[2:]).train
     assert not run.algo.stochastic_denoising
-    assert run.n_iterations * run.episodes_per_iteration == 1600
+    assert run.n_iterations * run.episodes_per_iteration == 1200
     assert control == replace(run, n_iterations=1, episodes_per_iteration=1)
 
 

@@ -41,15 +41,21 @@ def test_every_iteration_collects_stores_and_reports(algo, begun, tmp_path) -> N
     assert later[0].seed == 20_001
 
 
-def test_demonstrations_go_on_teaching_where_to_look(tmp_path) -> None:
-    """A policy with queries; without their loss it soon looks elsewhere."""
-    demos.record_demos(demos.DemosConfig(out=tmp_path / "demos", task=TASK, episodes=3))
+def with_queries(place):
+    """Return a folder with demonstrations and a policy with queries that started from them."""
+    demos.record_demos(demos.DemosConfig(out=place / "demos", task=TASK, episodes=3))
     small = vla.Config(
         chunk_size=4, n_action_steps=4, backbone=tiny.Config(queries=2), memory=none.Config()
     )
     clone = tiny_config(task=TASK, policy=small, steps=2)
     clone = replace(clone, algo=replace(clone.algo, short_decisions=0))
-    loop.run(clone, tmp_path / "demos", tmp_path / "start", Console(quiet=True))
+    loop.run(clone, place / "demos", place / "start", Console(quiet=True))
+    return place
+
+
+def test_demonstrations_go_on_teaching_where_to_look(tmp_path) -> None:
+    """A policy with queries; without their loss it soon looks elsewhere."""
+    with_queries(tmp_path)
     run = config("filtered_bc")
     loop.run(run, start(tmp_path, tmp_path), tmp_path / "run", Console(quiet=True))
     rows = [row for row in read_metrics(tmp_path / "run") if "loss" in row]
@@ -61,14 +67,37 @@ def test_demonstrations_go_on_teaching_where_to_look(tmp_path) -> None:
             True
         ]
     assert not any(rollout.success for rollout in rollouts)
-    assert [row["failure_grounding_loss"] > 0 for row in rows] == [True] * 4
     blind = replace(run, algo=replace(run.algo, grounding_loss_coef=0.0))
     place = start(tmp_path, tmp_path / "b")
     loop.run(blind, place, tmp_path / "blind", Console(quiet=True))
     names = {name for row in read_metrics(tmp_path / "blind") for name in row}
-    assert not names & {"grounding_loss", "failure_grounding_loss"}
+    assert "grounding_loss" not in names
     (first, *_) = episode_store.read_iteration(place.experience, "round-000000")
     assert not first.referents.size
+
+
+def test_failures_teach_where_to_look_and_nothing_else(tmp_path) -> None:
+    begun = with_queries(tmp_path)
+    run = config("filtered_bc")
+    learner = run.algo.start(run, start(begun, tmp_path))
+    batch = learner.collect()
+    failed = batch.grounding_weight != batch.weight
+    assert failed.sum() == run.algo.num_failures * run.algo.states_per_episode
+    assert not batch.weight[failed].any()
+    assert (batch.grounding_weight == 1).all()
+
+    def losses(changed):
+        learner.policy.eval()  # a batch's own statistics would tell of all its frames
+        return learner.policy.bc_loss(changed, torch.Generator().manual_seed(0))[1]
+
+    other = torch.where(failed[:, None, None], batch.actions + 1, batch.actions)
+    moved = torch.where(failed[:, None, None, None], -batch.referents, batch.referents)
+    before, acted, looked = (
+        losses(b) for b in (batch, replace(batch, actions=other), replace(batch, referents=moved))
+    )
+    assert acted == before
+    assert looked["loss"] == before["loss"]
+    assert looked["grounding_loss"] != before["grounding_loss"]
 
 
 def test_rollouts_of_filtered_bc_may_act_as_the_policy_is_used(begun, tmp_path) -> None:
@@ -123,14 +152,14 @@ def test_only_what_the_reward_takes_for_success_is_cloned(begun, tmp_path) -> No
     for one in learner.runner.rewards:
         object.__setattr__(one, "success", False)
     assert learner.bc_rollouts() == []
-    assert len(learner.collect()[0].task) == 4
+    assert len(learner.collect().task) == 4
     good = learner.runner.episodes[1]
     object.__setattr__(learner.runner.rewards[1], "success", True)
     ((episode, moments),) = learner.bc_rollouts()
     assert episode is good
     assert moments.tolist() == list(range(len(good)))
     seen = torch.from_numpy(good.images[:-1])
-    last = [drawn.images[-len(good) :] for drawn, _ in (learner.collect() for _ in range(20))]
+    last = [drawn.images[-len(good) :] for drawn in (learner.collect() for _ in range(20))]
     assert any(images.shape == seen.shape and torch.equal(images, seen) for images in last)
 
 

@@ -240,8 +240,17 @@ def join(batches: Sequence[EpisodeBatch]) -> EpisodeBatch:
     return EpisodeBatch(
         task=tuple(t for b in batches for t in b.task), episode_index=joined("episode_index", rows),
         loss_index=joined("loss_index", begin), referents=_joined_referents(batches),
+        grounding_weight=_joined_grounding_weight(batches),
         **{name: joined(name) for name in plain},
     )  # fmt: skip
+
+
+def _joined_grounding_weight(batches: Sequence[EpisodeBatch]) -> torch.Tensor | None:
+    """Return the grounding weights of several batches; None where all are those of the loss."""
+    if all(b.grounding_weight is None for b in batches):
+        return None
+    parts = [b.weight if b.grounding_weight is None else b.grounding_weight for b in batches]
+    return torch.cat([torch.as_tensor(part) for part in parts])
 
 
 def _joined_referents(batches: Sequence[EpisodeBatch]) -> torch.Tensor | None:

@@ -126,7 +126,8 @@ class RolloutWorker:
             self._simulator = vec_env.with_privileged_state(self._env)
         self._teacher: TellsReferents | None = None
         tells = isinstance(self._env, TellsReferents) and self._env.has_referents
-        if tells and isinstance(policy, VLAPolicy) and policy.grounding_loss_coef:
+        wanted = isinstance(policy, VLAPolicy) and policy.has_queries and policy.grounding_loss_coef
+        if tells and wanted:
             self._teacher = self._env
         self._time_limit_s = self._env.spec.max_episode_steps / policy.robot.control_hz
         self._obs: Observation | None = None
