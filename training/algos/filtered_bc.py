@@ -14,6 +14,7 @@ import torch
 from training.core.optimizer import Optimizer
 from training.rl.config import OnlineRLConfig, Start
 from training.rl.experience.episode import join
+from training.rl.rollout.explorer import Explorer
 from training.rl.runners.online_algorithm import (
     BCRollout,
     OnlineAlgorithm,
@@ -41,13 +42,10 @@ class Config(OnlineAlgorithmConfig):
     def __post_init__(self) -> None:
         validate_min(self, batch_size=2, states_per_episode=1, num_failures=0)
 
-    def acting_policy(self, policy: VLAPolicy, train: OnlineRLConfig) -> VLAPolicy:
-        """Return what acts in rollouts; its coefficient tells that labels of where to look are
-        wanted.
-        """
+    def acting_policy(self, policy: VLAPolicy, train: OnlineRLConfig) -> VLAPolicy | Explorer:
+        """Return what acts in rollouts."""
         policy.stochastic_denoising = self.stochastic_denoising
-        policy.grounding_loss_coef = self.grounding_loss_coef
-        return policy
+        return super().acting_policy(policy, train)
 
     def learner(self, train: OnlineRLConfig, start: Start) -> "FilteredBC":
         """Return the learner of a run."""

@@ -124,11 +124,11 @@ class RolloutWorker:
         self._simulator: HasPrivilegedState | None = None
         if isinstance(policy, Explorer) and policy.needs_simulator:
             self._simulator = vec_env.with_privileged_state(self._env)
-        self._teacher: TellsReferents | None = None
+        self._labeller: TellsReferents | None = None
         tells = isinstance(self._env, TellsReferents) and self._env.has_referents
         wanted = isinstance(policy, VLAPolicy) and policy.has_queries and policy.grounding_loss_coef
         if tells and wanted:
-            self._teacher = self._env
+            self._labeller = self._env
         self._time_limit_s = self._env.spec.max_episode_steps / policy.robot.control_hz
         self._obs: Observation | None = None
         # The first state may be one row expanded to many; the rows here are written to.
@@ -181,7 +181,7 @@ class RolloutWorker:
             return ended
         steps = 1 if any(e.acting.every_step for _, e in busy) else self._frame_steps
         observed = [(row, e) for row, e in busy if self._steps_taken[row] % self._frame_steps == 0]
-        where = self._teacher.referents() if self._teacher and observed else None
+        where = self._labeller.referents() if self._labeller and observed else None
         for row, episode in observed:
             episode.add_frame(obs, row, where)
         scripted = self._intervene(busy, obs)

@@ -65,8 +65,10 @@ class OnlineAlgorithmConfig(PluginConfig):
 
     def acting_policy(self, policy: VLAPolicy, train: OnlineRLConfig) -> VLAPolicy | Explorer:
         """Return what acts in rollouts, with the weights of a policy; an actor process makes it as
-        well, and loads what the learner publishes.
+        well, and loads what the learner publishes. Its coefficient tells rollouts that labels of
+        where to look are wanted.
         """
+        policy.grounding_loss_coef = self.grounding_loss_coef
         return policy
 
 
