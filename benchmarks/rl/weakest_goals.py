@@ -155,7 +155,7 @@ def main(argv: list[str]) -> int:
     runtime.prepare(args.threads)
     console = Console(highlight=False, soft_wrap=True)
     settings = {name: getattr(args, name) for name in (
-        "goals", "selection_episodes", "selection_seed", "episodes", "seed",
+        "algo", "goals", "selection_episodes", "selection_seed", "episodes", "seed",
     )}  # fmt: skip
     results = harness.Results(args.out / "results.json", settings, "cells")
     is_cloning = args.algo == "filtered_bc"

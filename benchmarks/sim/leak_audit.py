@@ -72,6 +72,7 @@ TASKS = {
     "sequence": Audited(sequence.Config, lambda e: e.order[0], lambda e: e.order[0], "order"),
     "shell": Audited(shell.Config, lambda e: _side(e, e.cue), _ball),
 }  # fmt: skip
+AuditedTask = Literal["cue_colour", "day_log", "late_query", "put_back", "sequence", "shell"]
 AFTER_GO_STEPS = 8
 FOLDS = 5
 RIDGE = 0.01
@@ -233,9 +234,7 @@ def _studio(config: PluginConfig, vary: bool) -> tuple[MujocoWorld, Camera]:
 class AuditArgs:
     """Look for leaks in memory tasks."""
 
-    task: Literal["cue_colour", "day_log", "late_query", "put_back", "sequence", "shell"] | None = (
-        None
-    )
+    task: AuditedTask | None = None
     """Task; all if not given."""
     episodes: int = 400
     """Episodes of each setting."""

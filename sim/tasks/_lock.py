@@ -74,6 +74,11 @@ class MemoryTaskConfig(PluginConfig):
         """Highest success of any policy without memory."""
         return 1 / self.choices
 
+    def check_choices(self) -> None:
+        """Raise ValueError unless there are 2 choices or more, and a colour for each."""
+        if not 2 <= self.choices <= len(PALETTE):
+            raise ValueError(f"choices: got {self.choices}, expected 2 to {len(PALETTE)}")
+
     def check_timing(self) -> None:
         """Raise ValueError if cue or delay is too short for the ceiling, or a number is wrong."""
         low, high = self.delay_steps

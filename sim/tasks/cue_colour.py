@@ -36,8 +36,7 @@ class Config(_lock.MemoryTaskConfig):
 
     def build(self, robot: RobotSpec) -> "CueColour":
         """Return the task for a robot; raise ValueError if a field is out of range."""
-        if not 2 <= self.choices <= len(_lock.PALETTE):
-            raise ValueError(f"choices: got {self.choices}, expected 2 to {len(_lock.PALETTE)}")
+        self.check_choices()
         self.check_timing()
         return CueColour(self, robot)
 

@@ -53,8 +53,7 @@ class Config(_lock.MemoryTaskConfig):
 
     def build(self, robot: RobotSpec) -> "DayLog":
         """Return the task for a robot; raise ValueError if a field is out of range."""
-        if not 2 <= self.choices <= len(_lock.PALETTE):
-            raise ValueError(f"choices: got {self.choices}, expected 2 to {len(_lock.PALETTE)}")
+        self.check_choices()
         low, high = self.events
         if not len(ORDINALS) <= low <= high <= MAX_EVENTS:
             raise ValueError(

@@ -40,8 +40,7 @@ class Config(_lock.MemoryTaskConfig):
 
     def build(self, robot: RobotSpec) -> "LateQuery":
         """Return the task for a robot; raise ValueError if a field is out of range."""
-        if not 2 <= self.choices <= len(_lock.PALETTE):
-            raise ValueError(f"choices: got {self.choices}, expected 2 to {len(_lock.PALETTE)}")
+        self.check_choices()
         if self.delay_steps[1] == 0:
             raise ValueError("delay_steps: got 0 0, but the buttons go dark")
         self.check_timing()

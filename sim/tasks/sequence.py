@@ -50,8 +50,7 @@ class Config(_lock.MemoryTaskConfig):
 
     def build(self, robot: RobotSpec) -> "Sequence":
         """Return the task for a robot; raise ValueError if a field is out of range."""
-        if not 2 <= self.choices <= len(_lock.PALETTE):
-            raise ValueError(f"choices: got {self.choices}, expected 2 to {len(_lock.PALETTE)}")
+        self.check_choices()
         if not 2 <= self.length <= self.choices:
             raise ValueError(f"length: got {self.length}, expected 2 to choices={self.choices}")
         if self.delay_steps[1] == 0:

@@ -48,8 +48,7 @@ class Config(_lock.MemoryTaskConfig):
 
     def build(self, robot: RobotSpec) -> "VisitAll":
         """Return the task for a robot; raise ValueError if a field is out of range."""
-        if not 2 <= self.choices <= len(_lock.PALETTE):
-            raise ValueError(f"choices: got {self.choices}, expected 2 to {len(_lock.PALETTE)}")
+        self.check_choices()
         if self.delay_steps[1] == 0:
             raise ValueError("delay_steps: got 0 0, but the arm's way back would tell the button")
         self.check_timing()

@@ -72,8 +72,7 @@ class Config(_lock.MemoryTaskConfig):
                 f"{self.tolerance_decisions}, expected 2 <= min <= max and a tolerance from 0 to "
                 "less than min"
             )
-        if not 2 <= self.choices <= len(_lock.PALETTE):
-            raise ValueError(f"choices: got {self.choices}, expected 2 to {len(_lock.PALETTE)}")
+        self.check_choices()
         if self.delay_steps[1] == 0:
             raise ValueError("delay_steps: got 0 0, but the light is over when it is repeated")
         self.check_timing()

@@ -1,7 +1,7 @@
 """Steps a set of environments and writes the results to arrays, which may be shared memory."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -98,14 +98,20 @@ class EnvSlice:
         self._observe("", moved)
 
     def write_privileged_state(self) -> None:
-        """Write the privileged state of the rows of this slice."""
-        for row, world in zip(self._rows, self._worlds, strict=True):
+        """Write the privileged state of the rows of this slice that have begun."""
+        for row, world in self._begun():
             self._buffers["privileged_state"][row] = self._privileged.read(world.as_batch)[0]
 
     def write_referents(self) -> None:
-        """Write where the things that an instruction names are, of the rows of this slice."""
-        for row, world in zip(self._rows, self._worlds, strict=True):
+        """Write where the things that an instruction names are, in the rows that have begun."""
+        for row, world in self._begun():
             self._buffers["referents"][row] = world.referents()
+
+    def _begun(self) -> Iterator[tuple[int, MujocoWorld]]:
+        """Yield the rows of this slice that have an episode, and their worlds."""
+        for row, world in zip(self._rows, self._worlds, strict=True):
+            if world.index >= 0:
+                yield row, world
 
     def _observe(self, prefix: str, mine: Sequence[int]) -> None:
         begin = time.perf_counter()

@@ -47,3 +47,14 @@ def test_a_recording_has_the_same_at_its_start():
 def test_there_are_none_before_a_reset():
     with pytest.raises(ValueError, match="referents before reset"):
         vec_env.make("reach", 1).referents()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_rows_that_have_not_begun_are_left_out(workers):
+    """As in an actor process, whose rows wait for weights that are new enough."""
+    env, all_begun = vec_env.make("tabletop", 3, workers=workers), vec_env.make("tabletop", 3)
+    env.begin(np.array([1]), np.array([4]), np.array([1]))
+    all_begun.reset(4)
+    np.testing.assert_array_equal(env.referents()[1], all_begun.referents()[1])
+    np.testing.assert_array_equal(env.privileged_state()[1], all_begun.privileged_state()[1])
+    env.close()

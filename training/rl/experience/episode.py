@@ -217,11 +217,13 @@ def _batch(
         "weight": np.ones(len(places["loss_index"]), np.float32),
         **places,
     }
-    if all(len(e.referents) for e in episodes):
-        where = [
-            e.referents[f][:, list(views)] for e, f in zip(episodes, target_frames, strict=True)
-        ]
-        arrays["referents"] = np.concatenate(where)
+    labelled = [e.referents.shape[1:] for e in episodes if len(e.referents)]
+    if labelled:  # NaN in those, of a prior run, that have none
+        arrays["referents"] = np.concatenate([
+            (e.referents[f] if len(e.referents) else np.full((len(f), *labelled[0]), np.nan, "f4"))
+            [:, list(views)]
+            for e, f in zip(episodes, target_frames, strict=True)
+        ])  # fmt: skip
     return EpisodeBatch(task=task, **{k: torch.from_numpy(v) for k, v in arrays.items()})
 
 
