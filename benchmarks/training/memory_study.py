@@ -4,7 +4,8 @@
 
 All memories of a task learn from the same demonstrations, with delays of 16 to 128 control steps
 and no distractors, for the same number of updates, with the same head; longer delays and
-distractors come in tests alone. `none` is the control: it may not be above a task's ceiling, with
+distractors come in tests alone. With `--teacher-steps` they all see with one frozen vision encoder, which
+takes a fraction of the time; it was trained with the transformer. `none` is the control: it may not be above a task's ceiling, with
 99 % over all its tests. Every command is printed, and resumes.
 """
 
@@ -77,12 +78,15 @@ class Study:
     """CPU threads."""
     out: Path
     """Folder of the study."""
+    teacher_steps: int = 0
+    """Updates of a policy with the transformer on each task, whose vision all others take over,
+    frozen, with its features of all frames computed once; 0 if each learns vision by itself."""
     more: tuple[str, ...] = ()
     """Further flags of every `vla train`, after --more."""
 
     def __post_init__(self) -> None:
         """Refuse unknown names and numbers out of range."""
-        validate_min(self, demos=1, steps=1, episodes=1, seed=0, threads=1)
+        validate_min(self, demos=1, steps=1, episodes=1, seed=0, threads=1, teacher_steps=0)
         for field, known in (("tasks", SHORT), ("memories", MEMORIES)):
             unknown = [name for name in getattr(self, field) if name not in known]
             if unknown or not getattr(self, field):
@@ -101,6 +105,10 @@ class Study:
         """Return the folder of a run."""
         return self.out / f"{task}-{memory.replace(' ', '')}-{seed}"
 
+    def teacher(self, task: str) -> Path:
+        """Return the folder of the run whose vision the others take over."""
+        return self.out / f"{task}-teacher"
+
     def cells(self) -> Iterator[tuple[int, int]]:
         """Yield delay and distractors of every test."""
         for events in self.distractors:
@@ -114,14 +122,35 @@ def record(study: Study, task: str) -> list[str]:
     return ["demos", task, "--task.delay-steps", "16", "128", "--episodes", count, "--out", out]
 
 
+FROZEN = (
+    "--policy.backbone.frozen", "--cache-frozen-features", "--algo.random-shift-px", "0",
+    "--algo.brightness-jitter", "0",
+)  # fmt: skip
+"""Flags of a policy that takes over a vision encoder: cached images cannot be augmented."""
+
+
 def train(study: Study, task: str, memory: str, seed: int) -> list[str]:
     """Return the command that trains a policy."""
+    vision = ["--pretrained-vision-encoder", str(study.teacher(task)), *FROZEN]
+    return [
+        *_train(study, task, MEMORIES[memory], study.steps, seed),
+        *(vision if study.teacher_steps else ()),
+        *study.more, "--out", str(study.run(task, memory, seed)),
+    ]  # fmt: skip
+
+
+def teach(study: Study, task: str) -> list[str]:
+    """Return the command that trains the policy whose vision the others take over."""
+    command = _train(study, task, MEMORIES["transformer"], study.teacher_steps, min(study.seeds))
+    return [*command, *study.more, "--out", str(study.teacher(task))]
+
+
+def _train(study: Study, task: str, memory: tuple[str, ...], steps: int, seed: int) -> list[str]:
     return [
         "train", "--recipe", "cue_colour", "--task", task, "--task.delay-steps", "16", "128",
-        "--policy.memory.type", *MEMORIES[memory], "--dataset", str(study.data(task)),
-        "--algo.short-decisions", str(SHORT[task]), "--steps", str(study.steps),
+        "--policy.memory.type", *memory, "--dataset", str(study.data(task)),
+        "--algo.short-decisions", str(SHORT[task]), "--steps", str(steps),
         "--seed", str(seed), "--threads", str(study.threads), "--eval.final-episodes", "0",
-        *study.more, "--out", str(study.run(task, memory, seed)),
     ]  # fmt: skip
 
 
@@ -241,11 +270,14 @@ def main(argv: list[str]) -> int:
     study = harness.read(Study, argv, "training.memory_study")
     runtime.prepare(study.threads)
     console = Console(highlight=False, soft_wrap=True)
-    settings = {name: getattr(study, name) for name in ("demos", "steps", "episodes", "seed")}
+    names = ("demos", "steps", "episodes", "seed", "teacher_steps")
+    settings = {name: getattr(study, name) for name in names}
     settings["more"] = list(study.more)
     results = harness.Results(study.out / "results.json", settings, "cells")
     for task in study.tasks:
         harness.must(record(study, task), console)
+        if study.teacher_steps:
+            harness.must(teach(study, task), console)
     for seed in study.seeds:  # a first row of every memory before a second
         for task in study.tasks:
             for memory in study.memories:

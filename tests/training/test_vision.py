@@ -13,9 +13,12 @@ from reward_models.core.scorer import Scorer
 from reward_models.models import pairwise
 from tests.fakes import PX, TASKS, fake_policy, liven_
 from tests.training.tiny_run import tiny_config
-from training.core.pretrained import load_vision
+from training.core.pretrained import find_vision, load_vision
+from vla import checkpoint as policy_checkpoint
 from vla.backbones import tiny
+from vla.memory import transformer
 from vla.nn.text import train_tokenizer
+from vla.policies import vla
 
 CONFIG = pairwise.Config(backbone=tiny.Config(image_px=PX), memory_width=8, width=16, bins=5)
 
@@ -44,6 +47,32 @@ def test_maps_of_pictures_become_those_of_the_reward_model_and_all_else_stays(
         torch.testing.assert_close(value, taken, rtol=0, atol=0)
     images = torch.randn(2, 3, PX, PX)
     torch.testing.assert_close(policy.backbone.stem(images), reward_model.backbone.stem(images))
+
+
+def test_a_policy_gives_its_vision_to_one_with_another_memory_and_queries(tmp_path: Path) -> None:
+    backbone = tiny.Config(image_px=PX, queries=2)
+    teacher = fake_policy(vla.Config(memory=transformer.Config(), backbone=backbone), seed=3)
+    policy = fake_policy()
+    before = {name: value.clone() for name, value in policy.state_dict().items()}
+    load_vision(policy, str(_saved_policy(tmp_path / "teacher", teacher)))
+    looking = {f"backbone.{name}" for name in policy.backbone.vision()}
+    for name, value in policy.state_dict().items():
+        taken = teacher.state_dict()[name] if name in looking else before[name]
+        torch.testing.assert_close(value, taken, rtol=0, atol=0)
+    # The other way there are no queries to take.
+    with pytest.raises(ValueError, match=r"same settings, and cameras .*\(other in trunk"):
+        load_vision(teacher, str(_saved_policy(tmp_path / "student", policy)))
+
+
+def _saved_policy(folder: Path, policy: vla.VLAPolicy) -> Path:
+    origin = policy_checkpoint.provenance({}, TASKS, 1)
+    policy_checkpoint.save(policy, origin, folder, policy.state_dict())
+    return folder
+
+
+def test_nothing_trained_at_a_place_is_told_before_demonstrations(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no checkpoint there"):
+        find_vision(tmp_path)
 
 
 def test_what_is_asked_and_remembered_has_no_share_in_vision() -> None:

@@ -7,9 +7,8 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
-from reward_models.core import checkpoint as reward_model_checkpoint
 from sim import vec_env
-from training.core import distributed, loop, plugin_flags
+from training.core import distributed, loop, plugin_flags, pretrained
 from training.core.config import TrainConfig
 from training.data import demos
 from vla import checkpoint
@@ -62,7 +61,7 @@ def train(
         if config.pretrained_path is not None:
             checkpoint.find(Path(config.pretrained_path))
         if config.pretrained_vision_encoder is not None:
-            reward_model_checkpoint.find(Path(config.pretrained_vision_encoder))
+            pretrained.find_vision(Path(config.pretrained_vision_encoder))
         if not dataset:
             recordings = _recordings(config, out)
             dataset = tuple(recording.out for recording in recordings)

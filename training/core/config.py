@@ -123,7 +123,8 @@ class TrainConfig(RunConfig):
     """Checkpoint, or run, whose policy is trained further, with the same --policy settings; random
     weights if None."""
     pretrained_vision_encoder: str | None = None
-    """Trained reward model that initializes the policy's vision encoder; random weights if None."""
+    """Trained reward model, or policy, that initializes the policy's vision encoder; random weights
+    if None."""
     cache_frozen_features: bool = False
     """Encode the images with the frozen part of the backbone once per data set and keep the
     features next to the data set, instead of encoding them at every update."""

@@ -1,7 +1,6 @@
-"""What training begins with other than random weights: a policy, or a reward model's vision."""
+"""What training begins with other than random weights: a policy, or a vision encoder."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,34 +55,56 @@ def _names(robots: Iterable[RobotSpec]) -> str:
     return ", ".join(robot.name for robot in robots)
 
 
-def load_vision(policy: VLAPolicy, reward_model: str) -> None:
-    """Copy the weights of a reward model's vision encoder into a policy.
-
-    A reward model is trained on thousands of frames of good and bad behaviour, a policy on some
-    hundred demonstrations.
-
-    `reward_model` is its folder, or that of the run that trained it. Weights that depend on the
-    instruction or the memory are not copied: their vocabularies and widths differ.
+def find_vision(place: Path) -> Path:
+    """Return the checkpoint of a policy, or the reward model, at `place`.
 
     Raises:
-        ValueError: there is no such reward model, or its backbone or cameras differ.
+        ValueError: neither is there.
     """
-    source = reward_model_checkpoint.load(reward_model).reward_model
-    config = policy.config
+    if reward_model_checkpoint.is_reward_model(place):
+        return reward_model_checkpoint.find(place)
+    return checkpoint.find(place)
+
+
+def load_vision(policy: VLAPolicy, place: str) -> None:
+    """Copy the weights of a trained vision encoder into a policy.
+
+    A reward model is trained on thousands of frames of good and bad behaviour, a policy on some
+    hundred demonstrations; the vision of one policy serves others with another memory or head.
+
+    `place` is a reward model, a policy's checkpoint, or the run that trained one of them. Weights
+    that depend on the instruction or the memory are not copied: their vocabularies and widths
+    differ.
+
+    Raises:
+        ValueError: there is none, or its vision encoder or cameras differ.
+    """
+    if reward_model_checkpoint.is_reward_model(Path(place)):
+        source: Any = reward_model_checkpoint.load(place).reward_model
+        cameras = tuple(source.cameras)
+    else:
+        source, _ = checkpoint.load(Path(place))
+        cameras = tuple(source.config.cameras)
     backbone = getattr(source, "backbone", None)
-    same = backbone is not None and _vision(backbone.config) == _vision(config.backbone)
-    if backbone is None or not same or tuple(source.cameras) != config.cameras:
+    # Queries and text encoders of the source, which are not copied, may differ.
+    there, here = _vision(backbone), _vision(policy.backbone)
+    different = [name for name, size in here.items() if there.get(name) != size]
+    if not here or different or cameras != policy.config.cameras:
         kind = "none" if backbone is None else f"{type_name(backbone.config)!r}"
         raise ValueError(
-            f"pretrained_vision_encoder: {reward_model} has backbone {kind} and cameras "
-            f"{', '.join(source.cameras)}; expected the policy's: {type_name(config.backbone)!r} "
-            f"with the same settings, and cameras {', '.join(config.cameras)}"
+            f"pretrained_vision_encoder: {place} has backbone {kind} and cameras "
+            f"{', '.join(cameras)}; expected the policy's: {type_name(policy.config.backbone)!r} "
+            f"with the same settings, and cameras {', '.join(policy.config.cameras)}"
+            + (f" (other in {', '.join(different[:3])})" if different and there else "")
         )
     values = backbone.vision()
     for name, weight in policy.backbone.vision().items():
         weight.data.copy_(values[name])
 
 
-def _vision(config: Any) -> Any:
-    """Return a backbone's configuration without the field that says whether its vision learns."""
-    return replace(config, frozen=False) if hasattr(config, "frozen") else config
+def _vision(backbone: Any) -> dict[str, Any]:
+    """Return the size of a backbone's images and the shapes of its vision encoder's weights."""
+    if not hasattr(backbone, "vision"):
+        return {}
+    shapes = {name: tuple(weight.shape) for name, weight in backbone.vision().items()}
+    return {"image_px": backbone.config.image_px, **shapes}

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 from benchmarks.training import memory_study
 from benchmarks.training.memory_study import MEMORIES, Study
@@ -12,11 +13,14 @@ from vla.contracts import registry
 from vla.contracts.config import type_name
 
 
-def test_a_memory_from_demonstrations_to_tables_and_a_second_call_resumes(tmp_path, capsys):
+@pytest.mark.parametrize("teacher_steps", [0, 1])
+def test_a_memory_from_demonstrations_to_tables_and_a_second_call_resumes(
+    tmp_path, capsys, teacher_steps
+):
     words = [
         "--tasks", "late_query", "--memories", "lru", "--seeds", "0", "--delays", "16",
         "--distractors", "0", "--demos", "4", "--steps", "2", "--episodes", "2", "--threads", "1",
-        "--out", str(tmp_path), "--more", "--algo.batch-size", "2", "--algo.short-decisions", "0",
+        "--teacher-steps", str(teacher_steps), "--out", str(tmp_path), "--more", "--algo.batch-size", "2", "--algo.short-decisions", "0",
     ]  # fmt: skip
     assert memory_study.main(words) == 0
     out = capsys.readouterr().out
@@ -26,6 +30,10 @@ def test_a_memory_from_demonstrations_to_tables_and_a_second_call_resumes(tmp_pa
     assert "<svg" in (tmp_path / "curves.html").read_text()
     policy = checkpoint.load(tmp_path / "late_query-lru-0")[0]
     assert type_name(policy.config.memory) == "lru"
+    if teacher_steps:
+        teacher = checkpoint.load(tmp_path / "late_query-teacher")[0]
+        assert type_name(teacher.config.memory) == "transformer"
+        assert torch.equal(policy.backbone.stem[0].weight, teacher.backbone.stem[0].weight)
     assert memory_study.main(words) == 0
     assert "updates to go" not in capsys.readouterr().out
 
