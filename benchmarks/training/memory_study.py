@@ -4,9 +4,10 @@
 
 All memories of a task learn from the same demonstrations, with delays of 16 to 128 control steps
 and no distractors, for the same number of updates, with the same head; longer delays and
-distractors come in tests alone. With `--teacher-steps` they all see with one frozen vision encoder, which
-takes a fraction of the time; it was trained with the transformer. `none` is the control: it may not be above a task's ceiling, with
-99 % over all its tests. Every command is printed, and resumes.
+distractors come in tests alone. With `--teacher-steps` they all see with one frozen vision encoder,
+which takes a fraction of the time; it was trained with the transformer. `none` is the control: it
+may not be above a task's ceiling, with 99 % over all its tests. Every command is printed, and
+resumes.
 """
 
 import dataclasses
@@ -46,6 +47,7 @@ MEMORIES: dict[str, tuple[str, ...]] = {
 SHORT = {
     "cue_colour": 9, "put_back": 13, "sequence": 20, "late_query": 9, "shell": 16, "count": 25,
     "visit_all": 22, "wait_then_press": 27, "day_log": 22,
+    "latest_cue": 16,
 }  # fmt: skip
 """`--algo.short-decisions` of each task: about a quarter of the demonstrations are not longer."""
 LUCK = 0.01

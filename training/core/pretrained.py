@@ -85,7 +85,7 @@ def load_vision(policy: VLAPolicy, place: str) -> None:
     else:
         source, _ = checkpoint.load(Path(place))
         cameras = tuple(source.config.cameras)
-    backbone = getattr(source, "backbone", None)
+    backbone: Any = getattr(source, "backbone", None)
     # Queries and text encoders of the source, which are not copied, may differ.
     there, here = _vision(backbone), _vision(policy.backbone)
     different = [name for name, size in here.items() if there.get(name) != size]

@@ -20,7 +20,8 @@ def test_a_memory_from_demonstrations_to_tables_and_a_second_call_resumes(
     words = [
         "--tasks", "late_query", "--memories", "lru", "--seeds", "0", "--delays", "16",
         "--distractors", "0", "--demos", "4", "--steps", "2", "--episodes", "2", "--threads", "1",
-        "--teacher-steps", str(teacher_steps), "--out", str(tmp_path), "--more", "--algo.batch-size", "2", "--algo.short-decisions", "0",
+        "--teacher-steps", str(teacher_steps), "--out", str(tmp_path),
+        "--more", "--algo.batch-size", "2", "--algo.short-decisions", "0",
     ]  # fmt: skip
     assert memory_study.main(words) == 0
     out = capsys.readouterr().out
