@@ -59,8 +59,9 @@ class Config(PluginConfig):
     distractors: int = 0
     """Things of unknown colour and shape in place of as many others, 0 to 2."""
     goals: tuple[int, ...] = ()
-    """Numbers of the goals to draw from, as far as the split has them; empty for all. With one goal
-    and compositions "all", the same scenes can meet every instruction."""
+    """Numbers of the goals to draw from, as far as the split has them; empty for all. What is named
+    twice is drawn twice as often. With one goal and compositions "all", the same scenes can meet
+    every instruction."""
 
     def build(self, robot: RobotSpec) -> "Tabletop":
         """Return the task for a robot; raise ValueError if a field is out of range."""
@@ -195,8 +196,9 @@ class Tabletop(Unlocked[Config]):
         return allowed and goal in self._drawn
 
     def _draw_goal(self, rng: np.random.Generator, kinds: list[tuple[str, str]]) -> Goal:
-        """Draw one of the goals that the split has in this scene, all alike."""
-        order = [self.goals[k] for k in rng.permutation(len(self.goals))]
+        """Draw one of the goals that the split has in this scene, as often as each is named."""
+        among = self._drawn if len(set(self._drawn)) < len(self._drawn) else self.goals
+        order = [among[k] for k in rng.permutation(len(among))]
         return next(goal for goal in order if self._is_allowed(goal, kinds))
 
     def _goal_m(self, goal: Goal, start: np.ndarray, trays: np.ndarray) -> np.ndarray:

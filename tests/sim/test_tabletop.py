@@ -67,6 +67,16 @@ def test_the_scene_of_a_seed_does_not_depend_on_the_goal() -> None:
     assert len(seen) == 1
 
 
+def test_a_goal_that_is_named_more_often_is_drawn_more_often() -> None:
+    world = _world(goals=(16, 7, 7, 7, 7), compositions="all")
+    drawn = []
+    for index in range(400):
+        world.reset(5, index)
+        drawn.append(world.episode.goal)
+    assert set(drawn) == {7, 16}
+    assert 50 < drawn.count(16) < 115  # 80; 4.5 standard deviations either way
+
+
 def test_some_goals_can_be_asked_for_alone() -> None:
     world = _world(goals=(7, 12, 40))
     drawn = set()
