@@ -41,6 +41,7 @@ MEMORIES: dict[str, tuple[str, ...]] = {
     "gru": ("gru",),
     "lru": ("lru",),
     "transformer": ("transformer",),
+    "hcam": ("hcam",),
     "bank": ("bank",),
 }  # fmt: skip
 """Flags after `--policy.memory.type`, by name in this study."""

@@ -79,7 +79,10 @@ def test_compiled_it_takes_and_gives_the_same_state(monkeypatch):
     "memory", sorted({*registry.names("vla.memory")} - {"bank", "gru", "none"})
 )
 def test_every_further_memory_acts_alike_exported(memory, tmp_path):
-    small = {"transformer": {"max_decisions": 6, "hidden_size": 24}}.get(memory, {})
+    small = {
+        "hcam": {"chunks": 3, "chunk_decisions": 3, "top_chunks": 2, "hidden_size": 24},
+        "transformer": {"max_decisions": 6, "hidden_size": 24},
+    }.get(memory, {})
     config = registry.load("vla.memory", memory).Config(**small)
     policy = fake_policy(vla.Config(memory=config))
     export.export(policy, origin(), tmp_path / "out", batch=2)

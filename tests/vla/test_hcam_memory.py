@@ -1,0 +1,87 @@
+"""The hierarchical memory reads alike in training and step by step, also past its capacity."""
+
+import pytest
+import torch
+
+from tests.fakes import liven_
+from vla.memory import hcam
+
+TOKENS, WIDTH, STEPS = 3, 8, 17
+
+
+def build(**settings) -> hcam.HierarchicalMemory:
+    sizes = {"chunks": 3, "chunk_decisions": 2, "top_chunks": 2, "hidden_size": 16, "heads": 2}
+    memory = hcam.Config(**{**sizes, **settings}).build(TOKENS, WIDTH)
+    liven_(memory)
+    return memory.eval()
+
+
+def episode(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(1, STEPS, TOKENS, WIDTH, generator=generator)
+    return x, 8.0 * torch.arange(STEPS)[None]
+
+
+def stepped(memory, x, now, mask) -> list:
+    """Return what is read at every decision, step by step."""
+    state, read = memory.initial(1, torch.device("cpu")), []
+    for t in range(STEPS):
+        read.append(memory.read(state, x[:, t], now[:, t]))
+        state = memory.write(state, x[:, t], now[:, t], mask[:, t])
+    return read
+
+
+@pytest.mark.parametrize("holes", [(), (0,), (2, 3, 9), (16,)])
+@pytest.mark.parametrize("top", [1, 2, 8])
+def test_longer_episodes_than_the_ring_read_alike_in_training(holes, top) -> None:
+    memory, (x, now), mask = build(top_chunks=top), episode(), torch.ones(1, STEPS)
+    mask[0, list(holes)] = 0
+    every = torch.arange(STEPS)
+    at_once = memory.read_episodes(x, now, mask, torch.zeros(STEPS, dtype=torch.int64), every)
+    for t, read in enumerate(stepped(memory, x, now, mask)):
+        torch.testing.assert_close(at_once.vector[t], read.vector[0], atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(at_once.tokens[t], read.tokens[0], atol=1e-5, rtol=1e-4)
+
+
+def test_a_decision_is_known_until_its_chunk_gives_way() -> None:
+    memory, (x, now), mask = build(top_chunks=3), episode(), torch.ones(1, STEPS)
+    before = stepped(memory, x, now, mask)
+    changed = x.clone()
+    changed[0, 4] += 1.0
+    after = stepped(memory, changed, now, mask)
+    differs = [not torch.equal(a.vector, b.vector) for a, b in zip(before, after, strict=True)]
+    # Chunk 2 holds decisions 4 and 5, and gives way to decision 10.
+    assert differs == [4 <= t <= 10 for t in range(STEPS)]
+
+
+def test_chunks_that_are_not_among_the_best_are_not_read() -> None:
+    memory, (x, now) = build(top_chunks=1, layers=1), episode()
+    state = memory.initial(1, torch.device("cpu"))
+    for t in range(6):
+        state = memory.write(state, x[:, t], now[:, t], torch.ones(1))
+    read = memory.read(state, x[:, 6], now[:, 6])
+    same = 0
+    for chunk in range(3):
+        other = {name: value.clone() for name, value in state.items()}
+        # A change that the mean of the chunk does not show.
+        other["chunk_entries"][0, chunk, 0] += 1e-3
+        other["chunk_entries"][0, chunk, 1] -= 1e-3
+        same += torch.equal(memory.read(other, x[:, 6], now[:, 6]).vector, read.vector)
+    assert same == 2
+
+
+def test_the_gradient_reaches_what_was_written_through_relevance_and_content() -> None:
+    memory, (x, now) = build(top_chunks=3).train(), episode()
+    x.requires_grad_()
+    read = memory.read_episodes(
+        x, now, torch.ones(1, STEPS), torch.zeros(2, dtype=torch.int64), torch.tensor([5, 12])
+    )
+    (read.tokens**2).sum().backward()
+    assert x.grad is not None
+    assert x.grad[0, 0].abs().max() > 0
+    assert x.grad[0, 13:].abs().max() == 0
+
+
+def test_heads_that_do_not_divide_the_width_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"memory.heads must divide hidden_size 128, got 3"):
+        hcam.Config(heads=3)
