@@ -41,6 +41,7 @@ MEMORIES: dict[str, tuple[str, ...]] = {
     "gru": ("gru",),
     "lru": ("lru",),
     "transformer": ("transformer",),
+    "rmt": ("rmt",),
     "hcam": ("hcam",),
     "bank": ("bank",),
 }  # fmt: skip
