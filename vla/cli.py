@@ -40,6 +40,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "training.commands.eval:main",
         "evaluate a policy on a task: success with its interval",
     ),
+    "curve": (
+        "training.commands.curve:main",
+        "measure how long a policy remembers: success against delay",
+    ),
     "reward-model train": (
         "training.commands.train_reward_model:main",
         "train a process reward model",

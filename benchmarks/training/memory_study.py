@@ -10,7 +10,6 @@ may not be above a task's ceiling, with 99 % over all its tests. Every command i
 resumes.
 """
 
-import dataclasses
 import functools
 import sys
 from collections.abc import Iterator, Mapping
@@ -24,8 +23,8 @@ from rich.console import Console
 
 from benchmarks import harness
 from sim import vec_env
+from training.commands import curve
 from training.core import runtime
-from training.evaluation.evaluate import evaluate
 from vla import cli
 from vla.contracts.config import validate_min
 from vla.runtime import policy_loader
@@ -158,17 +157,10 @@ def _train(study: Study, task: str, memory: tuple[str, ...], steps: int, seed: i
     ]  # fmt: skip
 
 
-def config(task: str, delay: int, distractors: int) -> Any:
-    """Return a task with one delay."""
-    default: Any = vec_env.load_task(task)
-    return dataclasses.replace(default, delay_steps=(delay, delay), distractors=distractors)
-
-
-def test(study: Study, run: Path, asked: Any, seed: int) -> dict[str, int]:
-    """Return how a policy does in a task, as JSON types."""
+def test(study: Study, run: Path, task: str, cell: tuple[int, int], seed: int) -> dict[str, int]:
+    """Return how a policy does at a delay with distractors, as JSON types."""
     policy = policy_loader.open_policy(run, study.threads).policy
-    found = evaluate(policy, asked, episodes=study.episodes, seed=seed, quiet=False)
-    return {"success": sum(found.success), "episodes": len(found.success)}
+    return curve.measure(policy, vec_env.load_task(task), *cell, study.episodes, seed)
 
 
 def leaks(ceiling: float, success: int, episodes: int, tests: int) -> bool:
@@ -291,8 +283,8 @@ def main(argv: list[str]) -> int:
                     console.print(f"{run}: delay {delay}, {events} distractors")
                     # Other episodes in every cell: those of one seed have the same layouts.
                     episodes = study.seed + 1000 * seed + number
-                    asked = config(task, delay, events)
-                    tested = functools.partial(test, study, run, asked, episodes)
+                    cell = delay, events
+                    tested = functools.partial(test, study, run, task, cell, episodes)
                     results.measure(_key(task, memory, seed, delay, events), tested)
     return report(study, pooled(study, results.cells), console)
 

@@ -35,6 +35,11 @@ class Config(PluginConfig):
     heads: int = 4
     """Attention heads of the read."""
 
+    @property
+    def window_decisions(self) -> int | None:
+        """Decisions after which it holds nothing of one; None if there is no such bound."""
+        return self.slots if self.eviction == "fifo" else None
+
     def build(self, tokens: int, width: int) -> "Bank":
         """Return a bank for decisions of `tokens` tokens of `width` numbers.
 

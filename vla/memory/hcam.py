@@ -52,6 +52,11 @@ class Config(PluginConfig):
                 f"memory.heads must divide hidden_size {self.hidden_size}, got {self.heads}"
             )
 
+    @property
+    def window_decisions(self) -> int:
+        """Decisions after which it holds nothing of one."""
+        return self.chunks * self.chunk_decisions
+
     def build(self, tokens: int, width: int) -> "HierarchicalMemory":
         """Return a memory for decisions of `tokens` tokens of `width` numbers."""
         return HierarchicalMemory(self, tokens, width)

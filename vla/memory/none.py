@@ -13,6 +13,11 @@ from vla.nn.memory import StateMemory
 class Config(PluginConfig):
     """The control has no settings."""
 
+    @property
+    def window_decisions(self) -> int:
+        """Decisions after which it holds nothing of one."""
+        return 0
+
     def build(self, tokens: int, width: int) -> "NoMemory":
         """Return an empty memory; its vector is as wide as the bank's, for equal networks."""
         return NoMemory(tokens, width)

@@ -1,0 +1,245 @@
+"""`vla curve`: success of a policy with memory against delay and distractors, beside the ceiling.
+
+Delays and distractors that training never had tell what a memory keeps. What lies within a memory's
+window says nothing of that: the table marks it.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from sim import vec_env
+from training.core import runtime
+from training.evaluation.evaluate import evaluate
+from vla.contracts import config as configs
+from vla.contracts.config import PluginConfig, validate_min
+from vla.contracts.protocols import ArmPolicy
+from vla.policies.vla import VLAPolicy
+from vla.runtime import policy_loader
+from vla.runtime.policy_loader import LoadedPolicy
+from vla.utils import arguments, charts, files, pages
+from vla.utils.statistics import wilson
+
+SHORTEST = 16
+"""Control steps; a shorter delay lets an old action chunk carry the cue."""
+FILE, PAGE = "curve.json", "curve.html"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurveArgs:
+    """Measure success against delay and distractors."""
+
+    policy: tyro.conf.Positional[Path]
+    """Checkpoint, run or exported policy, trained on a memory task."""
+    delays: tuple[int, ...] = (16, 64, 128, 256, 512, 1024)
+    """Delays, control steps."""
+    distractors: tuple[int, ...] = (0, 8)
+    """Distractor events before go."""
+    episodes: int = 200
+    """Episodes of each delay and number of distractors."""
+    seed: int = 7000
+    """Seed of the first of them; each has another."""
+    threads: int = 1
+    """CPU threads of the policy."""
+    out: Path | None = None
+    """Folder of curve.json and curve.html; a folder in the run's if not given."""
+
+    def __post_init__(self) -> None:
+        validate_min(self, episodes=1, seed=0, threads=1)
+        if min(self.delays, default=0) < SHORTEST or min(self.distractors, default=-1) < 0:
+            raise ValueError(
+                f"delays, distractors: got {self.delays}, {self.distractors}, expected delays of "
+                f"{SHORTEST} or more (a shorter blank lets an old action chunk carry the cue) and "
+                "distractors of 0 or more"
+            )
+
+    def cells(self) -> Iterator[tuple[int, int]]:
+        """Yield delay and distractors of every test, in order."""
+        for events in self.distractors:
+            for delay in self.delays:
+                yield delay, events
+
+
+def main(argv: list[str]) -> int:
+    """Run `vla curve`; return the exit code."""
+    args = arguments.read(CurveArgs, argv, "vla curve")
+    loaded = policy_loader.open_policy(args.policy, args.threads)
+    task: Any = configs.from_json(None, loaded.task, f"{loaded.folder}: task", vec_env.TASKS)
+    check_task(task)
+    out = args.out or _run(loaded.folder) / "curve"
+    out.mkdir(parents=True, exist_ok=True)
+    runtime.prepare(args.threads)
+    console = Console(highlight=False, soft_wrap=True)
+    results = _resume(out / FILE, args, loaded, task)
+    for number, (delay, events) in enumerate(args.cells()):
+        key = _key(delay, events)
+        if key not in results["cells"]:
+            console.print(f"delay {delay}, {events} distractors", markup=False)
+            # Other episodes in every cell: those of one seed have the same layouts.
+            cell = measure(loaded.policy, task, delay, events, args.episodes, args.seed + number)
+            results["cells"][key] = cell
+            files.write_json(out / FILE, results)
+    console.print(table(args, results))
+    console.print(_costs(results))
+    files.write_text(out / PAGE, page(args, results))
+    console.print(f"results: {out}", markup=False)
+    return 0
+
+
+def check_task(task: PluginConfig) -> None:
+    """Raise ValueError unless a task has a delay and a ceiling without memory."""
+    fields = {field.name for field in dataclasses.fields(task)}
+    if not ({"delay_steps", "distractors"} <= fields and hasattr(task, "ceiling")):
+        raise ValueError(
+            f"{vec_env.title(task)}: has no delay and no proven ceiling; give a policy of a memory "
+            "task, such as cue_colour (docs/memory.md lists them)"
+        )
+
+
+def with_delay(task: PluginConfig, delay: int, distractors: int) -> Any:
+    """Return a memory task with one delay, and so many distractors."""
+    memory_task: Any = task
+    return dataclasses.replace(memory_task, delay_steps=(delay, delay), distractors=distractors)
+
+
+def measure(
+    policy: ArmPolicy, task: PluginConfig, delay: int, distractors: int, episodes: int, seed: int
+) -> dict[str, int]:
+    """Return successes and episodes of a policy at one delay, as JSON types."""
+    asked = with_delay(task, delay, distractors)
+    found = evaluate(policy, asked, episodes=episodes, seed=seed, quiet=False)
+    return {"success": sum(found.success), "episodes": len(found.success)}
+
+
+def window_steps(policy: ArmPolicy) -> int | None:
+    """Return the control steps after which a memory holds nothing of a decision; None if it has no
+    such bound, or it is not known.
+    """
+    if not isinstance(policy, VLAPolicy):
+        return None
+    decisions: int | None = getattr(policy.config.memory, "window_decisions", None)
+    return None if decisions is None else decisions * policy.n_action_steps
+
+
+def state_bytes(policy: ArmPolicy) -> int:
+    """Return the size of what a policy remembers, of one episode, at any delay."""
+    tensors = policy.initial_state(1).tensors.values()
+    return sum(int(tensor.nbytes) for tensor in tensors)
+
+
+def _resume(path: Path, args: CurveArgs, loaded: LoadedPolicy, task: Any) -> dict[str, Any]:
+    """Return the results so far, or none yet, with all that they depend on.
+
+    Raises:
+        ValueError: those in the folder are of another policy or of other settings.
+    """
+    about = {
+        "task": configs.to_json(task), "step": loaded.step, "episodes": args.episodes,
+        "seed": args.seed, "delays": list(args.delays), "distractors": list(args.distractors),
+        "ceiling": task.ceiling, "window_steps": window_steps(loaded.policy),
+        "state_bytes": state_bytes(loaded.policy),
+    }  # fmt: skip
+    if not path.exists():
+        return {**about, "cells": {}}
+    stored: dict[str, Any] = json.loads(path.read_text())
+    other = [name for name, value in about.items() if stored.get(name) != value]
+    if other:
+        raise ValueError(
+            f"{path}: holds a curve with other {', '.join(other)}; give the same settings to "
+            "continue it, or another --out"
+        )
+    return stored
+
+
+def table(args: CurveArgs, results: Mapping[str, Any]) -> Table:
+    """Return success with its 95 % interval, by delay and number of distractors."""
+    sheet = Table(title=f"{_title(results)}; ceiling without memory {results['ceiling']:.1%}")
+    for name in ("delay", "beyond the window"):
+        sheet.add_column(name, justify="right")
+    for events in args.distractors:
+        sheet.add_column(f"{events} distractors", justify="right")
+    for delay in args.delays:
+        beyond = "yes" if _is_beyond(results, delay) else "no"
+        shares = (_share(results["cells"][_key(delay, events)]) for events in args.distractors)
+        sheet.add_row(str(delay), beyond, *shares)
+    return sheet
+
+
+def _costs(results: Mapping[str, Any]) -> str:
+    window = results["window_steps"]
+    holds = (
+        f"it holds the last {window} control steps: only longer delays test more than its window"
+        if window is not None
+        else "no decision leaves it at a fixed age"
+    )
+    return f"memory: {results['state_bytes'] / 1e3:.1f} kB at any delay; {holds}"
+
+
+def page(args: CurveArgs, results: Mapping[str, Any]) -> str:
+    """Return the curves as one self-contained page."""
+    cells = results["cells"]
+    header = ["delay", *(f"{events} distractors" for events in args.distractors)]
+    rows = [
+        [delay, *(_share(cells[_key(delay, events)]) for events in args.distractors)]
+        for delay in args.delays
+    ]
+    return pages.render(
+        "training/report/curve.html.j2", title=_title(results), costs=_costs(results),
+        names=[*header[1:], f"ceiling without memory, {results['ceiling']:.1%}"],
+        header=header, rows=rows, drawing=charts.svg(_drawing(args, results)),
+    )  # fmt: skip
+
+
+def _drawing(args: CurveArgs, results: Mapping[str, Any]) -> charts.Figure:
+    """Return success against the logarithm of the delay, with 95 % bands, ceiling and window."""
+    x = [math.log2(delay) for delay in args.delays]
+    cells = [
+        [results["cells"][_key(d, events)] for d in args.delays] for events in args.distractors
+    ]
+    shares = [[cell["success"] / cell["episodes"] for cell in line] for line in cells]
+    ceiling = [(place, results["ceiling"]) for place in (min(x), max(x))]
+    lines = [list(zip(x, line, strict=True)) for line in shares]
+    drawing = charts.curves(
+        [*lines, ceiling], x_label="delay, control steps", y_label="success", y_range=(0, 1)
+    )
+    axes = drawing.axes[0]
+    for place, line in enumerate(cells):
+        low, high = zip(*(wilson(c["success"], c["episodes"]) for c in line), strict=True)
+        axes.fill_between(x, low, high, color=charts.colour(place), alpha=0.15, linewidth=0)
+    axes.set_xlim(min(x) - 0.1, max(x) + 0.1)
+    axes.set_xticks(x, [str(delay) for delay in args.delays])
+    window = results["window_steps"]
+    if window and min(args.delays) <= window <= max(args.delays):
+        axes.axvline(math.log2(window), color=charts.TEXT, linewidth=1, linestyle=":")
+    return drawing
+
+
+def _title(results: Mapping[str, Any]) -> str:
+    low, high = results["task"]["delay_steps"]
+    return f"{configs.title(results['task'])}, trained on delays of {low} to {high}"
+
+
+def _is_beyond(results: Mapping[str, Any], delay: int) -> bool:
+    window = results["window_steps"]
+    return window is None or delay > window
+
+
+def _share(cell: Mapping[str, int]) -> str:
+    low, high = wilson(cell["success"], cell["episodes"])
+    return f"{cell['success'] / cell['episodes']:.1%} ({low:.1%} to {high:.1%})"
+
+
+def _key(delay: int, distractors: int) -> str:
+    return f"delay {delay} distractors {distractors}"
+
+
+def _run(folder: Path) -> Path:
+    return folder.parent if folder.name == "checkpoint" else folder
