@@ -113,10 +113,17 @@ def with_delay(task: PluginConfig, delay: int, distractors: int) -> Any:
 def measure(
     policy: ArmPolicy, task: PluginConfig, delay: int, distractors: int, episodes: int, seed: int
 ) -> dict[str, int]:
-    """Return successes and episodes of a policy at one delay, as JSON types."""
+    """Return successes, choices and episodes of a policy at one delay, as JSON types.
+
+    A choice is a success or a failure by the task's rules; an episode that ran out of time has
+    none. So the share of choices tells of acting, and that of right ones among them of recall.
+    """
     asked = with_delay(task, delay, distractors)
     found = evaluate(policy, asked, episodes=episodes, seed=seed, quiet=False)
-    return {"success": sum(found.success), "episodes": len(found.success)}
+    return {
+        "success": sum(found.success), "choices": sum(found.decided),
+        "episodes": len(found.success),
+    }  # fmt: skip
 
 
 def window_steps(policy: ArmPolicy) -> int | None:
@@ -160,16 +167,18 @@ def _resume(path: Path, args: CurveArgs, loaded: LoadedPolicy, task: Any) -> dic
 
 
 def table(args: CurveArgs, results: Mapping[str, Any]) -> Table:
-    """Return success with its 95 % interval, by delay and number of distractors."""
+    """Return success with its 95 % interval and recall, the share of right choices among all, by
+    delay and number of distractors.
+    """
     sheet = Table(title=f"{_title(results)}; ceiling without memory {results['ceiling']:.1%}")
     for name in ("delay", "beyond the window"):
         sheet.add_column(name, justify="right")
     for events in args.distractors:
         sheet.add_column(f"{events} distractors", justify="right")
+        sheet.add_column("recall", justify="right")
     for delay in args.delays:
         beyond = "yes" if _is_beyond(results, delay) else "no"
-        shares = (_share(results["cells"][_key(delay, events)]) for events in args.distractors)
-        sheet.add_row(str(delay), beyond, *shares)
+        sheet.add_row(str(delay), beyond, *_shares(args, results, delay))
     return sheet
 
 
@@ -185,15 +194,12 @@ def _costs(results: Mapping[str, Any]) -> str:
 
 def page(args: CurveArgs, results: Mapping[str, Any]) -> str:
     """Return the curves as one self-contained page."""
-    cells = results["cells"]
-    header = ["delay", *(f"{events} distractors" for events in args.distractors)]
-    rows = [
-        [delay, *(_share(cells[_key(delay, events)]) for events in args.distractors)]
-        for delay in args.delays
-    ]
+    names = [f"{events} distractors" for events in args.distractors]
+    header = ["delay", *(part for name in names for part in (name, "recall"))]
+    rows = [[delay, *_shares(args, results, delay)] for delay in args.delays]
     return pages.render(
         "training/report/curve.html.j2", title=_title(results), costs=_costs(results),
-        names=[*header[1:], f"ceiling without memory, {results['ceiling']:.1%}"],
+        names=[*names, f"ceiling without memory, {results['ceiling']:.1%}"],
         header=header, rows=rows, drawing=charts.svg(_drawing(args, results)),
     )  # fmt: skip
 
@@ -230,6 +236,14 @@ def _title(results: Mapping[str, Any]) -> str:
 def _is_beyond(results: Mapping[str, Any], delay: int) -> bool:
     window = results["window_steps"]
     return window is None or delay > window
+
+
+def _shares(args: CurveArgs, results: Mapping[str, Any], delay: int) -> Iterator[str]:
+    """Yield success with its interval, and recall, at a delay with each number of distractors."""
+    for events in args.distractors:
+        cell = results["cells"][_key(delay, events)]
+        yield _share(cell)
+        yield f"{cell['success'] / cell['choices']:.1%}" if cell["choices"] else pages.NONE
 
 
 def _share(cell: Mapping[str, int]) -> str:
