@@ -39,12 +39,13 @@ MEMORIES: dict[str, tuple[str, ...]] = {
     "memory_vla": ("memory_vla",),
     "gru": ("gru",),
     "lru": ("lru",),
-    "transformer": ("transformer",),
-    "rmt": ("rmt",),
-    "hcam": ("hcam",),
+    "transformer": ("transformer", "--policy.memory.hidden-size", "48"),
+    "rmt": ("rmt", "--policy.memory.layers", "1"),
+    "hcam": ("hcam", "--policy.memory.hidden-size", "48"),
     "bank": ("bank",),
 }  # fmt: skip
-"""Flags after `--policy.memory.type`, by name in this study."""
+"""Flags after `--policy.memory.type`, by name in this study. They make all policies with a memory
+equally large, within 10 %: what is compared is what a memory does with its weights."""
 SHORT = {
     "cue_colour": 9, "put_back": 13, "sequence": 20, "late_query": 9, "shell": 16, "count": 25,
     "visit_all": 22, "wait_then_press": 27, "day_log": 22,

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from benchmarks.training import memory_study
+from benchmarks.training import memory_speed, memory_study
 from benchmarks.training.memory_study import MEMORIES, Study
 from sim import vec_env
 from vla import checkpoint
@@ -45,6 +45,15 @@ def test_every_memory_and_every_memory_task_takes_part() -> None:
         name for name in registry.names("sim.tasks") if hasattr(vec_env.load_task(name), "ceiling")
     }
     assert set(memory_study.SHORT) == with_ceiling
+
+
+def test_policies_with_a_memory_are_equally_large_within_a_tenth() -> None:
+    sizes = {
+        name: sum(part.numel() for part in memory_speed.build(name, 0).parameters())
+        for name in MEMORIES
+    }
+    assert max(sizes.values()) < 1.1 * sizes["bank"]
+    assert min(sizes.values()) > 0.9 * sizes["bank"]
 
 
 def test_a_control_above_its_ceiling_is_a_leak_and_luck_is_not() -> None:
