@@ -149,6 +149,12 @@ def old_place(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.old")
 
 
+def run_of(folder: Path) -> Path:
+    """Return the run's folder of a checkpoint in it, or a folder outside a run as it is."""
+    name = "checkpoint"
+    return folder.parent if folder.name in (name, f".{name}.old") else folder
+
+
 def load(
     folder: Path, robot: RobotSpec | None = None, device: str = "cpu"
 ) -> tuple[Any, Provenance]:

@@ -69,7 +69,7 @@ TASKS = {
         "colours",
     ),
     "latest_cue": Audited(
-        latest_cue.Config, lambda e: e.shown[0], lambda e: e.cue, "shown"
+        latest_cue.Config, lambda e: e.shown[0], lambda e: e.shown[e.count - 1], "shown"
     ),
     "put_back": Audited(put_back.Config, lambda e: _side(e, e.cue), lambda e: e.cue),
     "sequence": Audited(sequence.Config, lambda e: e.order[0], lambda e: e.order[0], "order"),

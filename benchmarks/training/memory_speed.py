@@ -21,7 +21,7 @@ from benchmarks import harness
 from benchmarks.deploy.policy_latency import decide_s, observe
 from benchmarks.training.memory_study import MEMORIES
 from sim import vec_env
-from training.commands import train
+from training.commands import curve, train
 from training.core import runtime
 from training.core.config import TrainConfig
 from vla import cli
@@ -97,8 +97,7 @@ def after(policy: VLAPolicy, decisions: int, rng: np.random.Generator) -> Policy
 
 def state_kb(policy: VLAPolicy) -> float:
     """Return the size of one episode's state, kilobytes."""
-    tensors = policy.initial_state(1).tensors.values()
-    return sum(part.numel() * part.element_size() for part in tensors) / 1000
+    return curve.state_bytes(policy) / 1000
 
 
 def parameters(policy: VLAPolicy) -> int:

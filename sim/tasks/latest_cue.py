@@ -64,8 +64,6 @@ class Episode:
     """Index of the colour that the lamp shows each time, i64, shape (largest number of cues,)."""
     count: Array
     """Number of colours shown."""
-    cue: Array
-    """Index of the last of them."""
     schedule: _lock.Schedule
     """When colours, distractors and go come."""
     buttons_m: np.ndarray
@@ -101,7 +99,7 @@ class LatestCue(_buttons.FirstTouch[Config]):
             rng, config, cue_steps=_steps(config, count), colours=config.choices
         )
         world.episode = Episode(
-            shown, count, int(shown[count - 1]), schedule,
+            shown, count, schedule,
             _buttons.draw(rng, self.robot, config.choices), np.zeros(config.choices, np.bool_),
         )  # fmt: skip
         world.instruction = INSTRUCTIONS[int(rng.integers(len(INSTRUCTIONS)))]
@@ -110,7 +108,8 @@ class LatestCue(_buttons.FirstTouch[Config]):
 
     def right(self, episode: Any) -> Any:
         """Return the colour that the lamp showed last."""
-        return episode.cue
+        last = np.asarray(episode.count)[..., None] - 1
+        return np.take_along_axis(episode.shown, last, axis=-1)[..., 0]
 
     def show_cue(self, worlds: Worlds, rows: Rows) -> None:
         """Light the lamp in the present colour, and the side lamp in others."""

@@ -197,6 +197,7 @@ class Tabletop(Unlocked[Config]):
 
     def _draw_goal(self, rng: np.random.Generator, kinds: list[tuple[str, str]]) -> Goal:
         """Draw one of the goals that the split has in this scene, as often as each is named."""
+        # Of all goals where none is named twice: so the seeds keep the episodes that they had.
         among = self._drawn if len(set(self._drawn)) < len(self._drawn) else self.goals
         order = [among[k] for k in rng.permutation(len(among))]
         return next(goal for goal in order if self._is_allowed(goal, kinds))

@@ -51,7 +51,7 @@ def test_a_cue_without_delay_stays_visible() -> None:
     world.reset(0, 0)
     while world.steps <= world.episode.schedule.go + 8:
         world.step(np.array(world.robot.home))
-    assert lamp(world) == world.episode.cue
+    assert lamp(world) == world.task.right(world.episode)
 
 
 def test_the_right_colour_is_independent_of_what_is_seen_from_go_on_and_of_the_first() -> None:
@@ -61,8 +61,9 @@ def test_the_right_colour_is_independent_of_what_is_seen_from_go_on_and_of_the_f
         world.reset(3, index)
         episode = world.episode
         azimuth = np.arctan2(episode.buttons_m[:, 1], episode.buttons_m[:, 0])
-        places[episode.cue, np.argsort(np.argsort(azimuth))[episode.cue]] += 1
-        firsts[episode.shown[0], episode.cue] += episode.count > 1
+        right = world.task.right(episode)
+        places[right, np.argsort(np.argsort(azimuth))[right]] += 1
+        firsts[episode.shown[0], right] += episode.count > 1
     # Chi-squared with 15 degrees of freedom: 99.9 % of draws lie below 37.7.
     for table in (places, firsts):
         mean = table.sum() / 16

@@ -4,13 +4,15 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from sim.tasks import reach
+from tests.fakes import liven_
 from tests.training.small_policy import TASK, small_policy, write_run
 from training.commands import curve
 from vla import checkpoint
 from vla.contracts import config as configs
-from vla.memory import bank, hcam, none, transformer
+from vla.memory import bank, gru, hcam, none, transformer
 
 WORDS = ["--delays", "16", "64", "--distractors", "0", "2", "--episodes", "2"]
 
@@ -36,7 +38,7 @@ def test_every_delay_is_measured_once_and_the_window_is_told(run, capsys, monkey
     assert played == [((16, 16), 0, 7000), ((64, 64), 0, 7001), ((16, 16), 2, 7002),
                       ((64, 64), 2, 7003)]  # fmt: skip
     # 7 slots of 8 control steps.
-    assert "holds the last 56 control steps" in out
+    assert "nothing in it is older than 56 control steps, its window" in out
     assert "ceiling without memory 25.0%" in out
     results = json.loads((run / "curve/curve.json").read_text())
     for cell in results["cells"].values():
@@ -70,15 +72,77 @@ def test_recall_counts_choices_alone() -> None:
     ]  # fmt: skip
 
 
-def test_windows_of_memories() -> None:
-    windows = {
-        config: curve.window_steps(small_policy(config))
-        for config in (
-            none.Config(), bank.Config(slots=7), bank.Config(slots=7, eviction="fifo"),
-            transformer.Config(max_decisions=5), hcam.Config(chunks=3, chunk_decisions=4),
-        )
-    }  # fmt: skip
-    assert list(windows.values()) == [0, None, 56, 40, 96]
+@pytest.mark.parametrize(
+    "config",
+    [
+        bank.Config(slots=7, eviction="fifo"), transformer.Config(max_decisions=3),
+        transformer.Config(max_decisions=2, layers=3),
+        hcam.Config(chunks=3, chunk_decisions=2, top_chunks=3),
+    ],
+)  # fmt: skip
+def test_nothing_is_left_of_a_decision_after_the_window_of_a_memory(config) -> None:
+    policy = small_policy(config)
+    memory, window = policy.memory, config.window_decisions
+    assert curve.window_steps(policy) == window * policy.n_action_steps
+    liven_(memory)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1, 2 * window + 2, memory.tokens, memory.width, generator=generator)
+    changed = x.clone()
+    changed[:, window] += 1.0
+    read = [_read(memory, tokens) for tokens in (x, changed)]
+    differs = [not torch.equal(*pair) for pair in zip(*read, strict=True)]
+    assert any(differs[window + 1 : 2 * window + 1])
+    assert not any(differs[2 * window + 1 :])
+    assert not any(differs[:window])
+
+
+def _read(memory, x: torch.Tensor) -> list[torch.Tensor]:
+    """Return what is read at every decision, step by step."""
+    state, read = memory.initial(1, torch.device("cpu")), []
+    with torch.no_grad():
+        for t in range(x.shape[1]):
+            now = torch.full((1,), 8.0 * t)
+            read.append(memory.read(state, x[:, t], now).vector)
+            state = memory.write(state, x[:, t], now, torch.ones(1))
+    return read
+
+
+def test_a_memory_without_a_window_and_none_at_all() -> None:
+    assert curve.window_steps(small_policy(bank.Config(slots=7))) == "unbounded"
+    assert curve.window_steps(small_policy(gru.Config())) == "unknown"
+    assert curve.window_steps(small_policy(none.Config())) == 0
+    said = [
+        curve._costs({"window_steps": window, "state_bytes": 2000})
+        for window in (0, 56, "unbounded", "unknown")
+    ]
+    assert said[0] == "no memory"
+    assert said[1].endswith(
+        "kB at any delay; nothing in it is older than 56 control steps, its window"
+    )
+    assert said[2].endswith("nothing leaves it at a fixed age")
+    assert "its window is not known" in said[3]
+    assert [curve._beyond({"window_steps": w}, 64) for w in (56, 64, "unbounded", "unknown")] == [
+        "yes", "no", "no window", "–"
+    ]  # fmt: skip
+
+
+def test_a_curve_of_other_weights_is_not_continued(run, tmp_path) -> None:
+    words = ["--delays", "16", "--distractors", "0", "--episodes", "1", "--out", str(tmp_path)]
+    assert curve.main([str(run), *words]) == 0
+    other = small_policy(bank.Config(slots=7, eviction="fifo"))
+    liven_(other, seed=5)
+    write_run(other, tmp_path / "other")
+    with pytest.raises(ValueError, match="holds a curve with other weights"):
+        curve.main([str(tmp_path / "other"), *words])
+    (tmp_path / "curve.json").write_text("{")
+    with pytest.raises(ValueError, match=r"curve.json: damaged .*; delete it to measure anew"):
+        curve.main([str(run), *words])
+
+
+def test_another_task_of_the_policy_can_be_named(run, tmp_path) -> None:
+    words = ["--task", "latest_cue", "--delays", "16", "--distractors", "0", "--episodes", "1"]
+    assert curve.main([str(run), *words, "--out", str(tmp_path)]) == 0
+    assert json.loads((tmp_path / "curve.json").read_text())["task"]["type"] == "latest_cue"
 
 
 def test_a_task_without_a_delay_is_refused(tmp_path: Path) -> None:
@@ -92,6 +156,8 @@ def test_a_task_without_a_delay_is_refused(tmp_path: Path) -> None:
 def test_delays_without_a_proof_are_refused() -> None:
     with pytest.raises(ValueError, match=r"delays, distractors: got \(8,\), \(0, 8\)"):
         curve.CurveArgs(policy=Path("x"), delays=(8,))
+    with pytest.raises(ValueError, match=r"expected delays of 40 or more"):
+        curve.check_delays((16, 64), (0,), n_action_steps=20)
 
 
 def test_the_task_is_the_one_of_training() -> None:

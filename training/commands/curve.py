@@ -1,16 +1,17 @@
 """`vla curve`: success of a policy with memory against delay and distractors, beside the ceiling.
 
-Delays and distractors that training never had tell what a memory keeps. What lies within a memory's
-window says nothing of that: the table marks it.
+Delays and distractors that training never had tell what a memory keeps. A delay within a memory's
+window says nothing of that: the table marks those beyond it.
 """
 
 import dataclasses
+import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tyro
 from rich.console import Console
@@ -19,6 +20,7 @@ from rich.table import Table
 from sim import vec_env
 from training.core import runtime
 from training.evaluation.evaluate import evaluate
+from vla import checkpoint
 from vla.contracts import config as configs
 from vla.contracts.config import PluginConfig, validate_min
 from vla.contracts.protocols import ArmPolicy
@@ -31,6 +33,9 @@ from vla.utils.statistics import wilson
 SHORTEST = 16
 """Control steps; a shorter delay lets an old action chunk carry the cue."""
 FILE, PAGE = "curve.json", "curve.html"
+WINDOW = "window_decisions"
+"""What a memory's configuration may tell: decisions after which it holds nothing of one, None for
+no such bound."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +44,10 @@ class CurveArgs:
 
     policy: tyro.conf.Positional[Path]
     """Checkpoint, run or exported policy, trained on a memory task."""
+    task: str = ""
+    """Memory task, by name, with its default settings; the first one of training if empty."""
+    robot: str = ""
+    """Robot, one of those of training; the first of them if empty."""
     delays: tuple[int, ...] = (16, 64, 128, 256, 512, 1024)
     """Delays, control steps."""
     distractors: tuple[int, ...] = (0, 8)
@@ -46,40 +55,32 @@ class CurveArgs:
     episodes: int = 200
     """Episodes of each delay and number of distractors."""
     seed: int = 7000
-    """Seed of the first of them; each has another."""
+    """Seed of the episodes of the first test; every further test adds 1."""
     threads: int = 1
     """CPU threads of the policy."""
     out: Path | None = None
-    """Folder of curve.json and curve.html; a folder in the run's if not given."""
+    """Folder of curve.json and curve.html; `curve` in the run's folder if not given."""
 
     def __post_init__(self) -> None:
         validate_min(self, episodes=1, seed=0, threads=1)
-        if min(self.delays, default=0) < SHORTEST or min(self.distractors, default=-1) < 0:
-            raise ValueError(
-                f"delays, distractors: got {self.delays}, {self.distractors}, expected delays of "
-                f"{SHORTEST} or more (a shorter blank lets an old action chunk carry the cue) and "
-                "distractors of 0 or more"
-            )
-
-    def cells(self) -> Iterator[tuple[int, int]]:
-        """Yield delay and distractors of every test, in order."""
-        for events in self.distractors:
-            for delay in self.delays:
-                yield delay, events
+        check_delays(self.delays, self.distractors)
 
 
 def main(argv: list[str]) -> int:
     """Run `vla curve`; return the exit code."""
     args = arguments.read(CurveArgs, argv, "vla curve")
-    loaded = policy_loader.open_policy(args.policy, args.threads)
+    args = dataclasses.replace(args, delays=tuple(sorted(set(args.delays))))
+    loaded = policy_loader.open_policy(args.policy, args.threads, robot=args.robot)
     task: Any = configs.from_json(None, loaded.task, f"{loaded.folder}: task", vec_env.TASKS)
+    task = vec_env.load_task(args.task) if args.task else task
     check_task(task)
-    out = args.out or _run(loaded.folder) / "curve"
+    check_delays(args.delays, args.distractors, loaded.policy.n_action_steps)
+    out = args.out or checkpoint.run_of(loaded.folder) / "curve"
     out.mkdir(parents=True, exist_ok=True)
     runtime.prepare(args.threads)
     console = Console(highlight=False, soft_wrap=True)
     results = _resume(out / FILE, args, loaded, task)
-    for number, (delay, events) in enumerate(args.cells()):
+    for number, (delay, events) in enumerate(cells(args.delays, args.distractors)):
         key = _key(delay, events)
         if key not in results["cells"]:
             console.print(f"delay {delay}, {events} distractors", markup=False)
@@ -94,13 +95,36 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+def cells(delays: Sequence[int], distractors: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield delay and distractors of every test, in order."""
+    for events in distractors:
+        for delay in delays:
+            yield delay, events
+
+
+def check_delays(
+    delays: Sequence[int], distractors: Sequence[int], n_action_steps: int = 0
+) -> None:
+    """Raise ValueError unless the ceiling holds at all delays, for a policy that decides every
+    `n_action_steps` control steps.
+    """
+    shortest = max(SHORTEST, 2 * n_action_steps)
+    if min(delays, default=0) < shortest or min(distractors, default=-1) < 0:
+        raise ValueError(
+            f"delays, distractors: got {tuple(delays)}, {tuple(distractors)}, expected delays of "
+            f"{shortest} or more (a shorter blank lets an old action chunk carry the cue) and "
+            "distractors of 0 or more"
+        )
+
+
 def check_task(task: PluginConfig) -> None:
     """Raise ValueError unless a task has a delay and a ceiling without memory."""
     fields = {field.name for field in dataclasses.fields(task)}
     if not ({"delay_steps", "distractors"} <= fields and hasattr(task, "ceiling")):
         raise ValueError(
             f"{vec_env.title(task)}: has no delay and no proven ceiling; give a policy of a memory "
-            "task, such as cue_colour (docs/memory.md lists them)"
+            "task, such as cue_colour (docs/memory.md lists them), or name one of its tasks with "
+            "--task"
         )
 
 
@@ -126,14 +150,25 @@ def measure(
     }  # fmt: skip
 
 
-def window_steps(policy: ArmPolicy) -> int | None:
-    """Return the control steps after which a memory holds nothing of a decision; None if it has no
-    such bound, or it is not known.
+def window_steps(policy: ArmPolicy) -> int | Literal["unbounded", "unknown"]:
+    """Return the control steps after which a memory holds nothing of a decision, if it tells."""
+    if not policy.remembers:
+        return 0
+    if not isinstance(policy, VLAPolicy) or not hasattr(policy.config.memory, WINDOW):
+        return "unknown"
+    decisions: int | None = getattr(policy.config.memory, WINDOW)
+    return "unbounded" if decisions is None else decisions * policy.n_action_steps
+
+
+def weights_hash(folder: Path) -> str:
+    """Return a hash of the weights in a policy's folder; of an exported one, of its manifest, which
+    hashes them.
     """
-    if not isinstance(policy, VLAPolicy):
-        return None
-    decisions: int | None = getattr(policy.config.memory, "window_decisions", None)
-    return None if decisions is None else decisions * policy.n_action_steps
+    digest = hashlib.blake2b(digest_size=16)
+    for name in ("manifest.json", "model.safetensors"):
+        if (folder / name).is_file():
+            digest.update((folder / name).read_bytes())
+    return digest.hexdigest()
 
 
 def state_bytes(policy: ArmPolicy) -> int:
@@ -149,14 +184,16 @@ def _resume(path: Path, args: CurveArgs, loaded: LoadedPolicy, task: Any) -> dic
         ValueError: those in the folder are of another policy or of other settings.
     """
     about = {
-        "task": configs.to_json(task), "step": loaded.step, "episodes": args.episodes,
-        "seed": args.seed, "delays": list(args.delays), "distractors": list(args.distractors),
+        "task": configs.to_json(task), "robot": loaded.policy.robot.name,
+        "weights": weights_hash(loaded.folder), "episodes": args.episodes, "seed": args.seed,
+        "delays": list(args.delays), "distractors": list(args.distractors),
         "ceiling": task.ceiling, "window_steps": window_steps(loaded.policy),
         "state_bytes": state_bytes(loaded.policy),
     }  # fmt: skip
     if not path.exists():
         return {**about, "cells": {}}
-    stored: dict[str, Any] = json.loads(path.read_text())
+    with files.parsing(path, "delete it to measure anew"):
+        stored: dict[str, Any] = json.loads(path.read_text())
     other = [name for name, value in about.items() if stored.get(name) != value]
     if other:
         raise ValueError(
@@ -171,24 +208,24 @@ def table(args: CurveArgs, results: Mapping[str, Any]) -> Table:
     delay and number of distractors.
     """
     sheet = Table(title=f"{_title(results)}; ceiling without memory {results['ceiling']:.1%}")
-    for name in ("delay", "beyond the window"):
+    for name in ("delay", "beyond its window"):
         sheet.add_column(name, justify="right")
     for events in args.distractors:
         sheet.add_column(f"{events} distractors", justify="right")
         sheet.add_column("recall", justify="right")
     for delay in args.delays:
-        beyond = "yes" if _is_beyond(results, delay) else "no"
-        sheet.add_row(str(delay), beyond, *_shares(args, results, delay))
+        sheet.add_row(str(delay), _beyond(results, delay), *_shares(args, results, delay))
     return sheet
 
 
 def _costs(results: Mapping[str, Any]) -> str:
     window = results["window_steps"]
-    holds = (
-        f"it holds the last {window} control steps: only longer delays test more than its window"
-        if window is not None
-        else "no decision leaves it at a fixed age"
-    )
+    if window == 0:
+        return "no memory"
+    holds = {
+        "unbounded": "nothing leaves it at a fixed age",
+        "unknown": "its window is not known: the policy is exported, or its memory does not tell",
+    }.get(window, f"nothing in it is older than {window} control steps, its window")
     return f"memory: {results['state_bytes'] / 1e3:.1f} kB at any delay; {holds}"
 
 
@@ -223,19 +260,21 @@ def _drawing(args: CurveArgs, results: Mapping[str, Any]) -> charts.Figure:
     axes.set_xlim(min(x) - 0.1, max(x) + 0.1)
     axes.set_xticks(x, [str(delay) for delay in args.delays])
     window = results["window_steps"]
-    if window and min(args.delays) <= window <= max(args.delays):
+    if isinstance(window, int) and min(args.delays) <= window <= max(args.delays):
         axes.axvline(math.log2(window), color=charts.TEXT, linewidth=1, linestyle=":")
     return drawing
 
 
 def _title(results: Mapping[str, Any]) -> str:
-    low, high = results["task"]["delay_steps"]
-    return f"{configs.title(results['task'])}, trained on delays of {low} to {high}"
+    return f"{configs.title(results['task'])}, {results['episodes']} episodes a test"
 
 
-def _is_beyond(results: Mapping[str, Any], delay: int) -> bool:
+def _beyond(results: Mapping[str, Any], delay: int) -> str:
+    """Return whether a delay is surely longer than a memory's window."""
     window = results["window_steps"]
-    return window is None or delay > window
+    if isinstance(window, int):
+        return "yes" if delay > window else "no"
+    return {"unbounded": "no window"}.get(window, pages.NONE)
 
 
 def _shares(args: CurveArgs, results: Mapping[str, Any], delay: int) -> Iterator[str]:
@@ -253,7 +292,3 @@ def _share(cell: Mapping[str, int]) -> str:
 
 def _key(delay: int, distractors: int) -> str:
     return f"delay {delay} distractors {distractors}"
-
-
-def _run(folder: Path) -> Path:
-    return folder.parent if folder.name == "checkpoint" else folder

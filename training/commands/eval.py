@@ -176,7 +176,7 @@ def _results_folder(folder: Path, trained_on: PluginConfig, args: EvalArgs, arm:
     """Return the run's folder, or a folder inside it named after what differs from training; `arm`
     is empty for the first one.
     """
-    run = folder.parent if folder.name == "checkpoint" else folder
+    run = checkpoint.run_of(folder)
     where = [arm] if arm else []
     where += [configs.type_name(args.backend)] if args.backend.is_realtime else []
     where += [f"steps={args.num_inference_steps}"] if args.num_inference_steps else []

@@ -10,6 +10,9 @@ from vla.contracts.config import PluginConfig, difference, to_json, type_name
 from vla.contracts.specs import RobotSpec
 from vla.policies.vla import VLAPolicy
 
+AFTER_QUERIES = ("trunk", "attend", "blocks")
+"""Parts of a backbone with queries, and what follows them."""
+
 
 def load_policy(path: Path, config: PluginConfig, robots: Sequence[RobotSpec]) -> Any:
     """Return the policy of a checkpoint, to be trained further, in training mode.
@@ -62,8 +65,18 @@ def find_vision(place: Path) -> Path:
         ValueError: neither is there.
     """
     if reward_model_checkpoint.is_reward_model(place):
+        if str(place) in reward_model_checkpoint.UNTRAINED and not place.exists():
+            raise ValueError(
+                f"pretrained_vision_encoder: the reward model {place} has no vision encoder; give "
+                "the folder of a trained one, or of a policy"
+            )
         return reward_model_checkpoint.find(place)
-    return checkpoint.find(place)
+    try:
+        return checkpoint.find(place)
+    except ValueError as error:
+        raise ValueError(
+            f"pretrained_vision_encoder: neither a reward model nor a policy: {error}"
+        ) from error
 
 
 def load_vision(policy: VLAPolicy, place: str) -> None:
@@ -74,37 +87,47 @@ def load_vision(policy: VLAPolicy, place: str) -> None:
 
     `place` is a reward model, a policy's checkpoint, or the run that trained one of them. Weights
     that depend on the instruction or the memory are not copied: their vocabularies and widths
-    differ.
+    differ. Nor are queries, and what follows them, where only one of the two has any.
 
     Raises:
         ValueError: there is none, or its vision encoder or cameras differ.
     """
-    if reward_model_checkpoint.is_reward_model(Path(place)):
-        source: Any = reward_model_checkpoint.load(place).reward_model
+    found = find_vision(Path(place))
+    if reward_model_checkpoint.is_reward_model(found):
+        source: Any = reward_model_checkpoint.load(found).reward_model
         cameras = tuple(source.cameras)
     else:
-        source, _ = checkpoint.load(Path(place))
+        source, _ = checkpoint.load(found)
         cameras = tuple(source.config.cameras)
     backbone: Any = getattr(source, "backbone", None)
-    # Queries and text encoders of the source, which are not copied, may differ.
-    there, here = _vision(backbone), _vision(policy.backbone)
-    different = [name for name, size in here.items() if there.get(name) != size]
-    if not here or different or cameras != policy.config.cameras:
-        kind = "none" if backbone is None else f"{type_name(backbone.config)!r}"
+    kind = "none" if backbone is None else f"{type_name(backbone.config)!r}"
+    expected = type_name(policy.config.backbone)
+    if not hasattr(policy.backbone, "vision"):
+        raise ValueError(
+            f"pretrained_vision_encoder: the policy's backbone {expected!r} takes none; leave it "
+            "out, or choose --policy.backbone.type tiny"
+        )
+    there, here = _vision(backbone, policy.backbone), _vision(policy.backbone, backbone)
+    other = sorted(name for name in {*there, *here} if there.get(name) != here.get(name))
+    if other or cameras != policy.config.cameras:
         raise ValueError(
             f"pretrained_vision_encoder: {place} has backbone {kind} and cameras "
-            f"{', '.join(cameras)}; expected the policy's: {type_name(policy.config.backbone)!r} "
-            f"with the same settings, and cameras {', '.join(policy.config.cameras)}"
-            + (f" (other in {', '.join(different[:3])})" if different and there else "")
+            f"{', '.join(cameras)}; expected the policy's: {expected!r} with the same vision "
+            f"encoder, and cameras {', '.join(policy.config.cameras)}"
+            + (f" (they differ in {', '.join(other[:3])})" if other and there else "")
         )
-    values = backbone.vision()
-    for name, weight in policy.backbone.vision().items():
-        weight.data.copy_(values[name])
+    values, weights = backbone.vision(), policy.backbone.vision()
+    for name in here.keys() & weights.keys():
+        weights[name].data.copy_(values[name])
 
 
-def _vision(backbone: Any) -> dict[str, Any]:
-    """Return the size of a backbone's images and the shapes of its vision encoder's weights."""
+def _vision(backbone: Any, other: Any) -> dict[str, Any]:
+    """Return the size of a backbone's images, and the shapes of its vision encoder's weights that
+    another one takes or gives.
+    """
     if not hasattr(backbone, "vision"):
         return {}
     shapes = {name: tuple(weight.shape) for name, weight in backbone.vision().items()}
+    if bool(backbone.num_queries) != bool(getattr(other, "num_queries", 0)):
+        shapes = {n: s for n, s in shapes.items() if n.split(".")[0] not in AFTER_QUERIES}
     return {"image_px": backbone.config.image_px, **shapes}

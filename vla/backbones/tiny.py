@@ -141,8 +141,11 @@ class TinyBackbone(nn.Module):
 
     def vision(self) -> dict[str, Tensor]:
         """Return the weights of vision that no instruction or memory enters, by name."""
-        weights = self.state_dict(keep_vars=True)
-        return {n: w for n, w in weights.items() if not set(VISION).isdisjoint(n.split("."))}
+        return {
+            name: weight
+            for name, weight in self.state_dict(keep_vars=True).items()
+            if not name.startswith("words.") and not set(VISION).isdisjoint(name.split("."))
+        }
 
     def encode(self, images: Tensor, proprio: Tensor, token_ids: Tensor) -> Encoded:
         """Encode observations without memory.

@@ -2,11 +2,11 @@
 
 Lampinen et al. 2021 (arXiv 2105.14039). Decisions are stored in chunks; a summary of each, the mean
 of its entries, says how relevant it is, and what attention finds within the `top_chunks` most
-relevant ones is added by that relevance. So a long memory is read in little time. As the full
-history, it is exact until it is full, and then drops the oldest chunk.
+relevant ones is added by that relevance. So few entries share a softmax, however long the memory.
+It is exact until it is full, and then drops the oldest chunk.
 
-Otherwise than there: a decision is one vector, entries are not detached, and age enters keys as
-log(1 + control steps), which extrapolates.
+Otherwise than there: entries are not detached; the age of an entry, log(1 + control steps), is
+part of what summaries, keys and values are made of; and the unfinished chunk can be read.
 """
 
 import math
@@ -35,7 +35,7 @@ class Config(PluginConfig):
     chunk_decisions: int = 16
     """Decisions of a chunk: with 40 chunks, 5,120 control steps at 8 a decision."""
     top_chunks: int = 4
-    """Chunks that are read."""
+    """Chunks that are read, at most `chunks`."""
     layers: int = 2
     """Times that it is read, each with what the last one found."""
     hidden_size: int = 128
@@ -47,6 +47,11 @@ class Config(PluginConfig):
         validate_min(
             self, chunks=2, chunk_decisions=1, top_chunks=1, layers=1, hidden_size=1, heads=1
         )
+        if self.top_chunks > self.chunks:
+            raise ValueError(
+                f"memory.top_chunks: got {self.top_chunks}, expected at most the {self.chunks} "
+                "chunks that it keeps"
+            )
         if self.hidden_size % self.heads:
             raise ValueError(
                 f"memory.heads must divide hidden_size {self.hidden_size}, got {self.heads}"
@@ -105,7 +110,7 @@ class ChunkAttention(nn.Module):
         scores = scores / math.sqrt(hidden.shape[1]) + MASKED * (count == 0)
         top = min(self.top, scores.shape[1])
         best, index = scores.topk(top, 1)
-        relevance = best.softmax(1) * (best > MASKED / 2)
+        relevance = scores.softmax(1).gather(1, index) * (best > MASKED / 2)
         chosen = dated.gather(1, index[..., None, None].expand(-1, -1, *dated.shape[2:]))
         mask = chunks.mask.gather(1, index[..., None].expand(-1, -1, dated.shape[2]))
         found = self._within(query, chosen, mask)
@@ -142,7 +147,9 @@ class HierarchicalMemory(StateMemory):
         self.standardize = Standardize(self.vector_size)
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of entries, their times, 1 where there is one, and their number."""
+        """Return the shapes of entries, their times, 1 where there is one, and where in the
+        ring the next one goes.
+        """
         ring = (self.config.chunks, self.config.chunk_decisions)
         return {
             "chunk_entries": (*ring, self.config.hidden_size), "chunk_time": ring,
@@ -164,7 +171,7 @@ class HierarchicalMemory(StateMemory):
             size = self.config.chunk_decisions
             places = torch.arange(self.config.chunks * size, device=x.device)
             ring = places.float().view(1, -1, size)
-            index = torch.remainder(state["written"], float(len(places)))[:, :, None]
+            index = state["written"][:, :, None]
             stored = mask.float()[:, None, None]
             here = (ring == index).float() * stored
             # The first entry of a chunk replaces all that was there.
@@ -175,7 +182,10 @@ class HierarchicalMemory(StateMemory):
                 "chunk_entries": kept[..., None] * state["chunk_entries"] + here[..., None] * entry,
                 "chunk_time": kept * state["chunk_time"] + here * now.float()[:, None, None],
                 "chunk_mask": kept * state["chunk_mask"] + here,
-                "written": state["written"] + mask.float()[:, None],
+                # Its place in the ring alone: a number of months would not fit into 24 bits.
+                "written": torch.remainder(
+                    state["written"] + mask.float()[:, None], float(len(places))
+                ),
             }
 
     def read_episodes(

@@ -4,8 +4,9 @@ Bulatov et al. 2022 (arXiv 2207.06881): memory tokens go through a transformer t
 seen, and what comes out of them is the next memory. Its state has a fixed size, but every write
 changes all of it, as in a recurrent network: retention must be learned, through every write.
 
-Otherwise than there: a segment is one decision, and the memory tokens alone ask, so that what is
-stored does not depend on what was read.
+Otherwise than there: a segment is one decision; only memory tokens are queries, so that what is
+stored does not depend on what was read; a learned identity is added to them at every write, and a
+LayerNorm ends it; what is seen reads them by cross-attention and a gate.
 """
 
 import math

@@ -2,8 +2,9 @@
 
 Vaswani et al. 2017 (arXiv 1706.03762), decoder only. A decision is one vector. Keys are cached
 without a position; what a query adds for the age of a key, log(1 + control steps), extrapolates
-where absolute time does not. State and latency grow with `max_decisions`, and what is older is
-dropped: the strong baseline where the context covers the delay.
+where absolute time does not. State and latency grow with `max_decisions`. Older entries are
+dropped, but later ones have seen them, once for each layer: the strong baseline where the context
+covers the delay.
 """
 
 import math
@@ -45,8 +46,10 @@ class Config(PluginConfig):
 
     @property
     def window_decisions(self) -> int:
-        """Decisions after which it holds nothing of one."""
-        return self.max_decisions
+        """Decisions after which it holds nothing of one: an entry of a layer has seen those that
+        the layer below kept.
+        """
+        return self.layers * self.max_decisions
 
     def build(self, tokens: int, width: int) -> "TransformerMemory":
         """Return a memory for decisions of `tokens` tokens of `width` numbers."""
