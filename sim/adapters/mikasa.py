@@ -1,0 +1,126 @@
+"""MIKASA-Robo-VLA's tasks, with an expert that is told what is to be remembered.
+
+SAPIEN draws with Vulkan; without a GPU, with a driver in software such as SwiftShader
+(`VK_ICD_FILENAMES`). Images are drawn when they are asked for, not at every control step.
+"""
+
+import sys
+
+import gymnasium
+import numpy as np
+import sapien
+import torch
+from _hand_pose import hand
+from _images import shrink
+from _rows import Rows, episode_seed
+
+SIZE_PX = 96
+STEP_M = 0.1
+"""How far an action of 1 moves the hand along an axis, the benchmark's `pd_ee_delta_pose`."""
+FASTEST = 0.6
+"""The expert's greatest action along an axis."""
+ABOVE_M = 0.03
+"""How far above its middle the expert touches a thing."""
+OPEN_M = 0.04
+"""Position of a finger when the hand is wide open."""
+OPEN = 1.0
+
+
+def import_environments():
+    """Import the benchmark so that it also runs without a GPU of NVIDIA."""
+    if not torch.cuda.is_available():
+        # ManiSkill asks for CUDA by name, where SAPIEN would take any Vulkan driver.
+        render_system = sapien.render.RenderSystem
+        sapien.render.RenderSystem = lambda device=None: render_system()
+        torch.cuda.synchronize = lambda device=None: None
+    torch.set_num_threads(1)
+    import mikasa_robo_suite.vla.memory_envs  # noqa: F401  registers its environments
+
+
+class World:
+    """One task; options: `task` and `instruction`."""
+
+    channels = ("dx", "dy", "dz", "droll", "dpitch", "dyaw", "grip")
+    low, high = (-1.0,) * 7, (1.0,) * 7
+    control_hz = 20
+    cameras = ("base", "hand")
+    image_shape = (2, SIZE_PX, SIZE_PX, 3)
+    has_expert = True
+
+    def __init__(self, options):
+        if "mikasa_robo_suite" not in sys.modules:
+            import_environments()
+        name = options["task"]
+        self.max_episode_steps = gymnasium.spec(name).max_episode_steps
+        self.instructions = [options["instruction"]]
+        made = gymnasium.make(
+            name, num_envs=1, obs_mode="rgb", control_mode="pd_ee_delta_pose", sim_backend="cpu",
+            render_backend="gpu" if torch.cuda.is_available() else "cpu",
+        )  # fmt: skip
+        self._env = made.unwrapped
+        # It would draw after every step.
+        self._env.get_obs = lambda info=None: {}
+
+    def reset(self, seed, index):
+        """Begin the episode of this seed and number; return the instruction."""
+        self._env.reset(seed=episode_seed(seed, index))
+        self._info = self._env.evaluate()
+        self._farthest = 1e-3
+        return self.instructions[0]
+
+    def step(self, action):
+        """Move the hand; return False: nothing is irrevocable in this benchmark."""
+        _, _, _, _, self._info = self._env.step(np.asarray(action, np.float32)[None])
+        return False
+
+    def success(self):
+        """Return the benchmark's success after the last step."""
+        return bool(self._info["success"])
+
+    def progress(self):
+        """Return the share of the way to the right thing since it may be touched; 1 exactly with
+        success.
+        """
+        if self.success():
+            return 1.0
+        if not self._may_touch():
+            return 0.0
+        distance = float(np.linalg.norm(self._way()))
+        self._farthest = max(self._farthest, distance)
+        return 0.95 * (1.0 - distance / self._farthest)
+
+    def observe(self):
+        """Return images u8 [2, 96, 96, 3] and the hand: position, rotation and opening, f32 [7]."""
+        data = self._env._get_obs_sensor_data()
+        views = [data[name]["rgb"][0].numpy() for name in ("base_camera", "hand_camera")]
+        pose = self._env.agent.tcp.pose.raw_pose[0].numpy()  # quaternion wxyz
+        opening = float(self._env.agent.robot.get_qpos()[0, -1]) / OPEN_M
+        return shrink(np.stack(views), SIZE_PX), hand(pose[:3], np.roll(pose[3:], -1), opening)
+
+    def expert(self):
+        """Return the action that touches the right thing once it may be touched, f64 [7]."""
+        action = np.zeros(7)
+        action[6] = OPEN
+        if self._may_touch():
+            way = self._way() + (0.0, 0.0, ABOVE_M)
+            action[:3] = np.clip(way / STEP_M, -FASTEST, FASTEST)
+        return action
+
+    def close(self):
+        """Release the simulator."""
+        self._env.close()
+
+    def _may_touch(self):
+        """Return whether cue and delay are over."""
+        env = self._env
+        go = env.cue_steps_per_env + env.empty_steps_per_env
+        return bool(env.elapsed_steps[0] >= go[0])
+
+    def _way(self):
+        """Return the vector from the hand to the right thing in metres."""
+        return self._info["obj_to_goal_pos"][0].numpy().astype(np.float64)
+
+
+def open_adapter(options):
+    """Return the adapter of the rows in `options`."""
+    return Rows(World, options)
