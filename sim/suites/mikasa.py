@@ -71,7 +71,7 @@ TASKS = {
 """Task -> instruction, in the benchmark's words."""
 
 HAS_EXPERT = True
-PACKAGE = "mikasa_robo_suite"
+PACKAGE = "mikasa-robo-suite"
 CONTROL_HZ = 20.0
 
 ARM = arm(
