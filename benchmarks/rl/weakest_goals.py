@@ -14,6 +14,7 @@ sets. Every command is printed, and resumes.
 
 import functools
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,11 @@ from vla.contracts.config import PluginConfig, validate_min
 from vla.runtime import policy_loader
 
 GOALS = _language.goals(len(tabletop.THINGS))
+FAILURES = (
+    "nothing", "touched the right thing alone", "moved the right thing",
+    "something with another thing",
+)  # fmt: skip
+"""What a failed episode has done; a missed grasp touches the right thing alone."""
 WORST, OTHERS = "the worst goals", "the other goals"
 NOISE = ("0.06", "0.03", "0.02", "0.02")
 """Half of the default: rollouts of a joint policy succeeded in 74 % with it, in 41 % with all."""
@@ -135,7 +141,25 @@ def measure(
     policy: Any = policy_loader.open_policy(path, args.threads).policy
     policy = policy.with_steps(steps) if steps else policy
     result = evaluate(policy, config, episodes=episodes, seed=seed, quiet=False)
-    return {"success": result.success, "goals": result.goals}
+    return {"success": result.success, "goals": result.goals, "achieved": result.achieved}
+
+
+def failures(cells: Iterable[Mapping[str, Sequence[Any]]]) -> Counter[str]:
+    """Return what was done in the failed episodes of some evaluations, of `FAILURES`."""
+    found: Counter[str] = Counter()
+    for cell in cells:
+        for ok, asked, done in zip(cell["success"], cell["goals"], cell["achieved"], strict=True):
+            if not ok:
+                found[_failure(GOALS[asked], GOALS[done] if done >= 0 else None)] += 1
+    return found
+
+
+def _failure(asked: _language.Goal, done: _language.Goal | None) -> str:
+    if done is None:
+        return "nothing"
+    if done.thing != asked.thing:
+        return "something with another thing"
+    return "touched the right thing alone" if done.act == "touch" else "moved the right thing"
 
 
 def rows(cells: Mapping[str, list[tuple[Any, ...]]]) -> Iterable[tuple[str, ...]]:
@@ -187,6 +211,10 @@ def main(argv: list[str]) -> int:
     of_control = "control, no rollouts" if is_cloning else "before, one step"
     columns = ("tested on", "before", of_control, "after", "points", "episodes")
     harness.show(harness.table(f"{len(args.policies)} policies", columns, rows(cells)))
+    told = [failures(part) for part in zip(*cells[WORST], strict=True)]
+    counts = [(name, *(str(found[name]) for found in told)) for name in FAILURES]
+    title = f"what the failed episodes of {WORST} did"
+    harness.show(harness.table(title, ("", *columns[1:4]), counts))
     return 0
 
 

@@ -7,6 +7,7 @@ import pytest
 from benchmarks import harness
 from benchmarks.rl import weakest_goals
 from benchmarks.rl.weakest_goals import OTHERS, WORST
+from sim.tasks._language import Goal
 from training.commands import train_rl
 
 
@@ -66,6 +67,21 @@ def test_changes_are_in_points_and_policies_are_pooled():
     )
     assert (name, change, episodes) == (WORST, "+30.0", "20")
     assert [share.split()[0] for share in shares] == ["30.0%", "50.0%", "60.0%"]
+
+
+def test_failures_are_told_by_what_was_done_instead():
+    lift, touch, behind = (
+        weakest_goals.GOALS.index(Goal(*goal))
+        for goal in (("lift", 1), ("touch", 1), ("behind", 1, 2))
+    )
+    other = weakest_goals.GOALS.index(Goal("touch", 3))
+    cell = {
+        "success": [True, False, False, False, False],
+        "goals": [lift, lift, lift, behind, behind],
+        "achieved": [lift, -1, touch, lift, other],
+    }
+    found = weakest_goals.failures([cell, cell])
+    assert found == dict.fromkeys(weakest_goals.FAILURES, 2)
 
 
 @pytest.mark.parametrize("words", [["--goals", "44"], ["--episodes", "0"]])
