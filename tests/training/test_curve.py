@@ -9,6 +9,7 @@ import torch
 from sim.tasks import reach
 from tests.fakes import liven_
 from tests.training.small_policy import TASK, small_policy, write_run
+from tests.vla.memories import episode, stepped
 from training.commands import curve
 from vla import checkpoint
 from vla.contracts import config as configs
@@ -85,26 +86,14 @@ def test_nothing_is_left_of_a_decision_after_the_window_of_a_memory(config) -> N
     memory, window = policy.memory, config.window_decisions
     assert curve.window_steps(policy) == window * policy.n_action_steps
     liven_(memory)
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(1, 2 * window + 2, memory.tokens, memory.width, generator=generator)
+    x, now = episode(2 * window + 2, memory.tokens, memory.width)
     changed = x.clone()
     changed[:, window] += 1.0
-    read = [_read(memory, tokens) for tokens in (x, changed)]
-    differs = [not torch.equal(*pair) for pair in zip(*read, strict=True)]
+    read = [stepped(memory, tokens, now, torch.ones_like(now)) for tokens in (x, changed)]
+    differs = [not torch.equal(a.vector, b.vector) for a, b in zip(*read, strict=True)]
     assert any(differs[window + 1 : 2 * window + 1])
     assert not any(differs[2 * window + 1 :])
     assert not any(differs[:window])
-
-
-def _read(memory, x: torch.Tensor) -> list[torch.Tensor]:
-    """Return what is read at every decision, step by step."""
-    state, read = memory.initial(1, torch.device("cpu")), []
-    with torch.no_grad():
-        for t in range(x.shape[1]):
-            now = torch.full((1,), 8.0 * t)
-            read.append(memory.read(state, x[:, t], now).vector)
-            state = memory.write(state, x[:, t], now, torch.ones(1))
-    return read
 
 
 def test_a_memory_without_a_window_and_none_at_all() -> None:

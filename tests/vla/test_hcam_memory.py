@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tests.fakes import liven_
+from tests.vla.memories import episode, stepped
 from vla.memory import hcam
 
 TOKENS, WIDTH, STEPS = 3, 8, 17
@@ -18,25 +19,14 @@ def build(**settings) -> hcam.HierarchicalMemory:
     return memory.eval()
 
 
-def episode(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(1, STEPS, TOKENS, WIDTH, generator=generator)
-    return x, 8.0 * torch.arange(STEPS)[None]
-
-
-def stepped(memory, x, now, mask) -> list:
-    """Return what is read at every decision, step by step."""
-    state, read = memory.initial(1, torch.device("cpu")), []
-    for t in range(STEPS):
-        read.append(memory.read(state, x[:, t], now[:, t]))
-        state = memory.write(state, x[:, t], now[:, t], mask[:, t])
-    return read
-
-
 @pytest.mark.parametrize("holes", [(), (0,), (2, 3, 9), (16,)])
 @pytest.mark.parametrize("top", [1, 2, 3])
 def test_longer_episodes_than_the_ring_read_alike_in_training(holes, top) -> None:
-    memory, (x, now), mask = build(top_chunks=top), episode(), torch.ones(1, STEPS)
+    memory, (x, now), mask = (
+        build(top_chunks=top),
+        episode(STEPS, TOKENS, WIDTH),
+        torch.ones(1, STEPS),
+    )
     mask[0, list(holes)] = 0
     every = torch.arange(STEPS)
     at_once = memory.read_episodes(x, now, mask, torch.zeros(STEPS, dtype=torch.int64), every)
@@ -46,7 +36,11 @@ def test_longer_episodes_than_the_ring_read_alike_in_training(holes, top) -> Non
 
 
 def test_a_decision_is_known_until_its_chunk_gives_way() -> None:
-    memory, (x, now), mask = build(top_chunks=3), episode(), torch.ones(1, STEPS)
+    memory, (x, now), mask = (
+        build(top_chunks=3),
+        episode(STEPS, TOKENS, WIDTH),
+        torch.ones(1, STEPS),
+    )
     before = stepped(memory, x, now, mask)
     changed = x.clone()
     changed[0, 4] += 1.0
@@ -57,7 +51,7 @@ def test_a_decision_is_known_until_its_chunk_gives_way() -> None:
 
 
 def test_only_the_best_chunks_are_read_and_all_are_compared() -> None:
-    memory, (x, now) = build(top_chunks=1, layers=1), episode()
+    memory, (x, now) = build(top_chunks=1, layers=1), episode(STEPS, TOKENS, WIDTH)
     state = memory.initial(1, torch.device("cpu"))
     for t in range(6):
         state = memory.write(state, x[:, t], now[:, t], torch.ones(1))
@@ -77,7 +71,7 @@ def test_only_the_best_chunks_are_read_and_all_are_compared() -> None:
 
 @pytest.mark.parametrize("top", [1, 3])
 def test_the_gradient_reaches_what_was_written_through_relevance_and_content(top) -> None:
-    memory, (x, now) = build(top_chunks=top).train(), episode()
+    memory, (x, now) = build(top_chunks=top).train(), episode(STEPS, TOKENS, WIDTH)
     x.requires_grad_()
     read = memory.read_episodes(
         x, now, torch.ones(1, STEPS), torch.zeros(2, dtype=torch.int64), torch.tensor([5, 12])

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tests.fakes import liven_
+from tests.vla.memories import episode, stepped
 from vla.memory import transformer
 
 TOKENS, WIDTH, KEPT, STEPS = 3, 8, 5, 14
@@ -16,24 +17,9 @@ def build(layers: int = 2) -> transformer.TransformerMemory:
     return memory.eval()
 
 
-def episode(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(1, STEPS, TOKENS, WIDTH, generator=generator)
-    return x, 8.0 * torch.arange(STEPS)[None]
-
-
-def stepped(memory, x, now, mask) -> list:
-    """Return what is read at every decision, step by step."""
-    state, read = memory.initial(1, torch.device("cpu")), []
-    for t in range(STEPS):
-        read.append(memory.read(state, x[:, t], now[:, t]))
-        state = memory.write(state, x[:, t], now[:, t], mask[:, t])
-    return read
-
-
 @pytest.mark.parametrize("holes", [(), (0,), (2, 3, 9)])
 def test_longer_episodes_than_the_window_read_alike_in_training(holes) -> None:
-    memory, (x, now), mask = build(), episode(), torch.ones(1, STEPS)
+    memory, (x, now), mask = build(), episode(STEPS, TOKENS, WIDTH), torch.ones(1, STEPS)
     mask[0, list(holes)] = 0
     every = torch.arange(STEPS)
     at_once = memory.read_episodes(x, now, mask, torch.zeros(STEPS, dtype=torch.int64), every)
@@ -43,7 +29,7 @@ def test_longer_episodes_than_the_window_read_alike_in_training(holes) -> None:
 
 
 def test_with_one_layer_exactly_the_window_is_seen() -> None:
-    memory, (x, now), mask = build(layers=1), episode(), torch.ones(1, STEPS)
+    memory, (x, now), mask = build(layers=1), episode(STEPS, TOKENS, WIDTH), torch.ones(1, STEPS)
     before = stepped(memory, x, now, mask)
     changed = x.clone()
     changed[0, 4] += 1.0

@@ -17,7 +17,7 @@ from vla.nn import bank_ops
 from vla.nn.attention import SlotAttention
 from vla.nn.bank_ops import Mixing, Slots
 from vla.nn.context import Retrieved
-from vla.nn.memory import StateMemory, gate_mix
+from vla.nn.memory import StateMemory, gate_mix, memoryless_gate
 from vla.nn.norms import Standardize
 
 
@@ -64,9 +64,7 @@ class Bank(StateMemory):
         self.attention = SlotAttention(width, config.heads)
         self.peak = nn.Linear(width, width)
         self.peak_empty = nn.Parameter(torch.zeros(width))
-        self.gate = nn.Linear(2 * width, width)
-        nn.init.zeros_(self.gate.weight)
-        nn.init.constant_(self.gate.bias, 3.0)  # starts 95 % memoryless
+        self.gate = memoryless_gate(width)
         self.standardize = Standardize(2 * width)
         # The average of all slots is noise at first: training increases its share.
         self.attended_share = nn.Parameter(torch.zeros(width))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vla.contracts.config import PluginConfig, validate_min
 from vla.nn.context import Retrieved
-from vla.nn.memory import StateMemory, gate_mix
+from vla.nn.memory import StateMemory, gate_mix, memoryless_gate
 from vla.nn.norms import Standardize
 
 
@@ -40,9 +40,7 @@ class GRUMemory(StateMemory):
         self.norm = nn.LayerNorm(width)
         self.cell = nn.GRUCell(width, config.hidden_size)
         self.output = nn.Linear(config.hidden_size, width)
-        self.gate = nn.Linear(2 * width, width)
-        nn.init.zeros_(self.gate.weight)
-        nn.init.constant_(self.gate.bias, 3.0)  # starts 95 % memoryless
+        self.gate = memoryless_gate(width)
         self.standardize = Standardize(2 * width)
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from vla.contracts.config import PluginConfig, validate_min
+from vla.nn.attention import FREQUENCIES, age_features, age_rates
 from vla.nn.context import Retrieved
-from vla.nn.memory import StateMemory, gate_mix
+from vla.nn.memory import StateMemory, gate_mix, memoryless_gate
 from vla.nn.norms import Standardize
 
-FREQUENCIES = 8
 MASKED = -1e4
 """Added to the score of an entry or a chunk that holds nothing."""
 
@@ -93,15 +93,12 @@ class ChunkAttention(nn.Module):
         self.mlp = nn.Sequential(
             nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
         )
-        rates = torch.exp(torch.linspace(math.log(0.25), math.log(2.0), FREQUENCIES))
-        self.register_buffer("rates", rates, persistent=False)
+        self.register_buffer("rates", age_rates(), persistent=False)
 
     def forward(self, hidden: Tensor, chunks: Chunks) -> Tensor:
         """Return f32 [m, w] for f32 [m, w]."""
-        phase = chunks.log_age[..., None] * self.rates
-        dated = self.norm_entry(chunks.entries) + self.age(
-            torch.cat([phase.sin(), phase.cos()], -1)
-        )
+        age = self.age(age_features(chunks.log_age, self.rates))
+        dated = self.norm_entry(chunks.entries) + age
         dated = dated * chunks.mask[..., None]
         count = chunks.mask.sum(2)
         summary = self.summary_key(dated.sum(2) / count.clamp(min=1.0)[..., None])
@@ -141,9 +138,7 @@ class HierarchicalMemory(StateMemory):
         )
         self.recalled = nn.Linear(config.hidden_size, width)
         self.output = nn.Linear(config.hidden_size, self.vector_size)
-        self.gate = nn.Linear(2 * width, width)
-        nn.init.zeros_(self.gate.weight)
-        nn.init.constant_(self.gate.bias, 3.0)  # starts 95 % memoryless
+        self.gate = memoryless_gate(width)
         self.standardize = Standardize(self.vector_size)
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:

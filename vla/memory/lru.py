@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from vla.contracts.config import PluginConfig, validate_min
 from vla.nn.context import Retrieved
-from vla.nn.memory import StateMemory, gate_mix
+from vla.nn.memory import StateMemory, gate_mix, memoryless_gate
 from vla.nn.norms import Standardize
 
 
@@ -60,9 +60,7 @@ class LRUMemory(StateMemory):
         self.output = nn.Sequential(
             nn.Linear(2 * size, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
         )
-        self.gate = nn.Linear(2 * width, width)
-        nn.init.zeros_(self.gate.weight)
-        nn.init.constant_(self.gate.bias, 3.0)  # starts 95 % memoryless
+        self.gate = memoryless_gate(width)
         self.standardize = Standardize(2 * width)
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:

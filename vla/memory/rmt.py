@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from vla.contracts.config import PluginConfig, validate_min
 from vla.nn.context import Retrieved
-from vla.nn.memory import StateMemory, gate_mix
+from vla.nn.memory import StateMemory, gate_mix, memoryless_gate
 from vla.nn.norms import Standardize
 
 
@@ -85,9 +85,7 @@ class RecurrentTransformerMemory(StateMemory):
         self.layers = nn.ModuleList(Layer(width, config.heads) for _ in range(config.layers))
         self.norm = nn.LayerNorm(width)
         self.retrieve = Layer(width, config.heads)
-        self.gate = nn.Linear(2 * width, width)
-        nn.init.zeros_(self.gate.weight)
-        nn.init.constant_(self.gate.bias, 3.0)  # starts 95 % memoryless
+        self.gate = memoryless_gate(width)
         self.standardize = Standardize(2 * width)
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:

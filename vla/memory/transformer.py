@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from vla.contracts.config import PluginConfig, validate_min
+from vla.nn.attention import FREQUENCIES, age_features, age_rates
 from vla.nn.context import Retrieved
-from vla.nn.memory import StateMemory, gate_mix
+from vla.nn.memory import StateMemory, gate_mix, memoryless_gate
 from vla.nn.norms import Standardize
 
-FREQUENCIES = 8
 MASKED = -1e4
 """Added to the score of an entry that may not be seen."""
 
@@ -82,8 +82,7 @@ class Layer(nn.Module):
         self.mlp = nn.Sequential(
             nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
         )
-        rates = torch.exp(torch.linspace(math.log(0.25), math.log(2.0), FREQUENCIES))
-        self.register_buffer("rates", rates, persistent=False)
+        self.register_buffer("rates", age_rates(), persistent=False)
 
     def cached(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Return key and value f32 [b, t, w] of decisions f32 [b, t, w]."""
@@ -94,8 +93,7 @@ class Layer(nn.Module):
         """Return f32 [b, q, w] for decisions f32 [b, q, w]."""
         query = self._split(self.query(self.norm(hidden)))
         keys, values = self._split(entries.keys), self._split(entries.values)
-        phase = entries.log_age[..., None] * self.rates
-        features = torch.cat([phase.sin(), phase.cos()], -1)  # [b, q, k, 2f]
+        features = age_features(entries.log_age, self.rates)  # [b, q, k, 2f]
         weight = self.age.weight.unflatten(0, (self.heads, -1))  # [h, w / h, 2f]
         by_age = query @ weight  # [b, h, q, 2f]
         scores = query @ keys.transpose(-1, -2)
@@ -123,9 +121,7 @@ class TransformerMemory(StateMemory):
         )
         self.recalled = nn.Linear(config.hidden_size, width)
         self.output = nn.Linear(config.hidden_size, self.vector_size)
-        self.gate = nn.Linear(2 * width, width)
-        nn.init.zeros_(self.gate.weight)
-        nn.init.constant_(self.gate.bias, 3.0)  # starts 95 % memoryless
+        self.gate = memoryless_gate(width)
         self.standardize = Standardize(self.vector_size)
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:

@@ -6,6 +6,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+FREQUENCIES = 8
+"""Of the waves that tell an age."""
+
+
+def age_rates() -> Tensor:
+    """Return the rates of `age_features`, f32 [f]."""
+    return torch.exp(torch.linspace(math.log(0.25), math.log(2.0), FREQUENCIES))
+
+
+def age_features(log_age: Tensor, rates: Tensor) -> Tensor:
+    """Return waves of log(1 + age in control steps) f32 [...], as f32 [..., 2 f]: relative age
+    extrapolates where absolute time does not.
+    """
+    phase = log_age[..., None] * rates
+    return torch.cat([phase.sin(), phase.cos()], -1)
+
 
 class SlotAttention(nn.Module):
     """Multi-head attention from present tokens to the tokens of all slots.
@@ -15,7 +31,7 @@ class SlotAttention(nn.Module):
     nothing is stored.
     """
 
-    def __init__(self, width: int, heads: int, frequencies: int = 8) -> None:
+    def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
         self.norm = nn.LayerNorm(width)
@@ -23,10 +39,9 @@ class SlotAttention(nn.Module):
         self.key = nn.Linear(width, width)
         self.value = nn.Linear(width, width)
         self.out = nn.Linear(width, width)
-        self.age = nn.Linear(2 * frequencies, width)
+        self.age = nn.Linear(2 * FREQUENCIES, width)
         self.null = nn.Parameter(torch.zeros(2, width))
-        rates = torch.exp(torch.linspace(math.log(0.25), math.log(2.0), frequencies))
-        self.register_buffer("rates", rates, persistent=False)
+        self.register_buffer("rates", age_rates(), persistent=False)
 
     def forward(self, x: Tensor, slots: Tensor, log_age: Tensor, count: Tensor) -> Tensor:
         """Return f32 [b, n, d].
@@ -39,8 +54,7 @@ class SlotAttention(nn.Module):
         """
         batch, length, tokens, width = slots.shape
         content = self.norm(slots)
-        phase = log_age[..., None] * self.rates
-        age = self.age(torch.cat([phase.sin(), phase.cos()], -1))[:, :, None]
+        age = self.age(age_features(log_age, self.rates))[:, :, None]
         null_key, null_value = self.null[0], self.null[1]
         keys = self.key(content + age).reshape(batch, length * tokens, width)
         values = self.value(content).reshape(batch, length * tokens, width)
