@@ -31,6 +31,8 @@ class Outcome(NamedTuple):
     """Index of the goal, in a task that has several."""
     achieved: int = -1
     """Index of the goal that was reached; -1 for none."""
+    max_progress: float = 0.0
+    """Highest progress after any decision."""
 
 
 class Played(NamedTuple):
@@ -69,14 +71,14 @@ def rollout(
             episodes that do not count, as simulators need that step all rows together.
     """
     width = len(obs.task)
-    number, steps = np.arange(width), np.zeros(width, np.int64)
+    number, steps, highest = np.arange(width), np.zeros(width, np.int64), np.zeros(width)
     while (running := number < episodes).any():
         actions = act(obs, number)
         step = env.step_chunk(
             actions, running if expert else None, ~running if freeze_idle else None
         )
         over, info = step.terminated | step.truncated, step.info
-        steps = steps + info["steps"]
+        steps, highest = steps + info["steps"], np.fmax(highest, info["progress"])
         fault = info.get("fault", np.zeros(width, np.bool_))
         goals = [info.get(name, np.full(width, -1)) for name in ("goal", "achieved")]
         ended = [
@@ -84,11 +86,13 @@ def rollout(
                 number=int(number[e]), success=bool(info["success"][e]), steps=int(steps[e]),
                 progress=float(info["progress"][e]), terminated=bool(step.terminated[e]),
                 fault=bool(fault[e]), goal=int(goals[0][e]), achieved=int(goals[1][e]),
+                max_progress=float(highest[e]),
             )
             for e in np.flatnonzero(running & over)
         ]  # fmt: skip
         yield Played(actions, step, running, ended)
-        number, steps, obs = number + width * over, steps * ~over, step.obs
+        number, steps, highest = number + width * over, steps * ~over, highest * ~over
+        obs = step.obs
 
 
 def outcomes(env: Any, obs: Observation, act: Act, episodes: int, **more: bool) -> list[Outcome]:

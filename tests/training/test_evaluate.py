@@ -75,6 +75,7 @@ def test_every_episode_is_counted_once_under_its_number(environments: int, scrip
     assert result.success == [True, False, True, False, True, False, True]
     assert result.steps == [2, 4, 6, 2, 4, 6, 2]  # two control steps per decision
     np.testing.assert_allclose(result.progress, np.arange(7) / 10, atol=1e-6)
+    np.testing.assert_allclose(result.max_progress, result.progress, atol=1e-6)
     assert scripted[0].seed == 5
     assert scripted[0].closed
     assert result.rate == 4 / 7

@@ -44,6 +44,8 @@ class Evaluation:
     """Index of the goal of each episode, in a task that has several; else -1."""
     achieved: list[int] = dataclasses.field(default_factory=list)
     """Index of the goal that each episode reached; -1 for none."""
+    max_progress: list[float] = dataclasses.field(default_factory=list)
+    """Highest progress after any decision of each episode."""
     robot: str = ""
     """The arm, by name."""
 
@@ -197,5 +199,5 @@ def evaluate(
         progress=[o.progress for o in ended], steps=[o.steps for o in ended],
         decided=[o.terminated for o in ended], goals=[o.goal for o in ended],
         achieved=[o.achieved for o in ended], seconds=time.perf_counter() - begin,
-        robot=policy.robot.name,
+        robot=policy.robot.name, max_progress=[o.max_progress for o in ended],
     )  # fmt: skip

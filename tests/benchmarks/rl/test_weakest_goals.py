@@ -76,9 +76,10 @@ def test_failures_are_told_by_what_was_done_instead():
     )
     other = weakest_goals.GOALS.index(Goal("touch", 3))
     cell = {
-        "success": [True, False, False, False, False],
-        "goals": [lift, lift, lift, behind, behind],
-        "achieved": [lift, -1, touch, lift, other],
+        "success": [True, False, False, False, False, False],
+        "goals": [lift, lift, behind, behind, behind, behind],
+        "achieved": [lift, -1, touch, touch, lift, other],
+        "max_progress": [1.0, 0.1, 0.2, 0.8, 0.5, 0.1],
     }
     found = weakest_goals.failures([cell, cell])
     assert found == dict.fromkeys(weakest_goals.FAILURES, 2)

@@ -11,7 +11,7 @@ from tests.training.rl.fake_rollouts import episode
 from tests.training.small_policy import small_policy
 from training.rl.experience.replay import replay
 from training.rl.runners.actor_critic import adaptation
-from training.rl.value.chunk_value import ACTION_SCALE, ChunkValue, ValueConfig, measured
+from training.rl.value.chunk_value import ACTION_SCALE, ChunkValue, ValueConfig, measured, relevant
 from training.rl.value.standardized import StandardizedLinear
 from training.rl.value.state_estimator import StateEstimator
 from vla.contracts import registry
@@ -41,6 +41,22 @@ def test_values_learn_which_chunk_is_good_in_which_state() -> None:
     assert ((mean > 0.5) == good.bool()).float().mean() > 0.95
     assert (low <= mean).all()
     assert ((mean >= 0) & (mean <= 1)).all()
+
+
+def test_of_a_task_with_goals_only_the_arm_and_the_goal_are_read() -> None:
+    robot = registry.load("vla.robots", "so101").SPEC
+    joint = f"qpos/{robot.names[0]}"
+    names = (joint, "object/cube/x", "tool/x", "contact/cube", "goal/thing/x", "goal/lift")
+    assert relevant(names, robot) == [0, 2, 4, 5]
+    assert relevant(names[:4], robot) == [0, 1, 2, 3]
+    config = ValueConfig(state="simulator", hidden_dim=32)
+    value = ChunkValue(config, 5, measured(names, robot)[:2], 8, 0, columns=[0, 4])
+    state = torch.arange(12.0).reshape(2, 6)
+    value.fit_states(torch.zeros(2, 5), state, torch.zeros(2))
+    seen = value.states(torch.zeros(2, 5), state, torch.zeros(2))
+    other = state.index_add(1, torch.tensor([1, 2, 3, 5]), torch.ones(2, 4))
+    assert torch.equal(value.states(torch.zeros(2, 5), other, torch.zeros(2)), seen)
+    assert seen.shape == (2, 3)
 
 
 @pytest.mark.parametrize("state", ["simulator", "estimated", "features"])

@@ -106,7 +106,7 @@ def test_where_somebody_has_acted_waiting_begins_anew() -> None:
 
 def test_the_way_back_ends_where_the_episode_began() -> None:
     home = np.array(ROBOT.home, np.float32)
-    one = Retry(home, np.random.default_rng(0), retrace_left=retry.RETRACE_DECISIONS)
+    one = Retry(home, np.random.default_rng(0), 0.02, retrace_left=retry.RETRACE_DECISIONS)
     measured, plan = np.zeros(6, np.float32), np.ones((4, 6), np.float32)
     for left in (3, 2, 1):
         done = one.actions(ROBOT, measured, plan)
@@ -126,7 +126,7 @@ def tool_m(robot, position) -> np.ndarray:
 
 
 def test_aside_the_tool_is_where_the_policy_wanted_it_but_for_the_offset() -> None:
-    one = Retry(np.zeros(6, np.float32), np.random.default_rng(1))
+    one = Retry(np.zeros(6, np.float32), np.random.default_rng(1), 0.02)
     one.step(stalled=True, progress=0.0)
     one.retrace_left = 0
     plan = np.array([[0.2, 0.3, 0.2, 1.2, 0.1, 0.4], [0.2, 0.4, 0.2, 1.1, 0.1, 0.0]], np.float32)

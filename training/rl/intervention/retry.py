@@ -15,8 +15,6 @@ from vla.contracts.specs import RobotSpec
 
 RETRACE_DECISIONS = 3
 """Decisions of a retrace."""
-OFFSET_STD_M = 0.02
-"""Standard deviation of the offset in x and in y, metres."""
 RESUME_PROGRESS = 0.4
 """Progress above which the policy acts without an offset again."""
 
@@ -29,6 +27,8 @@ class Retry:
     """First measured channel positions, f32 [u]."""
     rng: np.random.Generator
     """Draws the offsets."""
+    offset_std_m: float
+    """Standard deviation of the offset in x and in y, metres."""
     count: int = 0
     """Retries so far."""
     retrace_left: int = 0
@@ -53,7 +53,7 @@ class Retry:
             return True
         if stalled:
             self.retrace_left, self.count = RETRACE_DECISIONS, self.count + 1
-            self.offset_m = np.append(self.rng.normal(0.0, OFFSET_STD_M, 2), 0.0)
+            self.offset_m = np.append(self.rng.normal(0.0, self.offset_std_m, 2), 0.0)
         elif progress > RESUME_PROGRESS:
             self.end()
         return stalled

@@ -28,7 +28,7 @@ from training.rl.runners.frozen_vision import freeze_vision, standardize
 from training.rl.runners.online_algorithm import OnlineAlgorithm, OnlineAlgorithmConfig
 from training.rl.runners.retention import Retention, RetentionConfig
 from training.rl.value import keyframes
-from training.rl.value.chunk_value import ChunkValue, ValueConfig, measured
+from training.rl.value.chunk_value import ChunkValue, ValueConfig, measured, relevant
 from training.rl.value.state_estimator import FILE
 from vla import checkpoint
 from vla.contracts.config import validate_min
@@ -82,13 +82,14 @@ class ActorCriticConfig(OnlineAlgorithmConfig):
         time_limit, names = env_spec(train, policy.robot, needs_state=needs_state)
         actor, features = self.actor(policy, train.seed)
         actions = actor.n_action_steps * actor.head.actions
-        known = measured(names, actor.robot)
+        columns = relevant(names, actor.robot)
+        known = measured([names[i] for i in columns], actor.robot)
         if self.value.state == "keyframes":
             known = [False] * len(keyframes.names(actor.robot))
-        value = ChunkValue(self.value, features, known, actions, train.seed)
+        value = ChunkValue(self.value, features, known, actions, train.seed, columns)
         return Explorer(
             actor, self.exploration, value.to(train.device), time_limit,
-            needs_simulator=needs_state,
+            simulator_size=len(names) if needs_state else 0,
         ).to(train.device)  # fmt: skip
 
 
@@ -151,11 +152,12 @@ class ActorCritic(OnlineAlgorithm):
         Raises:
             ValueError: it has not the simulator's state of this task.
         """
-        state = episode.simulator_state if self.explorer.needs_simulator else EMPTY
-        if self.explorer.needs_simulator and state.shape[1] != self.value.size:
+        size = self.explorer.simulator_size
+        state = episode.simulator_state if size else EMPTY
+        if size and state.shape[1] != size:
             raise ValueError(
                 f"prior_runs: got {state.shape[1]} numbers of the simulator's state in a rollout, "
-                f"expected {self.value.size}; give runs of aux_bc or asymmetric_ac on this task, "
+                f"expected {size}; give runs of aux_bc or asymmetric_ac on this task, "
                 "or leave them out"
             )
         batch = self.gather([episode], [np.arange(len(episode))])
@@ -308,7 +310,7 @@ class ActorCritic(OnlineAlgorithm):
     def _labels(self) -> Tensor:
         """Return what the estimate is fitted to, f32 [n, p]; NaN where it is not known."""
         if self.config.value.state != "keyframes":
-            return self.replay.simulator
+            return self.replay.simulator[:, self.value.columns]
         parts = [
             keyframes.keyframe_labels(episode, self.policy.robot)
             if reward.success and episode.terminated

@@ -79,6 +79,17 @@ def measured(names: Sequence[str], robot: RobotSpec) -> list[bool]:
     return [name in joints or name.startswith("tool/") for name in names]
 
 
+def relevant(names: Sequence[str], robot: RobotSpec) -> list[int]:
+    """Return the indices of those numbers of the simulator's state that a value function reads.
+
+    Of a task with goals: what the arm's own sensors tell, and `goal/...`. That has the things which
+    the goal names in fixed places; where all other things are fits past outcomes and misleads.
+    """
+    known = measured(names, robot)
+    goal = [name.startswith("goal/") for name in names]
+    return [i for i in range(len(names)) if known[i] or goal[i] or not any(goal)]
+
+
 class ChunkValue(nn.Module):
     """The ensemble, its target networks, and what it takes for the state. The networks' outputs are
     logits of values in [0, 1]: a value that cannot leave its range does not diverge.
@@ -86,21 +97,26 @@ class ChunkValue(nn.Module):
     Args:
         config: Settings.
         features: Width of the policy's features.
-        measured: Which of the P numbers of the state an arm's own sensors tell; they are never
-            estimated, but for an estimator of another run and for keyframes.
+        measured: Which of the P numbers that it reads of the state an arm's own sensors tell; they
+            are never estimated, but for an estimator of another run and for keyframes.
         actions: Numbers of an executed chunk.
         seed: Of the weights.
+        columns: Indices of these P numbers in the simulator's state; the first P if None.
 
     Raises:
         ValueError: the other run has no estimator of such features.
     """
 
     measured: Tensor
+    columns: Tensor
 
     def __init__(
-        self, config: ValueConfig, features: int, measured: Sequence[bool], actions: int, seed: int
-    ) -> None:
+        self, config: ValueConfig, features: int, measured: Sequence[bool], actions: int, seed: int,
+        columns: Sequence[int] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
+        picked = torch.arange(len(measured)) if columns is None else torch.tensor(columns)
+        self.register_buffer("columns", picked, persistent=False)
         generator = torch.Generator().manual_seed(seed)
         self.config, self.size = config, len(measured)
         self.estimator: StateEstimator | None = None
@@ -134,7 +150,7 @@ class ChunkValue(nn.Module):
 
         Args:
             features: f32 [n, d], the policy's.
-            simulator: f32 [n, p], the simulator's state; of an estimated one, only what the arm
+            simulator: f32 [n, s], the simulator's state; of an estimated one, only what the arm
                 measures is read.
             clock: f32 [n], share of the time limit that is used.
         """
@@ -145,12 +161,15 @@ class ChunkValue(nn.Module):
         self.standardizer.fit(self._raw(features, simulator, clock))
 
     def _raw(self, features: Tensor, simulator: Tensor, clock: Tensor) -> Tensor:
-        state = {"features": features, "simulator": simulator}.get(self.config.state)
-        if state is None:
+        if self.config.state == "features":
+            state = features
+        elif self.config.state == "simulator":
+            state = simulator[:, self.columns]
+        else:
             assert self.estimator is not None
             state = self.estimator(features)
             if self.measured.any():
-                state = torch.where(self.measured, simulator, state)
+                state = torch.where(self.measured, simulator[:, self.columns], state)
         return torch.cat([state, clock[:, None]], 1)
 
     def update(self, states: Tensor, chunk: Tensor, target: Tensor) -> float:
