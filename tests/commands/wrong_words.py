@@ -269,7 +269,8 @@ WRONG_WORDS = {
     "eval in a file": ("eval {run} --out {run}/config.json", "file exists", "another path"),
     "report is a folder": ("report {run} --out {data}", "is a directory", "another path"),
     "vision nowhere": (
-        "train --pretrained-vision-encoder {new}x --out {new}", "neither a reward model nor a policy",
+        "train --pretrained-vision-encoder {new}x --out {new}",
+        "neither a reward model nor a policy",
     ),
     "no such place": ("report {run} --out /proc/x.html", "no such file or folder"),
 }  # fmt: skip

@@ -48,6 +48,13 @@ def test_an_arm_that_gets_no_further_goes_back_and_tries_aside_until_progress_is
     )
 
 
+def test_without_an_offset_the_policy_tries_again_as_it_is() -> None:
+    exact = control(retry={"fraction": 1.0, "offset_std_m": 0.0}, intervention={"patience": 2})
+    assert acting(exact, *[0.1] * 3, *[0.0] * 4) == (
+        [ActionSource.POLICY] * 2 + [ActionSource.RETRACE] * 3 + [ActionSource.POLICY] * 2
+    )
+
+
 def test_where_it_stands_still_again_it_goes_back_once_more() -> None:
     values = [0.1] * 3 + [0.0] * 5
     assert acting(RETRIED, *values) == [ActionSource.POLICY] * 2 + [ActionSource.RETRACE] * 3 + [
