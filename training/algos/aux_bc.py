@@ -60,11 +60,10 @@ class Config(OnlineAlgorithmConfig):
 
     def acting_policy(self, policy: VLAPolicy, train: OnlineRLConfig) -> Explorer:
         """Return the policy with one denoising step and smooth noise."""
-        time_limit, names = env_spec(train, policy.robot)
+        time_limit, _ = env_spec(train, policy.robot)
         policy = one_step_policy(policy)
-        return Explorer(
-            policy, self.exploration, None, time_limit, simulator_size=len(names)
-        ).to(train.device)  # fmt: skip
+        explorer = Explorer(policy, self.exploration, None, time_limit, needs_simulator=True)
+        return explorer.to(train.device)
 
 
 def run_config() -> OnlineRLConfig:

@@ -31,7 +31,7 @@ def explorer(memory=None, *, value=None, **settings) -> Explorer:
     policy = small_policy(memory) if memory else small_policy()
     return Explorer(
         policy.with_steps(1).eval(), ExplorationConfig(**settings), value, LIMIT,
-        simulator_size=int(value is None or value.config.needs_simulator),
+        needs_simulator=value is None or value.config.needs_simulator,
     )  # fmt: skip
 
 

@@ -74,28 +74,23 @@ class Explorer(nn.Module):
         config: Settings.
         value: Chooses among chunks; no choice if None.
         time_limit: Longest episode, in control steps.
-        simulator_size: Numbers of the simulator's state that rollouts keep: as labels, as the value
-            function's input, or to fit and to check the estimate of it; 0 to keep none.
+        needs_simulator: Whether rollouts keep the simulator's state: as labels, as the value
+            function's input, or to fit and to check the estimate of it.
     """
 
     ready: Tensor
 
     def __init__(
         self, policy: VLAPolicy, config: ExplorationConfig, value: ChunkValue | None,
-        time_limit: int, *, simulator_size: int,
+        time_limit: int, *, needs_simulator: bool,
     ) -> None:  # fmt: skip
         super().__init__()
         self.policy, self.settings, self.value, self.time_limit = policy, config, value, time_limit
-        self.simulator_size = simulator_size
+        self.needs_simulator = needs_simulator
         self.candidates = config.num_candidates if value else 1
         self.smooth = SmoothNoise(config, policy.n_action_steps)
         self.register_buffer("ready", torch.tensor(False))
         """Whether the value function has learned."""
-
-    @property
-    def needs_simulator(self) -> bool:
-        """Whether rollouts keep the simulator's state."""
-        return self.simulator_size > 0
 
     @property
     def config(self) -> PolicyConfig:

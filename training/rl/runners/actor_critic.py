@@ -86,10 +86,12 @@ class ActorCriticConfig(OnlineAlgorithmConfig):
         known = measured([names[i] for i in columns], actor.robot)
         if self.value.state == "keyframes":
             known = [False] * len(keyframes.names(actor.robot))
-        value = ChunkValue(self.value, features, known, actions, train.seed, columns)
+        value = ChunkValue(
+            self.value, features, known, actions, train.seed, columns, total=len(names)
+        )
         return Explorer(
             actor, self.exploration, value.to(train.device), time_limit,
-            simulator_size=len(names) if needs_state else 0,
+            needs_simulator=needs_state,
         ).to(train.device)  # fmt: skip
 
 
@@ -152,12 +154,12 @@ class ActorCritic(OnlineAlgorithm):
         Raises:
             ValueError: it has not the simulator's state of this task.
         """
-        size = self.explorer.simulator_size
-        state = episode.simulator_state if size else EMPTY
-        if size and state.shape[1] != size:
+        needed, total = self.explorer.needs_simulator, self.value.total
+        state = episode.simulator_state if needed else EMPTY
+        if needed and state.shape[1] != total:
             raise ValueError(
                 f"prior_runs: got {state.shape[1]} numbers of the simulator's state in a rollout, "
-                f"expected {size}; give runs of aux_bc or asymmetric_ac on this task, "
+                f"expected {total}; give runs of aux_bc or asymmetric_ac on this task, "
                 "or leave them out"
             )
         batch = self.gather([episode], [np.arange(len(episode))])

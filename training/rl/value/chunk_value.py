@@ -102,6 +102,7 @@ class ChunkValue(nn.Module):
         actions: Numbers of an executed chunk.
         seed: Of the weights.
         columns: Indices of these P numbers in the simulator's state; the first P if None.
+        total: Numbers of the simulator's state; P if None.
 
     Raises:
         ValueError: the other run has no estimator of such features.
@@ -112,10 +113,12 @@ class ChunkValue(nn.Module):
 
     def __init__(
         self, config: ValueConfig, features: int, measured: Sequence[bool], actions: int, seed: int,
-        columns: Sequence[int] | None = None,
+        columns: Sequence[int] | None = None, total: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        picked = torch.arange(len(measured)) if columns is None else torch.tensor(columns)
+        self.total = len(measured) if total is None else total
+        """Numbers of the simulator's state."""
+        picked = torch.arange(len(measured)) if columns is None else torch.tensor(columns, dtype=torch.long)
         self.register_buffer("columns", picked, persistent=False)
         generator = torch.Generator().manual_seed(seed)
         self.config, self.size = config, len(measured)
