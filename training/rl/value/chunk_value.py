@@ -118,7 +118,11 @@ class ChunkValue(nn.Module):
         super().__init__()
         self.total = len(measured) if total is None else total
         """Numbers of the simulator's state."""
-        picked = torch.arange(len(measured)) if columns is None else torch.tensor(columns, dtype=torch.long)
+        picked = (
+            torch.arange(len(measured))
+            if columns is None
+            else torch.tensor(columns, dtype=torch.long)
+        )
         self.register_buffer("columns", picked, persistent=False)
         generator = torch.Generator().manual_seed(seed)
         self.config, self.size = config, len(measured)
