@@ -39,6 +39,7 @@ MEMORIES: dict[str, tuple[str, ...]] = {
     "memory_vla": ("memory_vla",),
     "gru": ("gru",),
     "lru": ("lru",),
+    "ffm": ("ffm",),
     "transformer": ("transformer", "--policy.memory.hidden-size", "48"),
     "rmt": ("rmt", "--policy.memory.layers", "1"),
     "hcam": ("hcam", "--policy.memory.hidden-size", "48"),

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from vla.memory import lru
+from vla.nn.scan import scan
 
 
 def test_the_scan_is_the_recurrence_for_any_length() -> None:
@@ -14,7 +15,7 @@ def test_the_scan_is_the_recurrence_for_any_length() -> None:
         for t in range(length):
             held = factor[:, t] * held + inputs[:, t]
             expected.append(held)
-        torch.testing.assert_close(lru.scan(factor, inputs), torch.stack(expected, 1))
+        torch.testing.assert_close(scan(factor, inputs), torch.stack(expected, 1))
 
 
 def test_a_state_stays_bounded_over_ten_thousand_decisions_even_after_wild_training() -> None:

@@ -15,6 +15,7 @@ from vla.contracts.config import PluginConfig, validate_min
 from vla.nn.context import Retrieved
 from vla.nn.memory import StateMemory, gate_mix, memoryless_gate
 from vla.nn.norms import Standardize
+from vla.nn.scan import scan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,19 +115,3 @@ class LRUMemory(StateMemory):
         gain = (1 - radius.square()).clamp(min=1e-8).sqrt()
         real, imaginary = self.input(self.norm(x)).chunk(2, -1)
         return gain * real, gain * imaginary
-
-
-def scan(factor: Tensor, inputs: Tensor) -> Tensor:
-    """Return h with h_t = factor_t h_(t-1) + inputs_t along axis 1, h_(-1) = 0.
-
-    Hillis and Steele 1986: log2(t) products, each with twice the reach of the one before.
-    """
-    reach, length = 1, inputs.shape[1]
-    factor = factor.expand_as(inputs)
-    while reach < length:
-        inputs = torch.cat(
-            [inputs[:, :reach], factor[:, reach:] * inputs[:, :-reach] + inputs[:, reach:]], 1
-        )
-        factor = torch.cat([factor[:, :reach], factor[:, reach:] * factor[:, :-reach]], 1)
-        reach *= 2
-    return inputs
