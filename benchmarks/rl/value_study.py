@@ -8,6 +8,7 @@ fifth rollout, which it never sees. A log loss that rises there while it falls i
 overfitting: actions that such a value calls better are not.
 """
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -63,23 +64,19 @@ def main(argv: list[str]) -> int:
     args = harness.read(Study, argv, "rl.value_study")
     runtime.prepare(args.threads)
     policy, _ = checkpoint.load_vla(args.run, "the study")
-    config = vec_env.load_task(args.task)
-    env = vec_env.make(args.task, 1, robot=policy.robot, task_config=config)
-    names, limit = vec_env.with_privileged_state(env).privileged_state_names, env.spec
-    env.close()
+    with contextlib.closing(vec_env.make(args.task, 1, robot=policy.robot)) as env:
+        names = vec_env.with_privileged_state(env).privileged_state_names
+        time_limit = env.spec.max_episode_steps
     folder = args.run / "experience"
-    episodes = [
-        episode
-        for name in episode_store.iterations(folder)
-        for episode in episode_store.read_iteration(folder, name)
-    ]
-    if not episodes or episodes[0].simulator_state.shape[1] != len(names):
+    episodes = episode_store.read_newest(folder, sys.maxsize)
+    told = episodes[0].simulator_state.shape[1]
+    if told != len(names):
         raise ValueError(
-            f"{folder}: got {len(episodes)} rollouts without the {len(names)} numbers of the state "
-            f"of {args.task}; give a run of asymmetric_ac or aux_bc on that task"
+            f"{folder}: got rollouts with {told} numbers of the simulator's state, expected the "
+            f"{len(names)} of {args.task}; give a run of asymmetric_ac on that task"
         )
     success = np.array([episode.success for episode in episodes])
-    data = replay(policy, episodes, success.tolist(), limit.max_episode_steps)
+    data = replay(policy, episodes, success.tolist(), time_limit)
     columns = {"all": range(len(names)), "arm and goal": relevant(names, policy.robot)}
     rows = [
         (f"{what}: {len(picked)} numbers", *row)

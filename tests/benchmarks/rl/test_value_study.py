@@ -6,7 +6,9 @@ import torch
 
 from benchmarks import harness
 from benchmarks.rl import value_study
+from tests.training.rl.fake_rollouts import episode
 from tests.training.small_policy import small_policy, write_run
+from training.rl.experience import episode_store
 from training.rl.experience.replay import Replay
 from training.rl.value.chunk_value import ValueConfig
 
@@ -59,5 +61,9 @@ def test_what_it_cannot_use_is_refused(tmp_path) -> None:
     with pytest.raises(ValueError, match="no checkpoint there"):
         value_study.main([str(tmp_path / "none"), "--task", "reach", "--threads", "1"])
     write_run(small_policy(), tmp_path / "run")
-    with pytest.raises(ValueError, match="got 0 rollouts without the .* numbers of the state"):
+    with pytest.raises(ValueError, match="no experience there"):
+        value_study.main([str(tmp_path / "run"), "--task", "reach", "--threads", "1"])
+    store = tmp_path / "run" / "experience"
+    episode_store.write_iteration(store, episode_store.iteration_name(0), [episode(3)])
+    with pytest.raises(ValueError, match="got rollouts with 0 numbers .* expected the .* of reach"):
         value_study.main([str(tmp_path / "run"), "--task", "reach", "--threads", "1"])
