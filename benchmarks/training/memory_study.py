@@ -10,9 +10,8 @@ all, which takes a fraction of the time. `none` is the control: it may not be ab
 ceiling, with 99 % over all its tests. Every command is printed, and resumes.
 """
 
-import functools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
@@ -25,8 +24,10 @@ from benchmarks import harness
 from sim import vec_env
 from training.commands import curve
 from training.core import runtime
+from training.evaluation.evaluate_together import evaluate_together
 from vla import cli
 from vla.contracts.config import validate_min
+from vla.policies.vla import VLAPolicy
 from vla.runtime import policy_loader
 from vla.utils import charts, files
 from vla.utils.statistics import wilson
@@ -153,10 +154,31 @@ def _train(study: Study, task: str, memory: tuple[str, ...], steps: int, seed: i
     ]  # fmt: skip
 
 
-def test(study: Study, run: Path, task: str, cell: tuple[int, int], seed: int) -> dict[str, int]:
-    """Return how a policy does at a delay with distractors, as JSON types."""
-    policy = policy_loader.open_policy(run, study.threads).policy
-    return curve.measure(policy, vec_env.load_task(task), *cell, study.episodes, seed)
+def test(
+    study: Study,
+    memories: Sequence[str],
+    task: str,
+    seed: int,
+    cell: tuple[int, int],
+    episodes: int,
+) -> list[dict[str, int]]:
+    """Return how memories trained with a seed do at a delay with distractors, as JSON types, in
+    the same episodes: those of the seed `episodes`.
+    """
+    policies = []
+    for memory in memories:
+        policy = policy_loader.open_policy(study.run(task, memory, seed), study.threads).policy
+        assert isinstance(policy, VLAPolicy)
+        policies.append(policy)
+    asked = curve.with_delay(vec_env.load_task(task), *cell)
+    found = evaluate_together(policies, asked, episodes=study.episodes, seed=episodes, quiet=False)
+    return [
+        {
+            "success": sum(outcome.success for outcome in ended),
+            "choices": sum(outcome.terminated for outcome in ended), "episodes": len(ended),
+        }
+        for ended in found
+    ]  # fmt: skip
 
 
 def leaks(ceiling: float, success: int, episodes: int, tests: int) -> bool:
@@ -273,15 +295,18 @@ def main(argv: list[str]) -> int:
     for seed in study.seeds:  # a first row of every memory before a second
         for task in study.tasks:
             for memory in study.memories:
-                run = study.run(task, memory, seed)
                 harness.must(train(study, task, memory, seed), console)
-                for number, (delay, events) in enumerate(study.cells()):
-                    console.print(f"{run}: delay {delay}, {events} distractors")
+            for number, cell in enumerate(study.cells()):
+                keys = {memory: _key(task, memory, seed, *cell) for memory in study.memories}
+                missing = [memory for memory in keys if keys[memory] not in results.cells]
+                if missing:
+                    console.print(f"{task}, seed {seed}: delay {cell[0]}, {cell[1]} distractors")
                     # Other episodes in every cell: those of one seed have the same layouts.
                     episodes = study.seed + 1000 * seed + number
-                    cell = delay, events
-                    tested = functools.partial(test, study, run, task, cell, episodes)
-                    results.measure(_key(task, memory, seed, delay, events), tested)
+                    found = test(study, missing, task, seed, cell, episodes)
+                    for memory, part in zip(missing, found, strict=True):
+                        results.cells[keys[memory]] = part
+                    results.save()
     return report(study, pooled(study, results.cells), console)
 
 

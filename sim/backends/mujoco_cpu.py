@@ -10,7 +10,7 @@ from sim.core.privileged_state import PrivilegedState
 from sim.core.scene import compile_scene
 from sim.core.task import HasReferents
 from sim.vector import workers
-from sim.vector.env_slice import EnvSlice
+from sim.vector.env_slice import EnvSlice, SavedRows
 from vla.contracts.config import PluginConfig, type_name
 from vla.contracts.specs import RobotSpec
 from vla.contracts.types import EnvStep, Observation
@@ -101,6 +101,34 @@ class MujocoVecEnv:
         return step_buffers.env_step(
             self._buffers, images, None, self._instructions, actions.shape[1]
         )
+
+    def save(self) -> SavedRows:
+        """Return a copy of all environments as they are, for `restore`.
+
+        Raises:
+            ValueError: a row has not begun, or the environments are spread over workers.
+        """
+        step_buffers.check_started(self._started[:1] & self._started.all(), "save")
+        return self._here("save").save()
+
+    def restore(self, saved: SavedRows) -> Observation:
+        """Set all environments to a copy of themselves; return what was observed then."""
+        self._here("restore").restore(saved)
+        images = self._buffers["images"].copy()
+        return step_buffers.observation(self._buffers, images, self._instructions)
+
+    def is_locked(self) -> np.ndarray:
+        """Return where the task holds the arm whatever is commanded, bool [e]."""
+        step_buffers.check_started(self._started, "is_locked")
+        return self._here("is_locked").is_locked()
+
+    def _here(self, method: str) -> EnvSlice:
+        if not isinstance(self._envs, EnvSlice):
+            raise ValueError(
+                f"{method}: got environments in several processes, expected one; make them with "
+                "workers=1"
+            )
+        return self._envs
 
     def privileged_state(self) -> np.ndarray:
         """Return f32 [e, p]; see `vla.contracts.protocols.HasPrivilegedState`."""

@@ -17,7 +17,9 @@ from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
 from vla.contracts.types import Array
 
-__all__ = ["HasGoals", "HasReferents", "Rows", "Task", "Unlocked", "World", "Worlds", "ending"]
+__all__ = [
+    "HasGoals", "HasLock", "HasReferents", "Rows", "Task", "Unlocked", "World", "Worlds", "ending"
+]  # fmt: skip
 
 C = TypeVar("C", bound=PluginConfig)
 
@@ -168,6 +170,14 @@ class HasReferents(Protocol):
         names this place: one for each of `vla.contracts.referents.KINDS`, world frame, metres; NaN
         while there is none.
         """
+
+
+@runtime_checkable
+class HasLock(Protocol):
+    """A task that holds the arm for a while, whatever is commanded."""
+
+    def is_locked(self, worlds: Worlds) -> Bool[Array, " n"]:
+        """Return where the arm is held now."""
 
 
 def ending(task: Task, worlds: Worlds) -> tuple[Int64[Array, " n"], Int64[Array, " n"]]:

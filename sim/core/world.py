@@ -3,6 +3,7 @@ sim.core.render).
 """
 
 import copy
+import dataclasses
 from typing import Any
 
 import mujoco
@@ -13,6 +14,22 @@ from sim.core.projection import project
 from sim.core.scene import Scene
 from sim.core.task import HasReferents
 from sim.core.worlds import FIELDS, Fields, Worlds, row_of, stacked
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class SavedWorld:
+    """State of an episode; see the fields of `MujocoWorld` with the same names."""
+
+    index: int
+    data: mujoco.MjData
+    geom_rgba: np.ndarray
+    steps: int
+    episode: Any
+    rng: Any
+    """State of the generator of the episode."""
+    time_limit: int
+    instruction: str
+    succeeded: bool
 
 
 class MujocoWorld:
@@ -81,6 +98,26 @@ class MujocoWorld:
         points = self.task.referents(self.as_batch)[0]
         views = [project(self.model, self.data, c.name, points) for c in self.robot.cameras]
         return np.stack(views).astype(np.float32)
+
+    def save(self) -> "SavedWorld":
+        """Return a copy of the state of the present episode, for `restore`."""
+        return SavedWorld(
+            index=self.index, data=copy.copy(self.data), geom_rgba=self.model.geom_rgba.copy(),
+            steps=self.steps, episode=copy.deepcopy(self.as_batch.episode),
+            rng=self.rng.bit_generator.state, time_limit=self.time_limit,
+            instruction=self.instruction, succeeded=self.succeeded,
+        )  # fmt: skip
+
+    def restore(self, saved: "SavedWorld", seed: int) -> None:
+        """Continue a saved episode of a seed, of this world or of another one of the same scene."""
+        self.reset(seed, saved.index)  # what varies from episode to episode is in the model
+        mujoco.mj_copyData(self.data, self.model, saved.data)
+        self.model.geom_rgba[:] = saved.geom_rgba
+        self.as_batch.steps[:] = saved.steps
+        self.as_batch.episode = copy.deepcopy(saved.episode)
+        self.rng.bit_generator.state = saved.rng
+        self.time_limit, self.instruction = saved.time_limit, saved.instruction
+        self.succeeded = saved.succeeded
 
     def begin_in_place(self, seed: int, index: int) -> None:
         """Begin episode `index` of `seed` in place: goal and instruction change, arm, colours and

@@ -114,10 +114,14 @@ class LockedTask(Generic[C]):
         self._home = np.array(robot.home)
         self._palette = np.array(list(PALETTE.values())[:colours])
 
+    def is_locked(self, worlds: Worlds) -> np.ndarray:
+        """Return where the arm stays at home whatever is commanded, bool [n]: until go."""
+        locked: np.ndarray = worlds.steps < worlds.episode.schedule.go
+        return locked
+
     def control(self, worlds: Worlds, action: np.ndarray) -> np.ndarray:
-        """Hold the arm at home until go."""
-        free = worlds.steps >= worlds.episode.schedule.go
-        return np.where(free[:, None], action, self._home)
+        """Hold the arm at home while it is locked."""
+        return np.where(self.is_locked(worlds)[:, None], self._home, action)
 
     def wait(self, world: World) -> Iterator[np.ndarray]:
         """Yield home until go."""

@@ -54,10 +54,10 @@ class RepeatedPresses(_lock.LockedTask[C], ABC):
         """Show lamps as they are at this step, in rows whose arm is locked."""
         _lock.flash(worlds, rows, self._palette)
 
-    def control(self, worlds: Worlds, action: np.ndarray) -> np.ndarray:
-        """Hold the arm at home while it is locked."""
-        free = worlds.steps >= worlds.episode.free_from
-        return np.where(free[:, None], action, self._home)
+    def is_locked(self, worlds: Worlds) -> np.ndarray:
+        """Return where the arm stays at home whatever is commanded, bool [n]."""
+        locked: np.ndarray = worlds.steps < worlds.episode.free_from
+        return locked
 
     def wait(self, world: World) -> Iterator[np.ndarray]:
         """Yield home until the arm is free."""

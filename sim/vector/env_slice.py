@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,9 +10,17 @@ from sim.core.privileged_state import PrivilegedState
 from sim.core.render import Camera, shared_renderer, update_images
 from sim.core.scene import Scene
 from sim.core.step_buffers import Buffers
-from sim.core.task import ending
-from sim.core.world import MujocoWorld
+from sim.core.task import HasLock, ending
+from sim.core.world import MujocoWorld, SavedWorld
 from sim.experts.expert_takeover import ExpertTakeover
+
+
+class SavedRows(NamedTuple):
+    """Environments as they were; see `EnvSlice.save`."""
+
+    worlds: list[SavedWorld]
+    seeds: list[int]
+    buffers: Buffers
 
 
 class EnvSlice:
@@ -96,6 +105,28 @@ class EnvSlice:
                 buffers["achieved"][self._rows[i]] = achieved[0]
                 world.reset(self._seeds[i], world.index + self._num_envs)
         self._observe("", moved)
+
+    def save(self) -> SavedRows:
+        """Return a copy of all environments of this slice as they are, for `restore`."""
+        buffers = {name: part.copy() for name, part in self._buffers.items()}
+        return SavedRows([world.save() for world in self._worlds], list(self._seeds), buffers)
+
+    def restore(self, saved: SavedRows) -> None:
+        """Set all environments of this slice, and what was observed, to a copy of them."""
+        self._seeds = list(saved.seeds)
+        for name, part in saved.buffers.items():
+            self._buffers[name][:] = part
+        for world, seed, kept in zip(self._worlds, saved.seeds, saved.worlds, strict=True):
+            world.restore(kept, seed)
+        for expert in self._experts:
+            expert.release()
+
+    def is_locked(self) -> np.ndarray:
+        """Return where a task holds the arm, bool [rows]; nowhere in a task that never does."""
+        task = self._worlds[0].task
+        if not isinstance(task, HasLock):
+            return np.zeros(len(self._worlds), np.bool_)
+        return np.concatenate([task.is_locked(world.as_batch) for world in self._worlds])
 
     def write_privileged_state(self) -> None:
         """Write the privileged state of the rows of this slice that have begun."""

@@ -254,3 +254,44 @@ def test_bad_actions_get_a_sentence(actions, message):
     env.reset(0)
     with pytest.raises(ValueError, match=message):
         env.step_chunk(actions)
+
+
+def test_what_was_saved_goes_on_as_it_did():
+    env = make(3)
+    home = np.array(env.spec.robot.home, np.float32)
+    actions = np.random.default_rng(0).normal(home, 0.2, (12, 3, 4, len(home))).astype(np.float32)
+    env.reset(5)
+    for action in actions[:3]:
+        env.step_chunk(action)
+    saved = env.save()
+    first = [env.step_chunk(action) for action in actions[3:]]
+    for _ in range(40):  # into other episodes, with other colours, light and friction
+        env.step_chunk(actions[0])
+    obs = env.restore(saved)
+    assert (obs.time_s == 12 / env.spec.robot.control_hz).all()
+    for action, wanted in zip(actions[3:], first, strict=True):
+        found = env.step_chunk(action)
+        assert np.array_equal(found.obs.images, wanted.obs.images)
+        assert np.array_equal(found.obs.proprio, wanted.obs.proprio)
+        assert np.array_equal(found.info["progress"], wanted.info["progress"])
+
+
+def test_saving_needs_one_process_in_which_all_rows_have_begun():
+    with pytest.raises(ValueError, match="save before reset"):
+        make(2).save()
+    env = make(2, workers=2)
+    env.reset(0)
+    with pytest.raises(ValueError, match="save: got environments in several processes"):
+        env.save()
+    env.close()
+
+
+def test_a_lock_is_told_until_go():
+    env = make(2)
+    env.reset(0)
+    assert env.is_locked().all()
+    for _ in range(100):
+        env.step_chunk(np.tile(np.array(env.spec.robot.home, np.float32), (2, 8, 1)))
+        if not env.is_locked().any():
+            return
+    raise AssertionError("the arm never comes free")

@@ -26,7 +26,7 @@ from vla.contracts.types import (
     PolicyState,
     Prefix,
 )
-from vla.nn.context import Context, HasAttention, Retrieved, pools_features
+from vla.nn.context import Context, Encoded, HasAttention, Retrieved, pools_features
 from vla.nn.denoisers import widened
 from vla.nn.grounding import grounding_loss
 from vla.nn.normalize import NormalizationStatistics, Normalizer
@@ -225,6 +225,14 @@ class VLAPolicy(nn.Module):
         return self.chunk_of(obs, latents[:, -1]), state
 
     @torch.no_grad()
+    def observe(self, obs: Observation, state: PolicyState) -> PolicyState:
+        """Return the state after a decision whose action nobody needs: that of `act`, sooner."""
+        _check_finite(obs.proprio)
+        encoded, before, now = self._encode(obs, state)
+        after = self.memory.write(before, encoded.tokens, now, torch.ones_like(now))
+        return PolicyState(tensors=after)
+
+    @torch.no_grad()
     def sample(
         self, obs: Observation, state: PolicyState, noise: Array
     ) -> tuple[ActionChunk, DenoisingChain, PolicyState]:
@@ -347,6 +355,15 @@ class VLAPolicy(nn.Module):
 
     def _read(self, obs: Observation, state: PolicyState) -> tuple[Any, Retrieved, PolicyState]:
         """Encode, reset, read and write; see `_read_batch`."""
+        encoded, before, now = self._encode(obs, state)
+        retrieved = self.memory.read(before, encoded.tokens, now)
+        after = self.memory.write(before, encoded.tokens, now, torch.ones_like(now))
+        return encoded.cache, retrieved, PolicyState(tensors=after)
+
+    def _encode(
+        self, obs: Observation, state: PolicyState
+    ) -> tuple[Encoded, dict[str, Tensor], Tensor]:
+        """Encode, and forget where an episode begins; return the time in control steps as well."""
         images = self._tensor(obs.images)[:, self.views]
         proprio = self.padded(self.normalizer.state(self._tensor(obs.proprio)))
         time_s = self._tensor(obs.time_s)
@@ -356,9 +373,7 @@ class VLAPolicy(nn.Module):
             name: forget(self._tensor(state[name]), time_s == 0)
             for name in self.memory.state_shapes()
         }
-        retrieved = self.memory.read(before, encoded.tokens, now)
-        after = self.memory.write(before, encoded.tokens, now, torch.ones_like(now))
-        return encoded.cache, retrieved, PolicyState(tensors=after)
+        return encoded, before, now
 
     def padded(self, proprio: Tensor) -> Tensor:
         """Return normalised channel positions f32 [b, s] as the backbone reads them."""
