@@ -94,7 +94,7 @@ def test_a_slot_of_two_decisions_reads_like_two_slots_of_one() -> None:
     )
 
 
-@pytest.mark.parametrize("eviction", ["ward", "fifo", "even"])
+@pytest.mark.parametrize("eviction", ["ward", "fifo", "sink", "even"])
 def test_whole_episodes_at_once_read_like_steps_and_like_a_resumed_run(eviction: str) -> None:
     rng = np.random.default_rng(4)
     memory = build(replace(CONFIG, eviction=eviction))

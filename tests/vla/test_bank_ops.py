@@ -23,6 +23,8 @@ class ListBank:
         if len(self.entries) > SLOTS:
             if self.eviction == "fifo":
                 self.entries.pop(0)
+            elif self.eviction == "sink":
+                self.entries.pop(bank_ops.SINKS)
             elif self.eviction == "even":
                 times = [time for _, time, _ in self.entries]
                 inner = range(1, len(times) - 1)
@@ -77,7 +79,7 @@ def assert_rows_equal(a: Slots, rows_a: list[int], b: Slots, rows_b: list[int]) 
         assert torch.equal(left[rows_a], right[rows_b])
 
 
-@pytest.mark.parametrize("eviction", ["ward", "fifo", "even"])
+@pytest.mark.parametrize("eviction", ["ward", "fifo", "sink", "even"])
 def test_thousands_of_writes_with_gaps_agree_with_the_list(eviction: str) -> None:
     rng = np.random.default_rng(0)
     batch, steps = 4, 600
@@ -111,7 +113,7 @@ def test_counts_add_up_to_the_writes() -> None:
         np.testing.assert_array_equal(slots.count.sum(1).numpy(), written)
 
 
-@pytest.mark.parametrize("eviction", ["ward", "fifo", "even"])
+@pytest.mark.parametrize("eviction", ["ward", "fifo", "sink", "even"])
 @pytest.mark.parametrize("writes", [0, 3, SLOTS, 30])
 def test_a_decision_that_is_not_written_changes_no_entry(eviction: str, writes: int) -> None:
     rng = np.random.default_rng(2)
@@ -216,7 +218,7 @@ def test_even_keeps_the_first_and_the_newest_and_no_gap_of_more_than_three_other
     assert gaps.max() <= 3 * gaps.min()
 
 
-@pytest.mark.parametrize("eviction", ["ward", "fifo", "even"])
+@pytest.mark.parametrize("eviction", ["ward", "fifo", "sink", "even"])
 def test_mixing_matrices_hold_what_stepping_stores(eviction: str) -> None:
     rng = np.random.default_rng(6)
     batch, steps = 3, 40

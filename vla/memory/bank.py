@@ -29,9 +29,10 @@ class Config(PluginConfig):
     """Number of slots."""
     recent: int = 4
     """Newest entries, which `ward` merges only if no older ones can be."""
-    eviction: Literal["ward", "fifo", "even"] = "ward"
+    eviction: Literal["ward", "fifo", "sink", "even"] = "ward"
     """Merge the most similar neighbours (ward), or drop the oldest (fifo: a stack of the last
-    decisions) or what leaves the others most evenly spread (even: frame sampling)."""
+    decisions), the oldest but the first four (sink: attention sinks) or what leaves the others most
+    evenly spread (even: frame sampling)."""
     heads: int = 4
     """Attention heads of the read."""
 
@@ -49,6 +50,11 @@ class Config(PluginConfig):
         if self.eviction == "ward" and self.slots < self.recent + 3:
             raise ValueError(
                 f"memory.slots must be at least recent + 3 = {self.recent + 3}, got {self.slots}"
+            )
+        if self.eviction == "sink" and self.slots <= bank_ops.SINKS:
+            raise ValueError(
+                f"memory.slots must be above {bank_ops.SINKS}, the entries that sink keeps, got "
+                f"{self.slots}"
             )
         if width % self.heads:
             raise ValueError(f"memory.heads must divide the token width {width}, got {self.heads}")

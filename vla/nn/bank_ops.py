@@ -10,9 +10,11 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-Eviction = Literal["ward", "fifo", "even"]
-"""How a full memory makes room: merge the most similar neighbours, drop the oldest, or drop what
-leaves the others spread most evenly over the episode."""
+Eviction = Literal["ward", "fifo", "sink", "even"]
+"""How a full memory makes room: merge the most similar neighbours, drop the oldest, drop the oldest
+but the first `SINKS` of the episode, or drop what leaves the others spread most evenly over it."""
+SINKS = 4
+"""First entries that `sink` keeps (Xiao et al. 2023, arXiv 2309.17453, have as many)."""
 HOLE_COST = -1.0
 """Cost of a pair with an empty member: below every real cost, so holes are consumed first."""
 PROTECTED_COST = 1e9
@@ -59,9 +61,15 @@ def ward_cost(tokens: Tensor, count: Tensor, recent: int) -> Tensor:
 
 def fifo_cost(count: Tensor) -> Tensor:
     """Return costs f32 [b, m-1] that always choose the oldest pair, as an ablation."""
+    return sink_cost(count, sinks=0)
+
+
+def sink_cost(count: Tensor, sinks: int = SINKS) -> Tensor:
+    """Return costs f32 [b, m-1] that choose the oldest pair after the first `sinks` entries."""
     left, right = count[:, :-1], count[:, 1:]
     index = torch.arange(left.shape[1], device=count.device)
-    return _with_holes(torch.zeros_like(left), left, right, index)
+    cost = (PROTECTED_COST * (index < sinks)).expand_as(left)
+    return _with_holes(cost, left, right, index)
 
 
 def even_cost(time: Tensor, count: Tensor) -> Tensor:
@@ -84,9 +92,9 @@ def _with_holes(cost: Tensor, left: Tensor, right: Tensor, index: Tensor) -> Ten
 def pair_weights(left: Tensor, right: Tensor, eviction: Eviction) -> tuple[Tensor, Tensor]:
     """Return the shares of the two members in what becomes of them.
 
-    By count, or all to the newer one (fifo) or to the older one (even).
+    By count, or all to the newer one (fifo, sink) or to the older one (even).
     """
-    if eviction == "fifo":
+    if eviction in {"fifo", "sink"}:
         keep_left = (right == 0).float()
         return keep_left, 1 - keep_left
     if eviction == "even":
@@ -141,10 +149,11 @@ def write(
     tokens = torch.cat([slots.tokens, (x * mask[:, None, None])[:, None]], 1)
     time = torch.cat([slots.time, (now * mask)[:, None]], 1)
     count = torch.cat([slots.count, mask[:, None]], 1)
-    if eviction == "ward":
-        cost = ward_cost(tokens, count, recent)
-    else:
-        cost = fifo_cost(count) if eviction == "fifo" else even_cost(time, count)
+    costs = {
+        "ward": lambda: ward_cost(tokens, count, recent), "fifo": lambda: fifo_cost(count),
+        "sink": lambda: sink_cost(count), "even": lambda: even_cost(time, count),
+    }  # fmt: skip
+    cost = costs[eviction]()
     pair = cost.argmin(1)
     left, right = pair_weights(count[:, :-1], count[:, 1:], eviction)
     ones = torch.ones_like(left)
