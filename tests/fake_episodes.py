@@ -32,6 +32,7 @@ class FakeEpisode:
     instruction: str
     behaviour: str
     labels: dict[str, np.ndarray] = field(default_factory=dict)
+    instructions: tuple[str, ...] = ()
 
 
 def fake_robot(size_px: int = 32) -> RobotSpec:

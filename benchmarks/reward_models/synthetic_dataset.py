@@ -32,6 +32,7 @@ class Clip:
     instruction: str
     behaviour: str = "made up"
     labels: dict[str, np.ndarray] = field(default_factory=dict)
+    instructions: tuple[str, ...] = ()
 
 
 def clip(robot: RobotSpec, seed: int, index: int, steps: int) -> Clip:

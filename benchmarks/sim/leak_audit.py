@@ -18,7 +18,16 @@ from benchmarks import harness
 from sim.core.render import Camera, shared_renderer
 from sim.core.scene import compile_scene
 from sim.core.world import MujocoWorld
-from sim.tasks import cue_colour, day_log, late_query, latest_cue, put_back, sequence, shell
+from sim.tasks import (
+    cue_colour,
+    day_log,
+    late_query,
+    latest_cue,
+    named_once,
+    put_back,
+    sequence,
+    shell,
+)
 from sim.vec_env import load_robot
 from vla import cli
 from vla.contracts.config import PluginConfig, validate_min
@@ -71,12 +80,22 @@ TASKS = {
     "latest_cue": Audited(
         latest_cue.Config, lambda e: e.shown[0], lambda e: e.shown[e.count - 1], "shown"
     ),
+    "named_once": Audited(
+        named_once.Config, lambda e: e.shown[0], lambda e: e.shown[e.asked], "shown"
+    ),
     "put_back": Audited(put_back.Config, lambda e: _side(e, e.cue), lambda e: e.cue),
     "sequence": Audited(sequence.Config, lambda e: e.order[0], lambda e: e.order[0], "order"),
     "shell": Audited(shell.Config, lambda e: _side(e, e.cue), _ball),
 }  # fmt: skip
 AuditedTask = Literal[
-    "cue_colour", "day_log", "late_query", "latest_cue", "put_back", "sequence", "shell"
+    "cue_colour",
+    "day_log",
+    "late_query",
+    "latest_cue",
+    "named_once",
+    "put_back",
+    "sequence",
+    "shell",
 ]
 AFTER_GO_STEPS = 8
 FOLDS = 5

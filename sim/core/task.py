@@ -18,7 +18,8 @@ from vla.contracts.specs import RobotSpec
 from vla.contracts.types import Array
 
 __all__ = [
-    "HasGoals", "HasLock", "HasReferents", "Rows", "Task", "Unlocked", "World", "Worlds", "ending"
+    "ChangesInstruction", "HasGoals", "HasLock", "HasReferents", "Rows", "Task", "Unlocked",
+    "World", "Worlds", "ending",
 ]  # fmt: skip
 
 C = TypeVar("C", bound=PluginConfig)
@@ -170,6 +171,14 @@ class HasReferents(Protocol):
         names this place: one for each of `vla.contracts.referents.KINDS`, world frame, metres; NaN
         while there is none.
         """
+
+
+@runtime_checkable
+class ChangesInstruction(Protocol):
+    """A task whose instruction changes within an episode."""
+
+    def instruction_index(self, worlds: Worlds) -> Int64[Array, " n"]:
+        """Return the index in `instructions` of what each world is told now."""
 
 
 @runtime_checkable

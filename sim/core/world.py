@@ -12,7 +12,7 @@ import numpy as np
 from sim.core import randomize
 from sim.core.projection import project
 from sim.core.scene import Scene
-from sim.core.task import HasReferents
+from sim.core.task import ChangesInstruction, HasReferents
 from sim.core.worlds import FIELDS, Fields, Worlds, row_of, stacked
 
 
@@ -58,7 +58,6 @@ class MujocoWorld:
         self.rng = np.random.default_rng(0)
         self.time_limit = self.task.max_episode_steps
         self.tool_error_m = np.zeros(3)
-        self.instruction = ""
         self.index = -1
         self.succeeded = False
         self.as_batch = Worlds(
@@ -72,6 +71,8 @@ class MujocoWorld:
         self._high = np.array(self.robot.high)
         self._home = np.array(self.robot.home)
         self._coupled = coupled_joints(self.model)
+        self._instruction = ""
+        self._changes_instruction = isinstance(self.task, ChangesInstruction)
 
     def reset(self, seed: int, index: int) -> None:
         """Begin episode `index` of `seed`: arm at home, at rest, a new layout and instruction."""
@@ -199,6 +200,18 @@ class MujocoWorld:
     @episode.setter
     def episode(self, state: Any) -> None:
         self.as_batch.episode = stacked(state, 1)
+
+    @property
+    def instruction(self) -> str:
+        """What the policy is told now: one of the task's instructions."""
+        if not self._changes_instruction or self.as_batch.episode is None:
+            return self._instruction
+        task: Any = self.task
+        return str(task.instructions[int(task.instruction_index(self.as_batch)[0])])
+
+    @instruction.setter
+    def instruction(self, text: str) -> None:
+        self._instruction = text
 
     def progress(self) -> float:
         """Return oracle progress in [0, 1]."""

@@ -12,7 +12,7 @@ import numpy as np
 from sim.core import step_buffers
 from sim.core.privileged_state import PrivilegedState
 from sim.core.scene import compile_scene
-from sim.core.task import ending
+from sim.core.task import ChangesInstruction, ending
 from sim.core.world import MujocoWorld
 from sim.core.worlds import arrays_of, stacked
 from sim.engines.engine import Engine
@@ -272,6 +272,8 @@ class BatchVecEnv:
     def _write_observation(self, prefix: str, rows: np.ndarray) -> None:
         """Write all of an observation but the images."""
         buffers, worlds = self._buffers, self._worlds
+        if isinstance(self._scene.task, ChangesInstruction):
+            buffers["instruction"][rows] = self._scene.task.instruction_index(worlds)[rows]
         if prefix:
             buffers[prefix + "instruction"][rows] = buffers["instruction"][rows]
         qpos = self._host.fields.qpos[rows[:, None], worlds.joint_qpos]

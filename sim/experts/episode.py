@@ -39,11 +39,13 @@ class EpisodeRecord:
     progress: np.ndarray
     """Oracle progress in [0, 1], float32, shape (t,)."""
     instruction: str
-    """Instruction of the episode."""
+    """Instruction at the first step."""
     behaviour: str
     """One of `sim.experts.behaviours.NAMES`; for "mixed" the drawn one."""
     labels: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     """Further columns by name, float32, shape (t,): `vla.contracts.referents`."""
+    instructions: tuple[str, ...] = ()
+    """Instruction at every step, where it changes; else nothing."""
 
 
 def record_episode(  # noqa: PLR0913
@@ -110,10 +112,12 @@ def _record(
     past_success = behaviours.continues_after_success(behaviour)
     frames, proprio, actions, success, progress = [], [], [], [], []
     labels: list[np.ndarray] = []
+    instructions: list[str] = []
     for action in _until_over(world, stream, past_success=past_success):
         frames.append(camera.render().copy() if camera else np.empty((0, 0, 0, 3), np.uint8))
         proprio.append(world.proprio)
         actions.append(np.asarray(action, np.float32))
+        instructions.append(world.instruction)
         success.append(world.succeeded)
         progress.append(world.progress())
         where = world.referents()
@@ -125,9 +129,10 @@ def _record(
         action=np.stack(actions),
         success=np.array(success, np.bool_),
         progress=np.array(progress, np.float32),
-        instruction=world.instruction,
+        instruction=instructions[0],
         behaviour=behaviour,
         labels=_by_column(world, labels),
+        instructions=tuple(instructions) if len(set(instructions)) > 1 else (),
     )
 
 

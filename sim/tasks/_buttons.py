@@ -1,5 +1,6 @@
 """Buttons, and tasks in which the first one touched decides."""
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ from sim.core.task import Rows, World, Worlds
 from sim.experts.motions import Motion
 from sim.tasks import _lock
 from vla.contracts.specs import RobotSpec
+from vla.contracts.types import Array
 
 RADIUS_M = 0.03
 HALF_HEIGHT_M = 0.012
@@ -80,14 +82,57 @@ def motion(world: World, count: int) -> Motion:
     return made
 
 
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Episode:
+    """What happens in one episode; in many, with a leading axis on every field."""
+
+    schedule: _lock.Schedule
+    """When cue, distractors and go come."""
+    buttons_m: np.ndarray
+    """Where each button stands from go on, shape (K, 3)."""
+    touched: np.ndarray
+    """Which buttons were touched first, bool, shape (K,): a single one in practice."""
+    start_distance_m: Array = 1.0
+    """Distance of the tool from the right button at go."""
+
+
 class FirstTouch(_lock.LockedTask[C], ABC):
     """What tasks share in which one of K buttons is right, and the first touch after go decides.
 
-    Its episodes have the fields `schedule`, `buttons_m` (where the buttons stand from go on, [K,
-    3]), `touched` (which were touched first, bool [K]) and `start_distance_m`.
+    Its episodes are of `Episode`.
     """
 
+    instructions: tuple[str, ...]
     variants = ("wrong_object", "near_miss", "hover")
+    waits_in_view = False
+    """Whether the buttons stand before the arm from the beginning; else they come at go."""
+
+    def build(self, scene: mujoco.MjSpec) -> None:
+        """Add lamp, side lamp and a button of each colour, which waits under the floor."""
+        _lock.add_cue_lamp(scene, self.robot)
+        _lock.add_side_lamp(scene, self.robot)
+        add(scene, self._palette)
+
+    def draw(self, rng: np.random.Generator, cue_steps: int) -> dict[str, Any]:
+        """Draw the times of an episode and the layout at go: fields of `Episode`."""
+        config = self.config
+        colours = len(self._palette)
+        schedule = _lock.draw_schedule(rng, config, cue_steps=cue_steps, colours=colours)
+        buttons = draw(rng, self.robot, config.choices)
+        touched = np.zeros(config.choices, np.bool_)
+        return {"schedule": schedule, "buttons_m": buttons, "touched": touched}
+
+    def begin(self, world: World, episode: Episode, instruction: int | None = None) -> None:
+        """Begin an episode; draw the index of its instruction if not given."""
+        world.episode = episode
+        if instruction is None:
+            instruction = int(world.rng.integers(len(self.instructions)))
+        world.instruction = self.instructions[instruction]
+        world.time_limit = episode.schedule.go + self.config.act_steps
+        worlds = world.as_batch
+        if self.waits_in_view:
+            show(worlds, np.ones(1, np.bool_), worlds.episode.buttons_m)
+        self.show_cue(worlds, True)
 
     @abstractmethod
     def right(self, episode: Any) -> Any:

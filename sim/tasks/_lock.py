@@ -55,7 +55,7 @@ class MemoryTaskConfig(PluginConfig):
     """Delay, distractors and number of choices."""
 
     choices: int = 4
-    """Number K of choices."""
+    """Number K of choices, 2 to 8; 1/K is the ceiling without memory."""
     delay_steps: tuple[int, int] = (16, 128)
     """Smallest and largest delay (log-uniform) in control steps; 0 0 leaves the cue visible."""
     cue_steps: int = 16
@@ -68,6 +68,15 @@ class MemoryTaskConfig(PluginConfig):
     """Control steps per decision of the policy; go is at a decision."""
     act_steps: int = 40
     """Control steps from go to the time limit."""
+
+    @property
+    def period_steps(self) -> int:
+        """Control steps from one cue to the next, in tasks with several: a pause follows each."""
+        return 2 * self.cue_steps
+
+    def steps_of(self, count: int) -> int:
+        """Return the control steps from the first of so many cues to the end of the last."""
+        return count * self.period_steps - self.cue_steps
 
     @property
     def ceiling(self) -> float:

@@ -6,6 +6,7 @@ end in the same state, so that a policy without memory does the same at each, wi
 probabilities.
 """
 
+import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -16,18 +17,33 @@ import numpy as np
 from sim.core import rewards
 from sim.core.task import Rows, World, Worlds
 from sim.tasks import _buttons, _lock
+from vla.contracts.types import Array
 
 C = TypeVar("C", bound=_lock.MemoryTaskConfig)
 
 
-class RepeatedPresses(_lock.LockedTask[C], ABC):
-    """What such tasks share.
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Episode:
+    """What happens in one episode; in many, with a leading axis on every field."""
 
-    Their episodes have the fields `schedule`, `buttons_m` (where the buttons stand, [K, 3]),
-    `blanks` (control steps of the blank after each press, [P]), `free_from` (the control step from
-    which the arm is free), `presses` (how many there have been), `wrong` (whether one was wrong)
-    and `start_distance_m` (of the tool from the next right button, when the arm came free).
-    """
+    schedule: _lock.Schedule
+    """When cue, distractors and go come; in a blank, its own."""
+    buttons_m: np.ndarray
+    """Where each button stands, shape (K, 3)."""
+    blanks: np.ndarray
+    """Control steps of the blank after each press, i64, shape (P,)."""
+    free_from: Array = 0
+    """Control step from which the arm is free."""
+    presses: Array = 0
+    """How many presses there have been."""
+    wrong: Array = False
+    """Whether one of them was wrong."""
+    start_distance_m: Array = 1.0
+    """Distance of the tool from the button to press next, when the arm came free."""
+
+
+class RepeatedPresses(_lock.LockedTask[C], ABC):
+    """What such tasks share; their episodes are of `Episode`."""
 
     variants = ("wrong_object", "hover")
 

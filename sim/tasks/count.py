@@ -64,26 +64,12 @@ class Config(_lock.MemoryTaskConfig):
         return Count(self, robot)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Episode:
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Episode(_presses.Episode):
     """What happens in one episode; in many, with a leading axis on every field."""
 
     cue: Array
     """Number N of flashes."""
-    schedule: _lock.Schedule
-    """When flashes, distractors and go come."""
-    buttons_m: np.ndarray
-    """Where the counting button and the last one stand, shape (2, 3)."""
-    blanks: np.ndarray
-    """Control steps of the blank after each press, i64, shape (1,)."""
-    free_from: Array
-    """Control step from which the arm is free."""
-    presses: Array = 0
-    """How many presses there have been."""
-    wrong: Array = False
-    """Whether one was too many, or the last came too early."""
-    start_distance_m: Array = 1.0
-    """Distance of the tool from the button to press next, when the arm came free."""
 
 
 class Count(_presses.RepeatedPresses[Config]):
@@ -112,8 +98,9 @@ class Count(_presses.RepeatedPresses[Config]):
         number = int(rng.integers(1, config.choices + 1))
         schedule = _lock.draw_schedule(rng, config, cue_steps=config.shown_steps, colours=COLOURS)
         blanks = np.array([_presses.shortest_blank(config)])
+        buttons = _buttons.draw(rng, self.robot, len(RGB))
         world.episode = Episode(
-            number, schedule, _buttons.draw(rng, self.robot, len(RGB)), blanks, schedule.go
+            cue=number, schedule=schedule, buttons_m=buttons, blanks=blanks, free_from=schedule.go
         )
         world.instruction = INSTRUCTIONS[int(rng.integers(len(INSTRUCTIONS)))]
         # The same for every number: the limit must not tell it.

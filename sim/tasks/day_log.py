@@ -37,19 +37,12 @@ MAX_EVENTS = 1000
 class Config(_lock.MemoryTaskConfig):
     """Length of the day, delay and distractors."""
 
-    choices: int = 4
-    """Number K of buttons, 2 to 8; 1/K is the ceiling without memory."""
     events: tuple[int, int] = (3, 8)
     """Smallest and largest number of events, at least 3."""
     delay_steps: tuple[int, int] = (16, 128)
     """Smallest and largest delay (log-uniform) in control steps, after the last event."""
     cue_steps: int = 16
     """Control steps of an event, and of the pause after it, at least 16."""
-
-    @property
-    def period_steps(self) -> int:
-        """Control steps from one event to the next."""
-        return 2 * self.cue_steps
 
     def build(self, robot: RobotSpec) -> "DayLog":
         """Return the task for a robot; raise ValueError if a field is out of range."""
@@ -65,8 +58,8 @@ class Config(_lock.MemoryTaskConfig):
         return DayLog(self, robot)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Episode:
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Episode(_buttons.Episode):
     """What happens in one episode; in many, with a leading axis on every field."""
 
     order: np.ndarray
@@ -75,20 +68,13 @@ class Episode:
     """Number of events."""
     asked: Array
     """Index of the event whose button is right."""
-    schedule: _lock.Schedule
-    """When events, distractors and go come."""
-    buttons_m: np.ndarray
-    """Where each button stands, shape (K, 3)."""
-    touched: np.ndarray
-    """Which buttons were touched first, bool, shape (K,): a single one in practice."""
-    start_distance_m: Array = 1.0
-    """Distance of the tool from the right button at go."""
 
 
 class DayLog(_buttons.FirstTouch[Config]):
     """Satisfies `sim.core.task.Task`."""
 
     instructions = INSTRUCTIONS
+    waits_in_view = True
 
     def __init__(self, config: Config, robot: RobotSpec) -> None:
         longest = config.events[1] * config.period_steps
@@ -106,18 +92,9 @@ class DayLog(_buttons.FirstTouch[Config]):
         order = rng.integers(config.choices, size=high)
         count = int(rng.integers(low, high + 1))
         number = int(rng.integers(len(INSTRUCTIONS)))
-        schedule = _lock.draw_schedule(
-            rng, config, cue_steps=count * config.period_steps, colours=COLOURS
-        )
-        world.episode = Episode(
-            order, count, number // len(PHRASES), schedule,
-            _buttons.draw(rng, self.robot, config.choices), np.zeros(config.choices, np.bool_),
-        )  # fmt: skip
-        world.instruction = INSTRUCTIONS[number]
-        world.time_limit = schedule.go + config.act_steps
-        worlds = world.as_batch
-        _buttons.show(worlds, np.ones(1, np.bool_), worlds.episode.buttons_m)
-        self.show_cue(worlds, True)
+        drawn = self.draw(rng, count * config.period_steps)
+        asked = number // len(PHRASES)
+        self.begin(world, Episode(order=order, count=count, asked=asked, **drawn), number)
 
     def right(self, episode: Any) -> Any:
         """Return the button that lit up at the event that is asked for."""

@@ -31,12 +31,8 @@ INSTRUCTIONS = (
 class Config(_lock.MemoryTaskConfig):
     """Delay, distractors and number of choices."""
 
-    choices: int = 4
-    """Number K of buttons and colours, 2 to 8."""
     delay_steps: tuple[int, int] = (16, 128)
     """Smallest and largest delay (log-uniform) in control steps."""
-    cue_steps: int = 16
-    """Control steps for which the buttons show their colours, at least 16."""
 
     def build(self, robot: RobotSpec) -> "LateQuery":
         """Return the task for a robot; raise ValueError if a field is out of range."""
@@ -47,28 +43,21 @@ class Config(_lock.MemoryTaskConfig):
         return LateQuery(self, robot)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Episode:
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Episode(_buttons.Episode):
     """What happens in one episode; in many, with a leading axis on every field."""
 
     colours: np.ndarray
     """Index of the colour that each button shows, i64, shape (K,)."""
     query: Array
     """Index of the colour that the lamp shows from go on."""
-    schedule: _lock.Schedule
-    """When cue, distractors and go come."""
-    buttons_m: np.ndarray
-    """Where each button stands, shape (K, 3)."""
-    touched: np.ndarray
-    """Which buttons were touched first, bool, shape (K,): a single one in practice."""
-    start_distance_m: Array = 1.0
-    """Distance of the tool from the right button at go."""
 
 
 class LateQuery(_buttons.FirstTouch[Config]):
     """Satisfies `sim.core.task.Task`."""
 
     instructions = INSTRUCTIONS
+    waits_in_view = True
 
     def __init__(self, config: Config, robot: RobotSpec) -> None:
         super().__init__(config, robot, cue_steps=config.cue_steps, colours=config.choices)
@@ -84,17 +73,8 @@ class LateQuery(_buttons.FirstTouch[Config]):
         config, rng = self.config, world.rng
         colours = rng.permutation(config.choices)
         query = int(rng.integers(config.choices))
-        schedule = _lock.draw_schedule(
-            rng, config, cue_steps=config.cue_steps, colours=config.choices
-        )
-        buttons = _buttons.draw(rng, self.robot, config.choices)
-        nothing = np.zeros(config.choices, np.bool_)
-        world.episode = Episode(colours, query, schedule, buttons, nothing)
-        world.instruction = INSTRUCTIONS[int(rng.integers(len(INSTRUCTIONS)))]
-        world.time_limit = schedule.go + config.act_steps
-        worlds = world.as_batch
-        _buttons.show(worlds, np.ones(1, np.bool_), worlds.episode.buttons_m)
-        self.show_cue(worlds, True)
+        drawn = self.draw(rng, config.cue_steps)
+        self.begin(world, Episode(colours=colours, query=query, **drawn))
 
     def right(self, episode: Any) -> Any:
         """Return the button that had the colour the lamp asks for."""

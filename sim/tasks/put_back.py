@@ -46,8 +46,6 @@ class Config(_lock.MemoryTaskConfig):
     """Number K of places, 2 to 5; 1/K is the ceiling without memory."""
     delay_steps: tuple[int, int] = (16, 128)
     """Smallest and largest delay (log-uniform) in control steps."""
-    cue_steps: int = 16
-    """Control steps for which the block rests at its place, at least 16."""
     act_steps: int = 100
     """Control steps from go to the time limit."""
 

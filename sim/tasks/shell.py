@@ -67,28 +67,21 @@ class Config(_lock.MemoryTaskConfig):
         return Shell(self, robot)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Episode:
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Episode(_buttons.Episode):
     """What happens in one episode; in many, with a leading axis on every field."""
 
     cue: Array
     """Index of the place at which the ball is first."""
     pairs: np.ndarray
     """Indices of the places whose cups change, i64, shape (swaps, 2)."""
-    schedule: _lock.Schedule
-    """When the mark comes, the last change ends, distractors and go come."""
-    buttons_m: np.ndarray
-    """Where the cups stand when none moves, shape (K, 3)."""
-    touched: np.ndarray
-    """Which places were touched first, bool, shape (K,): a single one in practice."""
-    start_distance_m: Array = 1.0
-    """Distance of the tool from the cup with the ball at go."""
 
 
 class Shell(_buttons.FirstTouch[Config]):
     """Satisfies `sim.core.task.Task`."""
 
     instructions = INSTRUCTIONS
+    waits_in_view = True
 
     def __init__(self, config: Config, robot: RobotSpec) -> None:
         super().__init__(config, robot, cue_steps=config.shown_steps, colours=4)
@@ -103,17 +96,8 @@ class Shell(_buttons.FirstTouch[Config]):
         config, rng = self.config, world.rng
         cue = int(rng.integers(config.choices))
         pairs = [rng.permutation(config.choices)[:2] for _ in range(config.swaps)]
-        schedule = _lock.draw_schedule(rng, config, cue_steps=config.shown_steps, colours=4)
-        buttons = _buttons.draw(rng, self.robot, config.choices)
-        world.episode = Episode(
-            cue, np.array(pairs, np.int64).reshape(config.swaps, 2), schedule, buttons,
-            np.zeros(config.choices, np.bool_),
-        )  # fmt: skip
-        world.instruction = INSTRUCTIONS[int(rng.integers(len(INSTRUCTIONS)))]
-        world.time_limit = schedule.go + config.act_steps
-        worlds = world.as_batch
-        _buttons.show(worlds, np.ones(1, np.bool_), worlds.episode.buttons_m)
-        self.show_cue(worlds, True)
+        swapped = np.array(pairs, np.int64).reshape(config.swaps, 2)
+        self.begin(world, Episode(cue=cue, pairs=swapped, **self.draw(rng, config.shown_steps)))
 
     def right(self, episode: Any) -> Any:
         """Return the place at which the ball is in the end."""

@@ -15,7 +15,6 @@ import numpy as np
 from sim.core.task import World, Worlds
 from sim.tasks import _buttons, _lock, _presses
 from vla.contracts.specs import RobotSpec
-from vla.contracts.types import Array
 
 INSTRUCTIONS = (
     "press every button once",
@@ -55,29 +54,15 @@ class Config(_lock.MemoryTaskConfig):
         return VisitAll(self, robot)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Episode:
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Episode(_presses.Episode):
     """What happens in one episode; in many, with a leading axis on every field."""
 
-    schedule: _lock.Schedule
-    """Distractors of the present blank."""
-    buttons_m: np.ndarray
-    """Where each button stands, shape (K, 3)."""
-    blanks: np.ndarray
-    """Control steps of the blank after each press, i64, shape (K,)."""
     flashes: np.ndarray
     """Distractors of each blank, as in `Schedule.flashes`, from the press on; shape (K, events,
     3)."""
     visited: np.ndarray
     """Which buttons have been pressed, bool, shape (K,)."""
-    free_from: Array = 0
-    """Control step from which the arm is free."""
-    presses: Array = 0
-    """How many presses there have been."""
-    wrong: Array = False
-    """Whether a button was pressed twice."""
-    start_distance_m: Array = 1.0
-    """Distance of the tool from the button to press next, when the arm came free."""
 
 
 class VisitAll(_presses.RepeatedPresses[Config]):
@@ -103,8 +88,8 @@ class VisitAll(_presses.RepeatedPresses[Config]):
         flashes = [_lock.draw_flashes(rng, config, blank, COLOURS) for blank in blanks]
         nothing = _lock.Schedule(0, 0, 0, np.zeros((config.distractors, 3), np.int64))
         world.episode = Episode(
-            nothing, _buttons.draw(rng, self.robot, count), np.array(blanks), np.array(flashes),
-            np.zeros(count, np.bool_),
+            schedule=nothing, buttons_m=_buttons.draw(rng, self.robot, count),
+            blanks=np.array(blanks), flashes=np.array(flashes), visited=np.zeros(count, np.bool_),
         )  # fmt: skip
         world.instruction = INSTRUCTIONS[int(rng.integers(len(INSTRUCTIONS)))]
         rest = sum(_presses.rounded(blank, config) + config.decision_steps for blank in blanks)

@@ -110,7 +110,9 @@ class BehaviorCloning:
             for robot, folders in zip(robots, groups, strict=True)
         ]
         joined = [concatenate(parts) for parts in stores]
-        self.instructions = tuple(sorted({task for store in joined for task in store.tasks}))
+        self.instructions = tuple(
+            sorted({text for store in joined for text in store.info.instructions})
+        )
         first, *others = (
             Embodiment(robot=robot, statistics=normalisation(store))
             for robot, store in zip(robots, joined, strict=True)

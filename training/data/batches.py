@@ -101,7 +101,7 @@ def frame_batch(
 ) -> EpisodeBatch:  # fmt: skip
     """Return single decisions as episodes of length 1; frames i64 [b] are rows of the store."""
     index = np.arange(len(frames))
-    tasks = tuple(store.tasks[e] for e in store.frame_episode[frames])
+    tasks = store.instructions_at(store.frame_episode[frames], store.frame_time[frames])
     indices = _Indices(frames, index, np.zeros_like(index), index, tasks)
     return _batch(store, indices, chunk_size, source, partition)
 
@@ -169,6 +169,7 @@ def _batch(
         "actions": actions, "action_is_pad": action_is_pad,
         "weight": np.ones(len(loss), np.float32),
     }  # fmt: skip
+    told = None if store.info.frame_text is None else store.instructions_at(episode, time)
     where = store.referents_at(episode[loss], time[loss])
     if where is not None:
         arrays["referents"] = where
@@ -181,4 +182,6 @@ def _batch(
         tensors["images"] = torch.zeros(len(frames), len(store.cameras), 0, 0, 3).byte()
     else:
         tensors["images"] = torch.from_numpy(store.images(frames))
-    return EpisodeBatch(task=indices.tasks, features=cached, shard=shard, **tensors)
+    return EpisodeBatch(
+        task=indices.tasks, frame_task=told, features=cached, shard=shard, **tensors
+    )

@@ -72,7 +72,8 @@ def name(policy: VLAPolicy, store: EpisodeStore) -> str:
     key = {
         "version": VERSION, "backbone": configs.to_json(policy.config.backbone),
         "data": content_hash(store.info), "cameras": list(store.cameras),
-        "tasks": list(store.tasks),  # a language model encodes images together with the instruction
+        # A language model encodes images together with the instruction.
+        "tasks": [*store.tasks, *store.info.texts],
         "frames": list(store.frames.shape), "words": policy.text.tokenizer.to_str(),
         "device": policy.device.type,
     }  # fmt: skip
@@ -104,7 +105,7 @@ def _write(policy: VLAPolicy, store: EpisodeStore, place: Path) -> None:
 def encode(policy: VLAPolicy, store: EpisodeStore, rows: np.ndarray) -> dict[str, torch.Tensor]:
     """Return the frozen features of some frames, computed as in training."""
     device, before = policy.device, policy.training
-    tasks = tuple(store.tasks[e] for e in store.frame_episode[rows])
+    tasks = store.instructions_at(store.frame_episode[rows], store.frame_time[rows])
     images = torch.from_numpy(store.images(rows)).to(device)
     policy.eval()
     with half_precision(device.type):

@@ -226,7 +226,7 @@ class EpisodeBatch:
     decision: Int64[Array, " f"]
     """Position of every frame among the decisions of its episode, from 0."""
     task: tuple[str, ...]
-    """Instruction of each of the B episodes."""
+    """Instruction of each of the B episodes, at its first frame."""
     loss_index: Int64[Array, " m"]
     """Indices of the frames that carry a loss, ascending."""
     actions: Float32[Array, "m k u"]
@@ -243,6 +243,8 @@ class EpisodeBatch:
     features: dict[str, Array] | None = None
     """Cached outputs of the frozen part of a backbone by name, F rows each; `images` then has
     height and width 0. None if the backbone encodes the images."""
+    frame_task: tuple[str, ...] | None = None
+    """Instruction of each of the F frames, if it changes within an episode; else None."""
     shard: BatchShard | None = None
     """Position within a larger batch; None if it is the whole batch. An empty part keeps one
     task."""

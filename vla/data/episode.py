@@ -44,16 +44,22 @@ class EpisodeData:
 
 
 def episode_data(
-    values: Mapping[str, np.ndarray], task: str, fps: int, images: Mapping[str, ImageSource]
-) -> EpisodeData:
-    """Return an episode with one instruction at a fixed rate from columns `t d` or `t`."""
+    values: Mapping[str, np.ndarray], task: str | Sequence[str], fps: int,
+    images: Mapping[str, ImageSource],
+) -> EpisodeData:  # fmt: skip
+    """Return an episode at a fixed rate from columns `t d` or `t`, with one instruction, or that of
+    every frame.
+    """
     length = len(values["action"])
+    texts = [task] * length if isinstance(task, str) else task
+    tasks = tuple(dict.fromkeys(texts))
     columns = {
         key: _vectors(column) if column.ndim == 2 else pa.array(column)
         for key, column in values.items()
     }
     return EpisodeData(
-        tasks=(task,), task=np.zeros(length, np.int64), columns=pa.table(columns),
+        tasks=tasks, task=np.array([tasks.index(text) for text in texts]),
+        columns=pa.table(columns),
         timestamp=(np.arange(length) / fps).astype(np.float32), images=images,
     )  # fmt: skip
 

@@ -57,6 +57,24 @@ class DatasetInfo:
     """Per video key, the file that holds each episode, relative to `path`."""
     recording: dict[str, Any] | None
     """Settings of the recording, if `vla demos` recorded the data set."""
+    texts: tuple[str, ...] = ()
+    """Instructions that `frame_text` refers to."""
+    frame_text: np.ndarray | None = None
+    """i64 `frames`, in order of episode and time: index in `texts` of each frame's instruction, if
+    it changes within an episode; else None."""
+
+    @property
+    def instructions(self) -> tuple[str, ...]:
+        """All instructions, sorted."""
+        return tuple(sorted({*self.tasks, *self.texts}))
+
+    def episode_instructions(self, episode: int) -> tuple[tuple[str, ...], np.ndarray]:
+        """Return the instructions of an episode, and the index of that of each frame, i64 `t`."""
+        begin, end = self.offsets[episode : episode + 2]
+        if self.frame_text is None:
+            return (self.tasks[episode],), np.zeros(end - begin, np.int64)
+        used, index = np.unique(self.frame_text[begin:end], return_inverse=True)
+        return tuple(self.texts[i] for i in used), index.astype(np.int64)
 
     @property
     def num_episodes(self) -> int:

@@ -60,8 +60,9 @@ def _open(path: Path, content: bool) -> DatasetInfo:
     order, offsets = _episode_order(path, meta, table)
     episodes = _read_episodes(path, cameras, np.diff(offsets))
     task_text = _read_tasks(path)
-    task_index = table["task_index"].to_numpy()[order][offsets[:-1]]
-    unknown = set(task_index.tolist()) - set(task_text)
+    every = table["task_index"].to_numpy()[order]
+    task_index = every[offsets[:-1]]
+    unknown = set(every.tolist()) - set(task_text)
     if unknown:
         raise ValueError(
             f"{path}: task_index {min(unknown)} is not in meta/tasks.parquet; record it again"
@@ -75,10 +76,21 @@ def _open(path: Path, content: bool) -> DatasetInfo:
         state_names=_names(features, STATE), action_names=_names(features, ACTION),
         scalars=_scalars(features), tasks=tuple(task_text[int(i)] for i in task_index),
         offsets=offsets, video_start=start, video_file=videos, recording=_read_recording(path),
+        **_changing(every, task_index, offsets, task_text),
     )  # fmt: skip
     if content:
         _check_finite(info, _columns(info, table, order))
     return info
+
+
+def _changing(
+    every: np.ndarray, first: np.ndarray, offsets: np.ndarray, text: dict[int, str]
+) -> dict[str, Any]:
+    """Return instructions and which one each frame has, if they change within an episode."""
+    if (every == np.repeat(first, np.diff(offsets))).all():
+        return {}
+    used, index = np.unique(every, return_inverse=True)
+    return {"texts": tuple(text[int(i)] for i in used), "frame_text": index.astype(np.int64)}
 
 
 def read_columns(info: DatasetInfo) -> Columns:

@@ -115,8 +115,15 @@ class EpisodeStore:
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """Instruction of each episode."""
+        """Instruction of each episode, at its first step."""
         return self.info.tasks
+
+    def instructions_at(self, episode: np.ndarray, step: np.ndarray) -> tuple[str, ...]:
+        """Return the instruction at steps of episodes, both i64 `n`."""
+        which = self.info.frame_text
+        if which is None:
+            return tuple(self.tasks[e] for e in episode)
+        return tuple(self.info.texts[i] for i in which[self.rows(episode, step)])
 
     @property
     def seq_lengths(self) -> np.ndarray:
@@ -209,7 +216,9 @@ def concatenate(stores: Sequence[EpisodeStore]) -> EpisodeStore:
     missing = [np.full(len(store.states), np.nan, np.float32) for store in stores]
     step_offsets = joined([store.step_offsets for store in stores])
     return EpisodeStore(
-        info=dataclasses.replace(first.info, tasks=tasks, offsets=step_offsets),
+        info=dataclasses.replace(
+            first.info, tasks=tasks, offsets=step_offsets, **_joined_texts(stores)
+        ),
         cameras=first.cameras, stride=first.stride,
         frames=JoinedFrames([np.asanyarray(store.frames) for store in stores]),
         frame_time=np.concatenate([store.frame_time for store in stores]),
@@ -227,6 +236,20 @@ def concatenate(stores: Sequence[EpisodeStore]) -> EpisodeStore:
             for name in sorted(names)
         },
     )  # fmt: skip
+
+
+def _joined_texts(stores: Sequence[EpisodeStore]) -> dict[str, Any]:
+    """Return `texts` and `frame_text` of the episodes of several data sets."""
+    if all(store.info.frame_text is None for store in stores):
+        return {}
+    texts = sorted({text for store in stores for text in store.info.instructions})
+    number = {text: i for i, text in enumerate(texts)}
+    index = []
+    for info in (store.info for store in stores):
+        of_episode = np.repeat([number[text] for text in info.tasks], info.lengths)
+        own = np.array([number[text] for text in info.texts])
+        index.append(of_episode if info.frame_text is None else own[info.frame_text])
+    return {"texts": tuple(texts), "frame_text": np.concatenate(index)}
 
 
 def statistics(values: np.ndarray) -> Statistics:

@@ -312,7 +312,11 @@ class Episode(Protocol):
 
     @property
     def instruction(self) -> str:
-        """Instruction."""
+        """Instruction, at the first step."""
+
+    @property
+    def instructions(self) -> Sequence[str]:
+        """Instruction at every step, where it changes; else nothing."""
 
     @property
     def behaviour(self) -> str:
@@ -375,7 +379,8 @@ def _demonstration(robot: RobotSpec, episode: Episode, fps: int) -> EpisodeData:
         f"observation.images.{camera.name}": iter(view)
         for camera, view in zip(robot.cameras, views, strict=True)
     }
-    return episode_data(values, episode.instruction, fps, images)
+    told = episode.instructions or episode.instruction
+    return episode_data(values, told, fps, images)
 
 
 def merge_shards(shards: Sequence[Path], path: Path, recording: Mapping[str, Any]) -> DatasetInfo:
@@ -407,9 +412,10 @@ def _episodes(shard: Path) -> Iterator[EpisodeData]:
         for name in figures:
             _, key, figure = name.split("/")
             statistics[key][figure] = np.array(rows[name][episode].as_py())
+        tasks, task = info.episode_instructions(episode)
         yield EpisodeData(
-            tasks=(info.tasks[episode],),
-            task=np.zeros(length, np.int64),
+            tasks=tasks,
+            task=task,
             columns=table.drop_columns(list(INDEX_COLUMNS)),
             timestamp=table["timestamp"].to_numpy(),
             images={

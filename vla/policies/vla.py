@@ -312,7 +312,10 @@ class VLAPolicy(nn.Module):
         """Encode a batch and read the memory at its loss frames."""
         row, decision = self._tensor(batch.episode_index), self._tensor(batch.decision)
         query = self._tensor(batch.loss_index)
-        token_ids = self.text(batch.task, self.device)[row]
+        if batch.frame_task is None:
+            token_ids = self.text(batch.task, self.device)[row]
+        else:
+            token_ids = self.text(batch.frame_task, self.device)
         proprio = self.padded(self.normalizer.state(self._tensor(batch.proprio)))
         if batch.features is None:
             encoded = self.backbone.encode(self._tensor(batch.images), proprio, token_ids)

@@ -13,6 +13,7 @@ from sim.tasks import (
     day_log,
     late_query,
     latest_cue,
+    named_once,
     put_back,
     sequence,
     shell,
@@ -30,6 +31,9 @@ SHORT = {
     "late_query": late_query.Config(delay_steps=(16, 16), distractors=2, act_steps=16),
     "day_log": day_log.Config(events=(3, 4), delay_steps=(16, 16), distractors=2, act_steps=16),
     "latest_cue": latest_cue.Config(cues=(1, 3), delay_steps=(16, 16), distractors=2, act_steps=16),
+    "named_once": named_once.Config(
+        names=(2, 2), delay_steps=(16, 16), distractors=2, act_steps=16
+    ),
     "shell": shell.Config(delay_steps=(16, 16), act_steps=16),
     "count": count.Config(delay_steps=(16, 16), choices=1, act_steps=20),
     "visit_all": visit_all.Config(delay_steps=(16, 16), choices=2, distractors=2, act_steps=20),

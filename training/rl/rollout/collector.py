@@ -320,6 +320,11 @@ class _RunningEpisode:
 
     def add_frame(self, obs: Observation, row: int, referents: np.ndarray | None) -> None:
         """Store an observation, and of all rows where the things are that instructions name."""
+        if self.frames and obs.task[row] != self.task:
+            raise ValueError(
+                f"task: the instruction changes within an episode, from {self.task!r} to "
+                f"{obs.task[row]!r}, and online RL keeps one; train such a task by vla train"
+            )
         self.task = obs.task[row]
         self.frames.append(_frame(obs, row))
         if referents is not None:

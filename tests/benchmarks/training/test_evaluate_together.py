@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from benchmarks.training.evaluate_together import evaluate_together
 from tests.training.small_policy import TASK, small_policy
 from training.evaluation.evaluate import evaluate
-from training.evaluation.evaluate_together import evaluate_together
 from vla.memory import gru, none
 from vla.policies.vla import VLAPolicy
 
