@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from sim.tasks import named_once
 from tests.training.rl.fake_rollouts import Says, control, episode
 from tests.training.rl.rollouts import collect_rollouts
 from tests.training.small_policy import SLOTS, TASK, small_policy
@@ -256,3 +257,9 @@ def test_lessons_without_memory_are_all_control_steps_of_their_decisions(forgetf
     assert replace(found[0], action_source=marks).bc_indices(False).tolist() == list(
         range(span, 2 * span)
     )
+
+
+def test_an_instruction_that_changes_within_an_episode_is_refused() -> None:
+    task = named_once.Config(names=(1, 1), delay_steps=(16, 16), act_steps=8)
+    with pytest.raises(ValueError, match=r"task: the instruction changes .*by vla train"):
+        collect_rollouts(small_policy(), task, episodes=1, seed=0, version=0)
