@@ -84,22 +84,28 @@ def motion(world: World, count: int) -> Motion:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Episode:
-    """What happens in one episode; in many, with a leading axis on every field."""
+    """What happens in one episode with buttons; in many, with a leading axis on every field."""
 
     schedule: _lock.Schedule
-    """When cue, distractors and go come."""
+    """When cue, distractors and go come; in a blank after a press, its own."""
     buttons_m: np.ndarray
     """Where each button stands from go on, shape (K, 3)."""
+    start_distance_m: Array = 1.0
+    """Distance of the tool from the button to press next, when the arm came free."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class TouchEpisode(Episode):
+    """An episode in which the first touch decides."""
+
     touched: np.ndarray
     """Which buttons were touched first, bool, shape (K,): a single one in practice."""
-    start_distance_m: Array = 1.0
-    """Distance of the tool from the right button at go."""
 
 
 class FirstTouch(_lock.LockedTask[C], ABC):
     """What tasks share in which one of K buttons is right, and the first touch after go decides.
 
-    Its episodes are of `Episode`.
+    Its episodes are of `TouchEpisode`.
     """
 
     instructions: tuple[str, ...]
@@ -114,7 +120,7 @@ class FirstTouch(_lock.LockedTask[C], ABC):
         add(scene, self._palette)
 
     def draw(self, rng: np.random.Generator, cue_steps: int) -> dict[str, Any]:
-        """Draw the times of an episode and the layout at go: fields of `Episode`."""
+        """Draw the times of an episode and the layout at go: fields of the episode."""
         config = self.config
         colours = len(self._palette)
         schedule = _lock.draw_schedule(rng, config, cue_steps=cue_steps, colours=colours)
@@ -122,7 +128,7 @@ class FirstTouch(_lock.LockedTask[C], ABC):
         touched = np.zeros(config.choices, np.bool_)
         return {"schedule": schedule, "buttons_m": buttons, "touched": touched}
 
-    def begin(self, world: World, episode: Episode, instruction: int | None = None) -> None:
+    def begin(self, world: World, episode: TouchEpisode, instruction: int | None = None) -> None:
         """Begin an episode; draw the index of its instruction if not given."""
         world.episode = episode
         if instruction is None:

@@ -23,13 +23,9 @@ C = TypeVar("C", bound=_lock.MemoryTaskConfig)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Episode:
-    """What happens in one episode; in many, with a leading axis on every field."""
+class Episode(_buttons.Episode):
+    """An episode of many presses."""
 
-    schedule: _lock.Schedule
-    """When cue, distractors and go come; in a blank, its own."""
-    buttons_m: np.ndarray
-    """Where each button stands, shape (K, 3)."""
     blanks: np.ndarray
     """Control steps of the blank after each press, i64, shape (P,)."""
     free_from: Array = 0
@@ -38,8 +34,6 @@ class Episode:
     """How many presses there have been."""
     wrong: Array = False
     """Whether one of them was wrong."""
-    start_distance_m: Array = 1.0
-    """Distance of the tool from the button to press next, when the arm came free."""
 
 
 class RepeatedPresses(_lock.LockedTask[C], ABC):

@@ -49,7 +49,7 @@ class Config(_lock.MemoryTaskConfig):
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Episode(_buttons.Episode):
+class Episode(_buttons.TouchEpisode):
     """What happens in one episode; in many, with a leading axis on every field."""
 
     shown: np.ndarray

@@ -59,22 +59,16 @@ class Config(_lock.MemoryTaskConfig):
         return Sequence(self, robot)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Episode:
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Episode(_buttons.Episode):
     """What happens in one episode; in many, with a leading axis on every field."""
 
     order: np.ndarray
     """Colour indices in the order in which the lamp shows them, i64, shape (n,)."""
-    schedule: _lock.Schedule
-    """When cue, distractors and go come."""
-    buttons_m: np.ndarray
-    """Where each colour's button will stand at go, shape (K, 3)."""
     pressed: Array = 0
     """How many of the order have been pressed rightly."""
     wrong: Array = False
     """Whether any other button has been pressed."""
-    start_distance_m: Array = 1.0
-    """Distance of the tool from the next right button, at go and after each right press."""
 
 
 class Sequence(_lock.LockedTask[Config]):
@@ -100,7 +94,8 @@ class Sequence(_lock.LockedTask[Config]):
         order = rng.permutation(config.choices)[: config.length]
         steps = config.length * config.cue_steps
         schedule = _lock.draw_schedule(rng, config, cue_steps=steps, colours=config.choices)
-        world.episode = Episode(order, schedule, _buttons.draw(rng, self.robot, config.choices))
+        buttons = _buttons.draw(rng, self.robot, config.choices)
+        world.episode = Episode(order=order, schedule=schedule, buttons_m=buttons)
         world.instruction = INSTRUCTIONS[int(rng.integers(len(INSTRUCTIONS)))]
         world.time_limit = schedule.go + config.length * config.act_steps
         self.show_cue(world.as_batch, True)

@@ -79,16 +79,12 @@ class Config(_lock.MemoryTaskConfig):
         return WaitThenPress(self, robot)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Episode:
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Episode(_buttons.Episode):
     """What happens in one episode; in many, with a leading axis on every field."""
 
     cue: Array
     """Number n of decisions for which the lamp is lit."""
-    schedule: _lock.Schedule
-    """When the light, distractors and go come."""
-    buttons_m: np.ndarray
-    """Where the buttons will stand at go, shape (K, 3)."""
     started: Array = -1
     """Control step at which the hand was closed; -1 before."""
     mistimed: Array = False
@@ -128,7 +124,7 @@ class WaitThenPress(_lock.LockedTask[Config]):
         interval = int(rng.integers(low, high + 1))
         schedule = _lock.draw_schedule(rng, config, cue_steps=config.shown_steps, colours=COLOURS)
         buttons = _buttons.draw(rng, self.robot, config.choices)
-        world.episode = Episode(interval, schedule, buttons)
+        world.episode = Episode(cue=interval, schedule=schedule, buttons_m=buttons)
         world.instruction = INSTRUCTIONS[int(rng.integers(len(INSTRUCTIONS)))]
         # The same for every interval: the limit must not tell it.
         world.time_limit = schedule.go + self._wait_steps + config.act_steps

@@ -213,3 +213,15 @@ def test_a_step_exports_without_scatter_gather_or_loop_and_onnx_runtime_follows(
             np.testing.assert_allclose(a, b.numpy(), atol=1e-5)
         np.testing.assert_array_equal(got[4], expected[4].numpy())  # counts: the same merges
         slots, state = filled(*expected[2:]), got[2:]
+
+
+def test_order_alone_reads_the_same_whenever_the_slots_were_written() -> None:
+    memory = build(bank.Config(slots=8, recent=2, time="order"))
+    x, rows = draw(np.random.default_rng(0), 5, 1), torch.ones(1)
+    state = start(memory, 1)
+    for t in range(4):
+        state = memory.write(state, x[t], 8.0 * t * rows, rows)
+    soon, late = (memory.read(state, x[4], now * rows).vector for now in (32.0, 1032.0))
+    assert torch.equal(soon, late)
+    turned = {name: part.flip(1) for name, part in state.items()}
+    assert not torch.allclose(memory.read(turned, x[4], 32.0 * rows).vector, soon)

@@ -21,6 +21,10 @@ from vla.nn.memory import StateMemory, gate_mix, memoryless_gate
 from vla.nn.norms import Standardize
 
 
+DECISION_STEPS = 8.0
+"""Control steps that a slot counts for in `order`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Config(PluginConfig):
     """Settings of the slot memory."""
@@ -35,6 +39,9 @@ class Config(PluginConfig):
     evenly spread (even: frame sampling)."""
     heads: int = 4
     """Attention heads of the read."""
+    time: Literal["age", "order"] = "age"
+    """What tells slots apart in time: their age and how many decisions they hold, or their order
+    alone, which at delays longer than in training looks as it did there."""
 
     @property
     def window_decisions(self) -> int | None:
@@ -88,8 +95,12 @@ class Bank(StateMemory):
         return self._read(_slots(state), x, now)
 
     def _read(self, slots: Slots, x: Tensor, now: Tensor) -> Retrieved:
-        age = torch.log1p((now[:, None] - slots.time).clamp(min=0.0))
-        attended = self.attention(x, slots.tokens, age, slots.count)
+        age, count = now[:, None] - slots.time, slots.count
+        if self.config.time == "order":
+            count = (count > 0).float()
+            # As if every slot were one decision: how many newer ones there are.
+            age = DECISION_STEPS * (count.sum(1, keepdim=True) - count.cumsum(1))
+        attended = self.attention(x, slots.tokens, torch.log1p(age.clamp(min=0.0)), count)
         values = self.peak(self.attention.norm(slots.tokens))
         filled = (slots.count > 0)[:, :, None, None]
         peak = torch.where(filled, values, torch.full_like(values, -1e4)).amax((1, 2))
