@@ -190,9 +190,12 @@ class _Step(nn.Module):
         return *retrieved, *self.memory.write(slots, x, now, mask).values()
 
 
-def test_a_step_exports_without_scatter_gather_or_loop_and_onnx_runtime_follows(tmp_path) -> None:
+@pytest.mark.parametrize("time", ["age", "order"])
+def test_a_step_exports_without_scatter_gather_or_loop_and_onnx_runtime_follows(
+    tmp_path, time
+) -> None:
     rng = np.random.default_rng(7)
-    memory = build()
+    memory = build(replace(CONFIG, time=time))
     slots, path = start(memory, 1), tmp_path / "step.onnx"
     names = ["tokens", "time", "count", "x", "now", "mask"]
     example = (*slots.values(), draw(rng, 1), times(1, 0), torch.ones(1))
