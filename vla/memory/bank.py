@@ -20,7 +20,6 @@ from vla.nn.context import Retrieved
 from vla.nn.memory import StateMemory, gate_mix, memoryless_gate
 from vla.nn.norms import Standardize
 
-
 DECISION_STEPS = 8.0
 """Control steps that a slot counts for in `order`."""
 
