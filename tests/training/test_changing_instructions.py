@@ -10,6 +10,7 @@ import torch
 from tests.fake_episodes import FakeEpisode, fake_episode, fake_robot
 from tests.fakes import fake_policy
 from training.data import batches
+from vla.data.inspection import page
 from vla.data.reader import open_dataset
 from vla.data.store import EpisodeStore, concatenate, load_episodes
 from vla.data.writer import merge_shards, write_shard
@@ -57,6 +58,10 @@ def test_a_store_tells_the_instruction_at_any_step(store: EpisodeStore) -> None:
     assert store.info.instructions == ("push 0", "push 1", "push 2", "wait")
     where = np.array([0, 0, 1, 2, 2]), np.array([3, 4, 0, 0, 8])
     assert store.instructions_at(*where) == ("wait", "push 0", "push 1", "wait", "push 2")
+
+
+def test_the_inspection_counts_every_instruction(changing: Path) -> None:
+    assert page.tasks(open_dataset(changing)) == {"wait": 2, "push 0": 1, "push 1": 1, "push 2": 1}
 
 
 def test_joined_stores_keep_the_instructions_of_each(store, fake_dataset: Path) -> None:

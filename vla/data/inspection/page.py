@@ -1,5 +1,6 @@
 """Report of an inspection as one HTML file without network access or scripts."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,11 +47,10 @@ def min_median_max(values: np.ndarray) -> tuple[float, float, float]:
 
 
 def tasks(info: DatasetInfo) -> dict[str, int]:
-    """Return the number of episodes of each instruction, the most frequent first."""
-    counts: dict[str, int] = {}
-    for text in info.tasks:
-        counts[text or ""] = counts.get(text or "", 0) + 1
-    return dict(sorted(counts.items(), key=lambda item: -item[1]))
+    """Return the number of episodes with each instruction, the most frequent first."""
+    episodes = range(info.num_episodes)
+    counts = Counter(text or "" for e in episodes for text in info.episode_instructions(e)[0])
+    return dict(counts.most_common())
 
 
 def channels(numbers: Numbers) -> list[dict[str, Any]]:
