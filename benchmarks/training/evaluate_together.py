@@ -6,6 +6,7 @@ The outcomes are those of `evaluate`.
 """
 
 import contextlib
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -50,8 +51,8 @@ def evaluate_together(
         quiet: Show no progress bar.
 
     Raises:
-        ValueError: no episodes or policies, policies for several arms, or one that decides so
-            seldom that it has not decided when the arm comes free.
+        ValueError: no episodes or policies, policies for several arms, or one that would still
+            carry out an older chunk when the arm comes free.
     """
     if not policies or episodes < 1:
         raise ValueError(
@@ -64,10 +65,8 @@ def evaluate_together(
             f"policies: got arms {sorted(robots)} and decisions every {sorted(every)} control "
             f"steps, expected one arm and divisors of the task's decision_steps, {step}"
         )
-    width = min(environments, episodes)
-    env = vec_env.make(
-        configs.type_name(task), width, robot=policies[0].robot, task_config=task
-    )  # fmt: skip
+    width = math.ceil(episodes / math.ceil(episodes / environments))  # few rows left over
+    env = vec_env.make(configs.type_name(task), width, robot=policies[0].robot, task_config=task)
     found: list[list[Outcome]] = [[] for _ in policies]
     with contextlib.closing(env), rich.progress.Progress(disable=quiet, transient=True) as bar:
         line = bar.add_task("evaluating", total=episodes * len(policies))
@@ -76,7 +75,8 @@ def evaluate_together(
             waits = {n: _wait(env, seed, number, n) for n in sorted(every)}
             for outcomes, policy in zip(found, policies, strict=True):
                 ended = _finish(env, policy, waits[policy.n_action_steps], seed, number)
-                outcomes += ended[: episodes - first]
+                ended = ended[: episodes - first]
+                outcomes += ended
                 bar.update(line, advance=len(ended))
     return found
 

@@ -176,12 +176,8 @@ def test(
     asked = curve.with_delay(vec_env.load_task(task), *cell)
     found = evaluate_together(policies, asked, episodes=study.episodes, seed=episodes, quiet=False)
     return [
-        {
-            "success": sum(outcome.success for outcome in ended),
-            "choices": sum(outcome.terminated for outcome in ended), "episodes": len(ended),
-        }
-        for ended in found
-    ]  # fmt: skip
+        curve.counted([o.success for o in ended], [o.terminated for o in ended]) for ended in found
+    ]
 
 
 def leaks(ceiling: float, success: int, episodes: int, tests: int) -> bool:

@@ -108,7 +108,7 @@ class MujocoVecEnv:
         Raises:
             ValueError: a row has not begun, or the environments are spread over workers.
         """
-        step_buffers.check_started(self._started[:1] & self._started.all(), "save")
+        step_buffers.check_started(np.atleast_1d(self._started.all()), "save")
         return self._here("save").save()
 
     def restore(self, saved: SavedRows) -> Observation:

@@ -39,6 +39,13 @@ def add(scene: mujoco.MjSpec, palette: np.ndarray) -> None:
         )
 
 
+def add_with_lamps(scene: mujoco.MjSpec, robot: RobotSpec, palette: np.ndarray) -> None:
+    """Add lamp, side lamp and a button of each colour f64 [K, 3]."""
+    _lock.add_cue_lamp(scene, robot)
+    _lock.add_side_lamp(scene, robot)
+    add(scene, palette)
+
+
 def draw(rng: np.random.Generator, robot: RobotSpec, count: int) -> np.ndarray:
     """Draw where each of `count` buttons will stand, on an arc in front of the arm, f64 [K, 3]."""
     near, far = robot.reach_m
@@ -115,9 +122,7 @@ class FirstTouch(_lock.LockedTask[C], ABC):
 
     def build(self, scene: mujoco.MjSpec) -> None:
         """Add lamp, side lamp and a button of each colour, which waits under the floor."""
-        _lock.add_cue_lamp(scene, self.robot)
-        _lock.add_side_lamp(scene, self.robot)
-        add(scene, self._palette)
+        add_with_lamps(scene, self.robot, self._palette)
 
     def draw(self, rng: np.random.Generator, cue_steps: int) -> dict[str, Any]:
         """Draw the times of an episode and the layout at go: fields of the episode."""

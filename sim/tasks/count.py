@@ -88,9 +88,7 @@ class Count(_presses.RepeatedPresses[Config]):
 
     def build(self, scene: mujoco.MjSpec) -> None:
         """Add lamp, side lamp and two buttons; buttons wait under the floor."""
-        _lock.add_cue_lamp(scene, self.robot)
-        _lock.add_side_lamp(scene, self.robot)
-        _buttons.add(scene, RGB)
+        _buttons.add_with_lamps(scene, self.robot, RGB)
 
     def reset(self, world: World) -> None:
         """Draw number, times and the layout at go, each independent of the others."""

@@ -64,9 +64,7 @@ class LateQuery(_buttons.FirstTouch[Config]):
 
     def build(self, scene: mujoco.MjSpec) -> None:
         """Add lamp, side lamp and grey buttons."""
-        _lock.add_cue_lamp(scene, self.robot)
-        _lock.add_side_lamp(scene, self.robot)
-        _buttons.add(scene, np.tile(_lock.OFF_RGB, (self.config.choices, 1)))
+        _buttons.add_with_lamps(scene, self.robot, np.tile(_lock.OFF_RGB, (self.config.choices, 1)))
 
     def reset(self, world: World) -> None:
         """Draw colours, query, times and places, each independent of the others."""

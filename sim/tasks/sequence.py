@@ -84,9 +84,7 @@ class Sequence(_lock.LockedTask[Config]):
 
     def build(self, scene: mujoco.MjSpec) -> None:
         """Add lamp, side lamp and buttons; buttons wait under the floor."""
-        _lock.add_cue_lamp(scene, self.robot)
-        _lock.add_side_lamp(scene, self.robot)
-        _buttons.add(scene, self._palette)
+        _buttons.add_with_lamps(scene, self.robot, self._palette)
 
     def reset(self, world: World) -> None:
         """Draw order, times and the layout at go, each independent of the others."""

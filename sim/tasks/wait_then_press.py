@@ -113,9 +113,7 @@ class WaitThenPress(_lock.LockedTask[Config]):
 
     def build(self, scene: mujoco.MjSpec) -> None:
         """Add lamp, side lamp and buttons; buttons wait under the floor."""
-        _lock.add_cue_lamp(scene, self.robot)
-        _lock.add_side_lamp(scene, self.robot)
-        _buttons.add(scene, np.tile(_lock.OFF_RGB, (self.config.choices, 1)))
+        _buttons.add_with_lamps(scene, self.robot, np.tile(_lock.OFF_RGB, (self.config.choices, 1)))
 
     def reset(self, world: World) -> None:
         """Draw interval, times and the layout at go, each independent of the others."""

@@ -144,10 +144,12 @@ def measure(
     """
     asked = with_delay(task, delay, distractors)
     found = evaluate(policy, asked, episodes=episodes, seed=seed, quiet=False)
-    return {
-        "success": sum(found.success), "choices": sum(found.decided),
-        "episodes": len(found.success),
-    }  # fmt: skip
+    return counted(found.success, found.decided)
+
+
+def counted(success: Sequence[bool], decided: Sequence[bool]) -> dict[str, int]:
+    """Return successes, choices and episodes of a test, as JSON types."""
+    return {"success": sum(success), "choices": sum(decided), "episodes": len(success)}
 
 
 def window_steps(policy: ArmPolicy) -> int | Literal["unbounded", "unknown"]:

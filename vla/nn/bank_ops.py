@@ -59,12 +59,7 @@ def ward_cost(tokens: Tensor, count: Tensor, recent: int) -> Tensor:
     return _with_holes(cost + PROTECTED_COST * protected, left, right, index)
 
 
-def fifo_cost(count: Tensor) -> Tensor:
-    """Return costs f32 [b, m-1] that always choose the oldest pair, as an ablation."""
-    return sink_cost(count, sinks=0)
-
-
-def sink_cost(count: Tensor, sinks: int = SINKS) -> Tensor:
+def fifo_cost(count: Tensor, sinks: int) -> Tensor:
     """Return costs f32 [b, m-1] that choose the oldest pair after the first `sinks` entries."""
     left, right = count[:, :-1], count[:, 1:]
     index = torch.arange(left.shape[1], device=count.device)
@@ -149,11 +144,12 @@ def write(
     tokens = torch.cat([slots.tokens, (x * mask[:, None, None])[:, None]], 1)
     time = torch.cat([slots.time, (now * mask)[:, None]], 1)
     count = torch.cat([slots.count, mask[:, None]], 1)
-    costs = {
-        "ward": lambda: ward_cost(tokens, count, recent), "fifo": lambda: fifo_cost(count),
-        "sink": lambda: sink_cost(count), "even": lambda: even_cost(time, count),
-    }  # fmt: skip
-    cost = costs[eviction]()
+    if eviction == "ward":
+        cost = ward_cost(tokens, count, recent)
+    elif eviction == "even":
+        cost = even_cost(time, count)
+    else:
+        cost = fifo_cost(count, SINKS if eviction == "sink" else 0)
     pair = cost.argmin(1)
     left, right = pair_weights(count[:, :-1], count[:, 1:], eviction)
     ones = torch.ones_like(left)

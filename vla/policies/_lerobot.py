@@ -207,12 +207,9 @@ class LeRobotPolicy(nn.Module):
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return LeRobot's loss of the loss frames of a batch, each an independent decision."""
         query = self._tensor(batch.loss_index)
-        row = batch.episode_index if batch.frame_task is None else torch.arange(len(batch.images))
-        told = batch.frame_task or batch.task
+        told = batch.frame_task or [batch.task[e] for e in batch.episode_index.tolist()]
         images, proprio = (self._tensor(x)[query] for x in (batch.images, batch.proprio))
-        inputs = self.inputs(
-            images, proprio, tuple(told[r] for r in row[batch.loss_index].tolist())
-        )
+        inputs = self.inputs(images, proprio, tuple(told[f] for f in batch.loss_index.tolist()))
         inputs[ACTION] = self.action(self._tensor(batch.actions))
         inputs["action_is_pad"] = self._tensor(batch.action_is_pad)
         with _global_rng_from(generator):
