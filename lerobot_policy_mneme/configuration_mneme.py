@@ -18,11 +18,6 @@ OWN_FIELDS = ("type", "chunk_size", "n_action_steps", "cameras")
 """Fields of `vla.Config` that are fields of `MnemeConfig`, too."""
 
 
-def identity_normalization() -> dict[str, NormalizationMode]:
-    """Return a mapping without normalisation: the policy normalises with its own statistics."""
-    return dict.fromkeys(KINDS, NormalizationMode.IDENTITY)
-
-
 @PreTrainedConfig.register_subclass("mneme")
 @dataclass
 class MnemeConfig(PreTrainedConfig):
@@ -43,9 +38,9 @@ class MnemeConfig(PreTrainedConfig):
     noise_seed: int = 0
     """Seed of the noise where the environment gives none, as on an arm."""
     normalization_mapping: dict[str, NormalizationMode] = field(
-        default_factory=identity_normalization
+        default_factory=lambda: dict.fromkeys(KINDS, NormalizationMode.IDENTITY)
     )
-    """Keep the default: the policy normalises by itself."""
+    """Keep the default, none: the policy normalises by itself, with its own statistics."""
     optimizer_lr: float = 1e-3
     """Peak learning rate."""
     optimizer_weight_decay: float = 1e-4

@@ -60,13 +60,6 @@ def pose(names: tuple[str, ...], action: Mapping[str, float]) -> np.ndarray:
     return np.array([action[name + SUFFIX] for name in names], np.float64)
 
 
-def clip_target(target: np.ndarray, measured: np.ndarray, limit: float | None) -> np.ndarray:
-    """Return a target [u] clipped to a distance from the measured pose; None for no limit."""
-    if limit is None:
-        return target
-    return np.clip(target, measured - limit, measured + limit)
-
-
 def ros(module: str) -> ModuleType:
     """Import and return a module of `robot_bridge.nodes`.
 

@@ -129,8 +129,9 @@ class MnemeRos2(joints.Connected, Robot):
             raise ValueError(refusal(arm.heard["safety_node"], self.config.namespace))
         measured = arm.observations.pose()
         assert measured is not None
-        wanted = joints.pose(self.spec.names, action)
-        target = joints.clip_target(wanted, measured, self.config.max_relative_target)
+        target, limit = joints.pose(self.spec.names, action), self.config.max_relative_target
+        if limit is not None:
+            target = np.clip(target, measured - limit, measured + limit)
         # Starts at the last target: a single one would be a pose to stop at, 30 times a second.
         arm.send(np.stack([measured if self.target is None else self.target, target]))
         self.target = target

@@ -20,7 +20,6 @@ import numpy as np
 
 from robot_bridge.launching import graph, up
 from robot_bridge.motion.retrace import retrace
-from robot_bridge.sensing.sync import SyncedObservation
 from vla.contracts.specs import EnvSpec
 from vla.contracts.types import EnvStep, Observation
 
@@ -369,10 +368,7 @@ class ArmEnv:
         while observation.time_s < since_s:
             time.sleep(1 / self._hz / 10)
             observation = self._arm.look()
-        return self._observation(observation)
-
-    def _observation(self, synced: SyncedObservation) -> Observation:
-        return synced.row(self._task, self._steps / self._hz)
+        return observation.row(self._task, self._steps / self._hz)
 
     def _step(
         self, targets: np.ndarray, done: int, terminated: bool = False, truncated: bool = False

@@ -90,12 +90,18 @@ class Study:
     teacher_steps: int = 0
     """Updates of a policy with the transformer on each task, with whose vision all others begin,
     its first layers frozen and computed once for all; 0 if each learns vision by itself."""
+    teacher_task: str = ""
+    """The one task on which this policy learns for all tasks; empty: on each for itself."""
     more: tuple[str, ...] = ()
     """Further flags of every `vla train`, after --more."""
 
     def __post_init__(self) -> None:
         """Refuse unknown names and numbers out of range."""
         validate_min(self, demos=1, steps=1, episodes=1, seed=0, threads=1, teacher_steps=0)
+        if self.teacher_task and self.teacher_task not in SHORT:
+            raise ValueError(
+                f"teacher_task: got {self.teacher_task!r}, expected one of {', '.join(SHORT)}"
+            )
         for field, known in (("tasks", SHORT), ("memories", MEMORIES)):
             unknown = [name for name in getattr(self, field) if name not in known]
             if unknown or not getattr(self, field):
@@ -112,7 +118,7 @@ class Study:
 
     def teacher(self, task: str) -> Path:
         """Return the folder of the run whose vision the others take over."""
-        return self.out / f"{task}-teacher"
+        return self.out / f"{self.teacher_task or task}-teacher"
 
     def cells(self) -> Iterator[tuple[int, int]]:
         """Yield delay and distractors of every test."""
@@ -144,6 +150,7 @@ def train(study: Study, task: str, memory: str, seed: int) -> list[str]:
 
 def teach(study: Study, task: str) -> list[str]:
     """Return the command that trains the policy whose vision the others take over."""
+    task = study.teacher_task or task
     command = _train(study, task, MEMORIES["transformer"], study.teacher_steps, seed=0)
     return [*command, *study.more, "--out", str(study.teacher(task))]
 
@@ -283,13 +290,14 @@ def main(argv: list[str]) -> int:
     study = harness.read(Study, argv, "training.memory_study")
     runtime.prepare(study.threads)
     console = Console(highlight=False, soft_wrap=True)
-    names = ("demos", "steps", "episodes", "seed", "teacher_steps")
+    names = ("demos", "steps", "episodes", "seed", "teacher_steps", "teacher_task")
     settings = {name: getattr(study, name) for name in names}
     settings["more"] = list(study.more)
     results = harness.Results(study.out / "results.json", settings, "cells")
     for task in study.tasks:
         harness.must(record(study, task), console)
         if study.teacher_steps:
+            harness.must(record(study, study.teacher_task or task), console)
             harness.must(teach(study, task), console)
     for seed in study.seeds:  # a first row of every memory before a second
         for task in study.tasks:

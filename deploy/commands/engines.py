@@ -211,7 +211,11 @@ def main(argv: list[str]) -> int:
     console = Console(highlight=False, soft_wrap=True)
     console.print(table(results, title))
     for name, result in results.items():
-        console.print(_readiness(name, result), markup=False)
+        built = [graph for graph, stats in result["engines"].items() if stats["built"]]
+        from_cache = len(result["engines"]) - len(built)
+        engines = f"; built {', '.join(built) or 'none'}, {from_cache} from the cache"
+        ready = f"{name}: ready in {result['ready_s']:.1f} s"
+        console.print(f"{ready}{engines if result['engines'] else ''}", markup=False)
         if name != reference:
             by_graph = result["largest_difference"].items()
             said = ", ".join(f"{graph} {largest:.1e}" for graph, largest in by_graph)
@@ -220,11 +224,3 @@ def main(argv: list[str]) -> int:
     if args.out is not None:
         args.out.write_text(json.dumps(report, indent=1) + "\n")
     return 0
-
-
-def _readiness(name: str, result: dict[str, Any]) -> str:
-    """Return how long a target took to be ready, and which engines it built."""
-    built = [graph for graph, stats in result["engines"].items() if stats["built"]]
-    from_cache = len(result["engines"]) - len(built)
-    engines = f"; built {', '.join(built) or 'none'}, {from_cache} from the cache"
-    return f"{name}: ready in {result['ready_s']:.1f} s{engines if result['engines'] else ''}"

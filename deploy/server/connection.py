@@ -168,7 +168,8 @@ class Connection:
 
     def _do(self, say: dict[str, Any], arrays: Arrays) -> wire.Frame:
         verbs: dict[str, Callable[..., wire.Frame]] = {
-            "hello": self._hello, "health": self._health, "act": self._act,
+            "hello": self._hello, "health": lambda *_: (self.server.health(), {}),
+            "act": self._act,
         }  # fmt: skip
         verb = say.get("do")
         if not isinstance(verb, str) or verb not in verbs:
@@ -209,9 +210,6 @@ class Connection:
             "noise_shape": list(policy.noise_shape), "max_prefix_len": policy.max_prefix_len,
             "remembers": policy.remembers, "about": self.server.about,
         }, self.server.start  # fmt: skip
-
-    def _health(self, say: dict[str, Any], arrays: Arrays) -> wire.Frame:
-        return self.server.health(), {}
 
     def _act(self, say: dict[str, Any], arrays: Arrays) -> wire.Frame:
         if self.role != "control":

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vla.utils import files
+
 FILE = "meta/overrides.json"
 KINDS = ("trend", "success")
 
@@ -178,15 +180,5 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _write(folder: Path, overrides: Sequence[Override]) -> None:
-    file = folder / FILE
-    new = file.with_name(f".{file.name}.new")
     text = ",\n".join(json.dumps(dataclasses.asdict(o)) for o in overrides)
-    try:
-        with new.open("w") as stream:
-            stream.write(f"[\n{text}\n]\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-        new.replace(file)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
+    files.write_text(folder / FILE, f"[\n{text}\n]\n")

@@ -38,7 +38,10 @@ def table(
     ends = ~abstained[:-1] & (abstained[1:] | (np.diff(episode) != 0))
     begins = np.concatenate([[True], ends])
     piece = np.cumsum(begins) - 1
-    number = _numbers(episode[begins], int(episode.max()) + 1)[piece]
+    # The first piece of an episode has its number, others have new ones.
+    first = np.concatenate([[True], np.diff(episode[begins]) != 0])
+    new = int(episode.max()) + np.cumsum(~first)
+    number = np.where(first, episode[begins], new)[piece]
     rank = np.arange(len(progress)) - np.flatnonzero(begins)[piece]
     share = rank / np.maximum(np.bincount(piece)[piece], 1)
     value = np.where(abstained, ABOVE - STEP * share, progress)
@@ -50,13 +53,6 @@ def table(
     kinds = (np.int64, np.int64, np.int64, np.float32)
     built = {n: c.astype(k) for n, c, k in zip(names, columns, kinds, strict=True)}
     return pa.table(built).replace_schema_metadata({b"reward_model_path": reward_model.encode()})
-
-
-def _numbers(episode: np.ndarray, count: int) -> np.ndarray:
-    """Return a number for each piece: its episode's for the first of an episode, else a new one."""
-    first = np.concatenate([[True], np.diff(episode) != 0])
-    new = count + np.cumsum(~first) - 1
-    return np.where(first, episode, new)
 
 
 def write(path: Path, rows: pa.Table) -> None:

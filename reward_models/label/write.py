@@ -83,15 +83,20 @@ def check_copied(path: Path) -> None:
 def _write(source: Source, temporary: Path, labels: Labels) -> None:
     """Write all files but the provenance."""
     path = source.info.path
-    features = json.loads((path / "meta/info.json").read_text())["features"]
-    renamed = _renamed_columns(features, labels)
+    info = json.loads((path / "meta/info.json").read_text())
+    renamed = _renamed_columns(info["features"], labels)
     _copy_rest(path, temporary)
     for file in table_files(path, "data"):
         _rewrite_frames(file, temporary / file.relative_to(path), source, labels, renamed)
     for file in table_files(path, "meta/episodes"):
         _rewrite_episodes(file, temporary / file.relative_to(path), source, labels, renamed)
-    _rewrite_info(path, temporary, labels, renamed)
-    _rewrite_stats(path, temporary, labels, renamed)
+    features = {renamed.get(name, name): feature for name, feature in info["features"].items()}
+    for name, values in labels.frame.items():
+        features[name] = scalar_feature(str(values.dtype))
+    write_json(temporary / "meta/info.json", {**info, "features": features})
+    stats = {renamed.get(name, name): values for name, values in _read_stats(path).items()}
+    stats |= as_lists({name: column_stats(values) for name, values in labels.frame.items()})
+    write_json(temporary / "meta/stats.json", stats)
     offsets = source.info.offsets
     lengths = np.diff(offsets)
     episode = np.repeat(np.arange(len(lengths)), lengths)
@@ -208,24 +213,10 @@ def _renamed_stats(name: str, renamed: Mapping[str, str]) -> str:
     return "/".join(parts)
 
 
-def _rewrite_info(path: Path, temporary: Path, labels: Labels, renamed: Mapping[str, str]) -> None:
-    info = json.loads((path / "meta/info.json").read_text())
-    features = {renamed.get(name, name): feature for name, feature in info["features"].items()}
-    for name, values in labels.frame.items():
-        features[name] = scalar_feature(str(values.dtype))
-    write_json(temporary / "meta/info.json", {**info, "features": features})
-
-
 def _read_stats(path: Path) -> dict[str, Any]:
     file = path / "meta/stats.json"
     with files.parsing(file):
         return dict(json.loads(file.read_text())) if file.exists() else {}
-
-
-def _rewrite_stats(path: Path, temporary: Path, labels: Labels, renamed: Mapping[str, str]) -> None:
-    stats = {renamed.get(name, name): values for name, values in _read_stats(path).items()}
-    stats |= as_lists({name: column_stats(values) for name, values in labels.frame.items()})
-    write_json(temporary / "meta/stats.json", stats)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -15,6 +15,7 @@ from reward_models.label_report.read import Episode, mean
 from reward_models.metrics import confidence, ranks
 from reward_models.metrics.confidence import BINS
 from reward_models.metrics.progress import gain_per_s
+from vla.data.inspection.numbers import still_runs
 
 STILL = 0.01
 """Largest change of true progress that counts as standing still."""
@@ -190,12 +191,6 @@ def false_gain(episodes: Sequence[Episode]) -> float:
 
 def _still(e: Episode) -> Iterator[tuple[int, int]]:
     """Yield first and last frame of stretches over which the truth stays within `STILL`."""
-    if e.truth is None:
-        return
-    first = 0
-    for t in range(1, e.frames + 1):
-        if t < e.frames and abs(e.truth[t] - e.truth[first]) <= STILL:
-            continue
-        if t - 1 - first >= STILL_S * e.fps:
-            yield first, t - 1
-        first = t
+    for first, end in [] if e.truth is None else still_runs(e.truth, STILL):
+        if end - 1 - first >= STILL_S * e.fps:
+            yield first, end - 1

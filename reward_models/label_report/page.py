@@ -177,20 +177,16 @@ def _gallery(data: Labelled, worst: Sequence[Episode]) -> dict[str, Any]:
     """Return overlay videos with captions up to the size limit, and the episodes without one."""
     room, shown, left_out = MAX_VIDEOS_BYTES, [], []
     for episode in worst:
-        video = _video(data, episode)
+        with tempfile.TemporaryDirectory() as place:
+            file = Path(place) / "overlay.mp4"
+            overlay.write(data, episode, file)
+            video = file.read_bytes()
         if len(video) > room:
             left_out.append(str(episode.index))
             continue
         room -= len(video)
         shown.append((pages.data_uri(video, "video/mp4"), episode.index, _caption(episode)))
     return {"shown": shown, "left_out": left_out}
-
-
-def _video(data: Labelled, episode: Episode) -> bytes:
-    with tempfile.TemporaryDirectory() as place:
-        file = Path(place) / "overlay.mp4"
-        overlay.write(data, episode, file)
-        return file.read_bytes()
 
 
 def _caption(episode: Episode) -> str:

@@ -51,12 +51,14 @@ def path_agreement(episodes: Episodes, curves: np.ndarray) -> Statistic:
     Curves f32 [c, f] are values of the same frames at different strides (1, 2, 5, 10); NaN where a
     stride leaves the frame out. Frames with fewer than two values do not count.
     """
-    known = ~np.isnan(curves)
-    high = np.where(known, curves, -np.inf).max(0)
-    low = np.where(known, curves, np.inf).min(0)
-    shared = known.sum(0) > 1
+    valid = ~np.isnan(curves)
+    high = np.where(valid, curves, -np.inf).max(0)
+    low = np.where(valid, curves, np.inf).min(0)
+    shared = valid.sum(0) > 1
     distance = np.where(shared, high - low, np.nan)
-    return mean_over_tasks(1.0 - _mean_of_known(episodes.cut(distance)))
+    known = (part[~np.isnan(part)] for part in episodes.cut(distance))
+    mean = np.array([part.mean() if len(part) else np.nan for part in known], np.float64)
+    return mean_over_tasks(1.0 - mean)
 
 
 def mirror_error(episodes: Episodes, changes: np.ndarray) -> Statistic:
@@ -85,8 +87,3 @@ def _largest(episodes: Episodes, error: np.ndarray) -> Statistic:
         return float(worst) if worst >= 0 else float("nan")
 
     return statistic
-
-
-def _mean_of_known(parts: list[np.ndarray]) -> np.ndarray:
-    known = [part[~np.isnan(part)] for part in parts]
-    return np.array([part.mean() if len(part) else np.nan for part in known], np.float64)

@@ -7,12 +7,10 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from reward_models.core.interface import FrameScores, PairScores, Reference
+from reward_models.core.interface import FrameScores, Reference
+from reward_models.core.known_progress import STEEP, KnownProgress
 from vla.contracts.config import PluginConfig
 from vla.contracts.types import Frames
-
-STEEP = 40.0
-"""Logits per unit of progress."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,17 +22,11 @@ class Config(PluginConfig):
         return OracleRewardModel()
 
 
-class OracleRewardModel(torch.nn.Module):
+class OracleRewardModel(KnownProgress):
     """Satisfies `reward_models.core.interface.RewardModelNetwork`.
 
     An embedding is (progress, success).
     """
-
-    cameras: tuple[str, ...] = ()
-
-    def initial_memory(self, batch: int) -> Tensor:
-        """Return an empty memory, [b, 0]."""
-        return torch.zeros(batch, 0)
 
     def embed(self, frames: Frames, task: Sequence[str], memory: Tensor) -> tuple[Tensor, Tensor]:
         """Return the truth [f, 2].
@@ -54,12 +46,3 @@ class OracleRewardModel(torch.nn.Module):
         value, success = frames.unbind(1)
         done = STEEP * (success - 0.5)
         return FrameScores(value, torch.zeros_like(value), done, torch.full_like(value, STEEP))
-
-    def compare(
-        self, a: Tensor, b: Tensor, first: Tensor, reference: Reference | None
-    ) -> PairScores:
-        """Return the true difference."""
-        difference = (b - a)[:, 0]
-        still = torch.full_like(difference, STEEP * 0.02)
-        trend = torch.stack([-STEEP * difference, still, STEEP * difference], 1)
-        return PairScores(difference, trend)

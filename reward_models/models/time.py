@@ -7,12 +7,10 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from reward_models.core.interface import FrameScores, PairScores, Reference
+from reward_models.core.interface import FrameScores, Reference
+from reward_models.core.known_progress import STEEP, KnownProgress
 from vla.contracts.config import PluginConfig
 from vla.contracts.types import Frames
-
-STEEP = 40.0
-"""Logits per unit of progress: a clock is always certain."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,14 +22,8 @@ class Config(PluginConfig):
         return TimeRewardModel()
 
 
-class TimeRewardModel(torch.nn.Module):
+class TimeRewardModel(KnownProgress):
     """Satisfies `reward_models.core.interface.RewardModelNetwork`; an embedding is t/T."""
-
-    cameras: tuple[str, ...] = ()
-
-    def initial_memory(self, batch: int) -> Tensor:
-        """Return an empty memory, [b, 0]."""
-        return torch.zeros(batch, 0)
 
     def embed(self, frames: Frames, task: Sequence[str], memory: Tensor) -> tuple[Tensor, Tensor]:
         """Return t/T [f, 1].
@@ -53,12 +45,3 @@ class TimeRewardModel(torch.nn.Module):
         return FrameScores(
             value, torch.zeros_like(value), STEEP * (value - 0.95), torch.full_like(value, STEEP)
         )
-
-    def compare(
-        self, a: Tensor, b: Tensor, first: Tensor, reference: Reference | None
-    ) -> PairScores:
-        """Return the difference of t/T."""
-        difference = (b - a)[:, 0]
-        still = torch.full_like(difference, STEEP * 0.02)
-        trend = torch.stack([-STEEP * difference, still, STEEP * difference], 1)
-        return PairScores(difference, trend)

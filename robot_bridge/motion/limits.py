@@ -159,18 +159,13 @@ def _parsed(path: Path, robot: RobotSpec) -> dict[str, Any]:
     if isinstance(content, dict) and "joint_limits" in content:
         if "joints" in content:
             raise ValueError(f"{path}: got joints and joint_limits; give one of them")
-        content = {**content, "joints": _of_moveit(content, robot)}
+        rows = robot_file.moveit(content).items()  # it may have joints of other arms
+        content = {**content, "joints": {name: row for name, row in rows if name in robot.names}}
         content.pop("joint_limits")
     joints = content.get("joints") if isinstance(content, dict) else None
     if not isinstance(joints, dict):
         raise ValueError(f"{path}: expected `joints:` with one entry per joint")
     return dict(content)
-
-
-def _of_moveit(content: dict[str, Any], robot: RobotSpec) -> dict[str, Any]:
-    """Return the entries of a joint_limits.yaml of MoveIt; it may have joints of other arms."""
-    found = robot_file.moveit(content)
-    return {name: row for name, row in found.items() if name in robot.names}
 
 
 def _joint(path: Path, name: str, entry: Any) -> dict[str, float]:

@@ -5,7 +5,6 @@ complete. A closed file with a malformed record is damaged, and refused.
 """
 
 import io
-import os
 import struct
 import zlib
 from collections.abc import Callable, Generator, Iterator
@@ -23,6 +22,7 @@ from mcap.stream_reader import breakup_chunk
 
 from robot_bridge.recording.mcap_writer import McapWriter
 from vla.data.limits import MAX_CHUNK_BYTES
+from vla.utils import files
 
 MAGIC = b"\x89MCAP0\r\n"
 _HEAD = struct.Struct("<BQ")
@@ -165,17 +165,8 @@ def repair(path: Path) -> int:
     finally:
         writer.abandon()
         new.unlink(missing_ok=True)
-    flush_folder(path.parent)
+    files.sync(path.parent)
     return writer.messages
-
-
-def flush_folder(folder: Path) -> None:
-    """Flush the names in a folder to the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _inner(opcode: int, data: bytes) -> Iterator[Any]:

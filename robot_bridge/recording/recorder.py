@@ -8,17 +8,17 @@ import contextlib
 import dataclasses
 import fcntl
 import json
-import os
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from robot_bridge.recording.mcap_reader import flush_folder, open_bag, repair
+from robot_bridge.recording.mcap_reader import open_bag, repair
 from robot_bridge.recording.mcap_writer import McapWriter, offered
 from robot_bridge.recording.message_definitions import has_stamp
 from robot_bridge.sensing.convert import stamp_ns
+from vla.utils import files
 
 INDEX = "episodes.json"
 CLOSED, OPEN = ".mcap", ".mcap.part"
@@ -181,7 +181,7 @@ class Recording:
         entry = dataclasses.replace(entry, end_s=now_ns / 1e9, messages=writer.messages)
         writer.close({END: {"entry": json.dumps(dataclasses.asdict(entry))}})
         writer.path.rename(self.folder / entry.file)
-        flush_folder(self.folder)
+        files.sync(self.folder)
         self.entries = [*self.entries, entry]
         write_index(self.folder, self.entries)
         return entry
@@ -269,14 +269,8 @@ def read_index(folder: Path) -> list[Entry]:
 
 def write_index(folder: Path, entries: Iterable[Entry]) -> None:
     """Replace the index atomically."""
-    new = folder / f".{INDEX}.new"
-    rows: list[dict[str, Any]] = [dataclasses.asdict(entry) for entry in entries]
-    with new.open("w") as file:
-        json.dump({"format": 1, "episodes": rows}, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(folder / INDEX)
-    flush_folder(folder)
+    rows = [dataclasses.asdict(entry) for entry in entries]
+    files.write_text(folder / INDEX, json.dumps({"format": 1, "episodes": rows}, indent=1))
 
 
 def _from_row(row: dict[str, Any]) -> Entry:

@@ -29,10 +29,12 @@ An adapter file defines a class `World` and ends with
     close()
     privileged_state_names      optional: names of p numbers that tell more of the state than images
     privileged_state()          return them, p numbers; asked for in training alone
+    referents()                 optional: where in the images what the instruction names is, as in
+                                `vla.contracts.referents`, of shape (views, kinds, 2); likewise
 
 Row i of E runs episodes i, i + E, i + 2E and so on, as in `sim.vector.env_slice`. Commands: `reset`
-{seed}, `begin` {rows, seed, index}, `step` {length} and `privileged_state` {}, which fills the
-array of this name; rows count from the first of this worker.
+{seed}, `begin` {rows, seed, index}, `step` {length}, and `privileged_state` {} and `referents` {},
+which fill the array of this name; rows count from the first of this worker.
 The array `actions` holds the commanded actions and, after a step, the executed ones.
 """
 
@@ -99,6 +101,8 @@ class Rows:
         fields = layout(count, world.image_shape, len(world.channels))
         if names:
             fields["privileged_state"] = ((count, len(names)), "float32")
+        if hasattr(world, "referents"):
+            fields["referents"] = ((count, world.image_shape[0], 2, 2), "float32")
         return fields
 
     def announce(self):
@@ -115,6 +119,7 @@ class Rows:
             "cameras": list(world.cameras),
             "has_expert": bool(world.has_expert),
             "privileged_state_names": _privileged_names(world),
+            "has_referents": hasattr(world, "referents"),
         }
 
     def bind(self, arrays):
@@ -134,14 +139,12 @@ class Rows:
             self._observe("", arguments["rows"])
         elif command == "step":
             self._step(arguments["length"])
-        elif command == "privileged_state":
+        elif command in ("privileged_state", "referents"):
             for row, world in enumerate(self._worlds):
                 if self._index[row] >= 0:  # it has begun
-                    self._arrays[command][row] = world.privileged_state()
+                    self._arrays[command][row] = getattr(world, command)()
         else:
-            raise ValueError(
-                "command: got %r, expected reset, begin, step or privileged_state" % (command,)
-            )
+            raise ValueError("command: got %r, expected one of this module" % (command,))
 
     def close(self):
         """Close all environments."""

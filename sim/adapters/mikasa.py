@@ -1,7 +1,8 @@
 """MIKASA-Robo-VLA's tasks, with an expert that is told what is to be remembered.
 
 SAPIEN draws with Vulkan; without a GPU, with a driver in software such as SwiftShader
-(`VK_ICD_FILENAMES`). Images are drawn when they are asked for, not at every control step.
+(`VK_ICD_FILENAMES`). Images are drawn when they are asked for, and no more often than the option
+`image_steps` says: until then the last ones are given again, as by a slower camera.
 """
 
 import importlib
@@ -28,6 +29,9 @@ ABOVE_M = 0.03
 OPEN_M = 0.04
 """Position of a finger when the hand is wide open."""
 OPEN = 1.0
+SENSORS = ("base_camera", "hand_camera")
+HIDDEN = 2.0
+"""As in `vla.contracts.referents`."""
 
 
 def import_environments():
@@ -39,6 +43,16 @@ def import_environments():
         torch.cuda.synchronize = lambda device=None: None
     torch.set_num_threads(1)
     import mikasa_robo_suite.vla.memory_envs  # noqa: F401  registers its environments
+
+
+def project(camera, point):
+    """Return where a camera with square images sees a point of the world, as
+    `vla.contracts.referents` says.
+    """
+    rotated = camera.get_extrinsic_matrix()[0].numpy() @ np.append(point, 1.0)
+    focal = camera.get_intrinsic_matrix()[0].numpy()[0, 0] / (camera.width / 2)
+    image = focal * rotated[:2] / max(rotated[2], 1e-6)
+    return image if rotated[2] > 0.0 and np.abs(image).max() < 1.0 else np.full(2, HIDDEN)
 
 
 class World:
@@ -55,6 +69,7 @@ class World:
         if "mikasa_robo_suite" not in sys.modules:
             import_environments()
         name = options["task"]
+        self._image_steps = options["image_steps"]
         self.max_episode_steps = gymnasium.spec(name).max_episode_steps
         self.instructions = [options["instruction"]]
         made: Any = gymnasium.make(
@@ -69,6 +84,7 @@ class World:
         """Begin the episode of this seed and number; return the instruction."""
         self._env.reset(seed=episode_seed(seed, index))
         self._info = self._env.evaluate()
+        self._drawn = -1
         self._farthest = 1e-3
         return self.instructions[0]
 
@@ -95,11 +111,14 @@ class World:
 
     def observe(self):
         """Return images u8 [2, 96, 96, 3] and the hand: position, rotation and opening, f32 [7]."""
-        data = self._env._get_obs_sensor_data()
-        views = [data[name]["rgb"][0].numpy() for name in ("base_camera", "hand_camera")]
+        number = int(self._env.elapsed_steps[0]) // self._image_steps
+        if number > self._drawn:
+            data = self._env._get_obs_sensor_data()
+            views = [data[name]["rgb"][0].numpy() for name in SENSORS]
+            self._images, self._drawn = shrink(np.stack(views), SIZE_PX), number
         pose = self._env.agent.tcp.pose.raw_pose[0].numpy()  # quaternion wxyz
         opening = float(self._env.agent.robot.get_qpos()[0, -1]) / OPEN_M
-        return shrink(np.stack(views), SIZE_PX), hand(pose[:3], np.roll(pose[3:], -1), opening)
+        return self._images, hand(pose[:3], np.roll(pose[3:], -1), opening)
 
     def expert(self):
         """Return the action that touches the right thing once it may be touched, f64 [7]."""
@@ -109,6 +128,17 @@ class World:
             way = self._way() + (0.0, 0.0, ABOVE_M)
             action[:3] = np.clip(way / STEP_M, -FASTEST, FASTEST)
         return action
+
+    def referents(self):
+        """Return where the right thing is in the images once it may be touched, f64 [2, 2, 2]:
+        first as the object, then as the place, of which there is none; NaN before.
+        """
+        places = np.full((len(SENSORS), 2, 2), np.nan)
+        if self._may_touch():
+            point = self._env.agent.tcp.pose.p[0].numpy() + self._way()
+            for view, name in enumerate(SENSORS):
+                places[view, 0] = project(self._env._sensors[name].camera, point)
+        return places
 
     def close(self):
         """Release the simulator."""

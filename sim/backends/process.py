@@ -94,7 +94,7 @@ def _starter(task: Any, config: Config, num_envs: int) -> Callable[[range], Work
 
 
 class AdapterVecEnv:
-    """Satisfies `VecEnv` and `HasPrivilegedState` of `vla.contracts.protocols`."""
+    """Satisfies `VecEnv`, `HasPrivilegedState` and `TellsReferents`: `vla.contracts.protocols`."""
 
     render_time_s = 0.0
     """Not known: an adapter's step includes rendering."""
@@ -139,6 +139,8 @@ class AdapterVecEnv:
         """Whether the suite has a scripted expert."""
         self.privileged_state_names = tuple(announced.get("privileged_state_names", ()))
         """What each number of `privileged_state` is; empty if the suite tells none."""
+        self.has_referents = bool(announced.get("has_referents", False))
+        """Whether there are `referents`."""
         self.spec = EnvSpec(
             task=task,
             robot=robot,
@@ -234,9 +236,18 @@ class AdapterVecEnv:
         """
         if not self.privileged_state_names:
             raise ValueError(f"privileged_state: {self.spec.task} has none")
-        step_buffers.check_started(self._started)
-        self._call("privileged_state", [{}] * len(self._workers))
-        return self._gather("privileged_state")
+        return self._asked_for("privileged_state")
+
+    def referents(self) -> np.ndarray:
+        """Return f32 [e, v, r, 2]; see `vla.contracts.protocols.TellsReferents`.
+
+        Raises:
+            ValueError: no row has begun, or the suite does not say where things are.
+            EnvServerError: a simulator died, hung or refused.
+        """
+        if not self.has_referents:
+            raise ValueError(f"referents: {self.spec.task} has none")
+        return self._asked_for("referents")
 
     def close(self) -> None:
         """End the simulators; the environments cannot be used afterwards."""
@@ -317,6 +328,11 @@ class AdapterVecEnv:
                     f"robot {robot.name!r}: got {what} {limits}, expected {announced[what]}, that "
                     "of its simulator; leave --robot out"
                 )
+
+    def _asked_for(self, name: str) -> np.ndarray:
+        step_buffers.check_started(self._started, name)
+        self._call(name, [{}] * len(self._workers))
+        return self._gather(name)
 
     def _gather(self, name: str) -> np.ndarray:
         """Return a copy of an array of all rows."""

@@ -82,11 +82,6 @@ def paint(world: World, geom: str, colour: str) -> None:
     world.model.geom_rgba[world.model.geom(geom).id, :3] = COLOURS[colour]
 
 
-def yaw_quat(yaw_rad: float) -> np.ndarray:
-    """Return the rotation about z as a quaternion (wxyz)."""
-    return np.array([np.cos(yaw_rad / 2), 0.0, 0.0, np.sin(yaw_rad / 2)])
-
-
 def block_pos_m(world: World, name: str) -> np.ndarray:
     """Return where the centre of a body is, shape (3,)."""
     return world.data.xpos[world.model.body(name).id].copy()

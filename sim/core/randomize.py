@@ -116,16 +116,11 @@ def apply(
     model.cam_quat[:] = variation.camera_quat
     model.geom_friction[:] = nominal.geom_friction
     model.geom_friction[:, 0] *= variation.friction_gain
-    free = free_bodies(model)
+    free = model.jnt_bodyid[model.jnt_type == int(mujoco.mjtJoint.mjJNT_FREE)]
     model.body_mass[free] = nominal.body_mass[free] * variation.mass_gain
     model.body_inertia[free] = nominal.body_inertia[free] * variation.mass_gain
     if free.size:
         mujoco.mj_setConst(model, scratch)
-
-
-def free_bodies(model: mujoco.MjModel) -> np.ndarray:
-    """Return the ids of bodies with a free joint: the objects that tasks move about."""
-    return model.jnt_bodyid[model.jnt_type == int(mujoco.mjtJoint.mjJNT_FREE)]
 
 
 def _tilt(

@@ -16,7 +16,7 @@ from rich.table import Table
 from sim import vec_env
 from sim.env_server import suite_installs
 from sim.env_server.client import EnvServerError
-from sim.env_server.suite_installs import ADD, Health, Note
+from sim.env_server.suite_installs import ADD, Health
 
 STEPS = 10
 """Control steps of the test episode."""
@@ -133,7 +133,10 @@ def _status(suite: str) -> tuple[str, str, str]:
     state, note = suite_installs.state(suite), suite_installs.note(suite)
     if note is None:
         return ("incomplete" if state == "half" else "no"), "", ""
-    versions = f"{_main_pin(suite, note)}, Python {note.python}"
+    package = suite_installs.module(suite).PACKAGE
+    pins = (pin.replace("==", " ") for pin in note.requirements)
+    main = next((pin for pin in pins if pin.split()[0] == package), package)
+    versions = f"{main}, Python {note.python}"
     if state == "old":
         versions = f"older: {versions}"
     health = note.health
@@ -154,13 +157,6 @@ def _next(suite: str) -> str:
         return f"vla eval RUN --backend.type {suite}"
     verb = "demos" if suite_installs.module(suite).HAS_EXPERT else "eval RUN --task"
     return f"vla {verb} {suite}/{suite_installs.described(suite).sample}"
-
-
-def _main_pin(suite: str, note: Note) -> str:
-    """Return the version of the suite's main package."""
-    wanted = suite_installs.module(suite).PACKAGE
-    pins = (pin.replace("==", " ") for pin in note.requirements)
-    return next((pin for pin in pins if pin.split()[0] == wanted), wanted)
 
 
 @contextlib.contextmanager

@@ -131,15 +131,9 @@ def _record(
         progress=np.array(progress, np.float32),
         instruction=instructions[0],
         behaviour=behaviour,
-        labels=_by_column(world, labels),
+        labels=referents.by_column(world.robot, labels),
         instructions=tuple(instructions) if len(set(instructions)) > 1 else (),
     )
-
-
-def _by_column(world: MujocoWorld, labels: list[np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the labels of all steps by column; none for a task that names no places."""
-    names = referents.columns(camera.name for camera in world.robot.cameras)
-    return dict(zip(names, np.stack(labels, 1), strict=True)) if labels else {}
 
 
 def _until_over(

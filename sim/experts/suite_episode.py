@@ -8,6 +8,7 @@ import numpy as np
 
 from sim import vec_env
 from sim.experts.episode import EpisodeRecord
+from vla.contracts import referents
 from vla.contracts.config import PluginConfig
 from vla.contracts.specs import RobotSpec
 
@@ -45,18 +46,23 @@ def record_episode(
     nothing = np.zeros((1, 1, len(robot.channels)), np.float32)
     seen: list[tuple[Any, ...]] = []
     obs = env.begin(np.zeros(1, np.int64), np.array([seed]), np.array([index]))
+    labels: list[np.ndarray] = []
     instruction, progress, over = obs.task[0], 0.0, False
     while not over:
+        if env.has_referents:
+            labels.append(env.referents()[0].ravel())
         step = env.step_chunk(nothing, np.ones(1, np.bool_))
         seen.append((obs.images[0], obs.proprio[0], step.info["actions"][0, 0], False, progress))
         over = bool(step.terminated[0] | step.truncated[0])
         obs, progress = step.final_obs if over else step.obs, float(step.info["progress"][0])
     done = bool(step.info["success"][0])
     seen.append((obs.images[0], obs.proprio[0], seen[-1][2], done, progress))
+    labels += labels[-1:]  # another episode has begun
     images, proprio, action, success, grade = (np.stack(part) for part in zip(*seen, strict=True))
     return EpisodeRecord(
         images=images, proprio=proprio, action=action, success=success.astype(np.bool_),
         progress=grade.astype(np.float32), instruction=instruction, behaviour=behaviour,
+        labels=referents.by_column(robot, labels),
     )  # fmt: skip
 
 

@@ -6,10 +6,12 @@ with cups need assets that are no part of the package; the others have no expert
 """
 
 import dataclasses
+from typing import Any
 
 from sim.env_server.suite_installs import Environment
 from sim.suites._arm import arm, channels
 from sim.suites._installed import InstalledConfig
+from vla.contracts.config import validate_min
 from vla.contracts.specs import Gripper
 
 ENVIRONMENT = Environment(
@@ -89,3 +91,15 @@ class Config(InstalledConfig):
 
     name: str = "RememberColor3-VLA-v0"
     """Name of the task (see `vla env list`)."""
+    image_steps: int = 1
+    """Control steps between two images; as many as a decision has cost nothing, where it is slow
+    to draw."""
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown task and a number out of range."""
+        super().__post_init__()
+        validate_min(self, image_steps=1)
+
+    def options(self) -> dict[str, Any]:
+        """Return task, instruction and rate of images."""
+        return {**super().options(), "image_steps": self.image_steps}

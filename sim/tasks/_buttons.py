@@ -39,13 +39,6 @@ def add(scene: mujoco.MjSpec, palette: np.ndarray) -> None:
         )
 
 
-def add_with_lamps(scene: mujoco.MjSpec, robot: RobotSpec, palette: np.ndarray) -> None:
-    """Add lamp, side lamp and a button of each colour f64 [K, 3]."""
-    _lock.add_cue_lamp(scene, robot)
-    _lock.add_side_lamp(scene, robot)
-    add(scene, palette)
-
-
 def draw(rng: np.random.Generator, robot: RobotSpec, count: int) -> np.ndarray:
     """Draw where each of `count` buttons will stand, on an arc in front of the arm, f64 [K, 3]."""
     near, far = robot.reach_m
@@ -109,7 +102,56 @@ class TouchEpisode(Episode):
     """Which buttons were touched first, bool, shape (K,): a single one in practice."""
 
 
-class FirstTouch(_lock.LockedTask[C], ABC):
+class ButtonTask(_lock.LockedTask[C], ABC):
+    """What tasks share whose buttons come when the arm is free; their episodes are of `Episode`."""
+
+    has_lamp = True
+    """Whether a lamp, to the left of the arm, shows the cue."""
+    button_rgb: Any = None
+    """Colour of all buttons at first, or of each; those of the lamp if None."""
+
+    def build(self, scene: mujoco.MjSpec) -> None:
+        """Add lamp, side lamp and buttons, which wait under the floor."""
+        if self.has_lamp:
+            _lock.add_cue_lamp(scene, self.robot)
+        _lock.add_side_lamp(scene, self.robot)
+        rgb = self._palette if self.button_rgb is None else np.array(self.button_rgb)
+        add(scene, rgb if rgb.ndim == 2 else np.tile(rgb, (self.config.choices, 1)))
+
+    @abstractmethod
+    def right(self, episode: Any) -> Any:
+        """Return the index of the button to press next; of many episodes, with a leading axis."""
+
+    @abstractmethod
+    def show_cue(self, worlds: Worlds, rows: Rows) -> None:
+        """Show cue and distractors as they are at this step, in rows whose arm is locked."""
+
+    def hold(self, worlds: Worlds, locked: np.ndarray, ends: np.ndarray) -> None:
+        """Keep the lock in rows bool [n] and show the cue; where it `ends`, set the scene."""
+        if locked.any():
+            worlds.hold_home(locked)
+            self.show_cue(worlds, locked)
+            if ends.any():
+                worlds.go_home(ends)
+                show(worlds, ends, worlds.episode.buttons_m)
+                worlds.episode.start_distance_m[ends] = self.distance_m(worlds)[ends]
+            worlds.refresh()
+
+    def referents(self, worlds: Worlds) -> np.ndarray:
+        """See `sim.core.task.HasReferents`: the button to press next, from go on."""
+        button = self.right_m(worlds)
+        return _lock.after_go(worlds, np.stack([button, button], 1))
+
+    def right_m(self, worlds: Worlds) -> np.ndarray:
+        """Return where the button to press next stands, f64 [n, 3]."""
+        return _lock.cued(worlds.episode.buttons_m, self.right(worlds.episode))
+
+    def distance_m(self, worlds: Worlds) -> np.ndarray:
+        """Return the distance of the tool from that button, f64 [n]."""
+        return distance_m(worlds, self.right_m(worlds))
+
+
+class FirstTouch(ButtonTask[C]):
     """What tasks share in which one of K buttons is right, and the first touch after go decides.
 
     Its episodes are of `TouchEpisode`.
@@ -119,10 +161,6 @@ class FirstTouch(_lock.LockedTask[C], ABC):
     variants = ("wrong_object", "near_miss", "hover")
     waits_in_view = False
     """Whether the buttons stand before the arm from the beginning; else they come at go."""
-
-    def build(self, scene: mujoco.MjSpec) -> None:
-        """Add lamp, side lamp and a button of each colour, which waits under the floor."""
-        add_with_lamps(scene, self.robot, self._palette)
 
     def draw(self, rng: np.random.Generator, cue_steps: int) -> dict[str, Any]:
         """Draw the times of an episode and the layout at go: fields of the episode."""
@@ -145,14 +183,6 @@ class FirstTouch(_lock.LockedTask[C], ABC):
             show(worlds, np.ones(1, np.bool_), worlds.episode.buttons_m)
         self.show_cue(worlds, True)
 
-    @abstractmethod
-    def right(self, episode: Any) -> Any:
-        """Return the index of the right button; of many episodes, with a leading axis."""
-
-    @abstractmethod
-    def show_cue(self, worlds: Worlds, rows: Rows) -> None:
-        """Show cue and distractors as they are at this step, in rows that are not past go."""
-
     def advance(self, worlds: Worlds) -> None:
         """Keep the lock, show the cue, set the scene at go, then watch for a touch."""
         episode, go = worlds.episode, worlds.episode.schedule.go
@@ -160,14 +190,7 @@ class FirstTouch(_lock.LockedTask[C], ABC):
         if not until_go.all():
             watched = ~until_go & ~episode.touched.any(1)
             episode.touched[watched] = touched(worlds, episode.buttons_m)[watched]
-        if until_go.any():
-            worlds.hold_home(until_go)
-            self.show_cue(worlds, until_go)
-            if at_go.any():
-                worlds.go_home(at_go)
-                show(worlds, at_go, episode.buttons_m)
-                episode.start_distance_m[at_go] = self._distance_m(worlds)[at_go]
-            worlds.refresh()
+        self.hold(worlds, until_go, at_go)
 
     def success(self, worlds: Worlds) -> np.ndarray:
         """True if the right button was touched first."""
@@ -181,18 +204,13 @@ class FirstTouch(_lock.LockedTask[C], ABC):
         decided = worlds.episode.touched.any(1)
         return decided & ~self.success(worlds) if decided.any() else decided
 
-    def referents(self, worlds: Worlds) -> np.ndarray:
-        """See `sim.core.task.HasReferents`."""
-        button = self._right_m(worlds)
-        return _lock.after_go(worlds, np.stack([button, button], 1))
-
     def progress(self, worlds: Worlds) -> np.ndarray:
         """0 until go, then the share of the way to the right button, below 0.95 until success."""
         episode = worlds.episode
         nothing = (worlds.steps < episode.schedule.go) | self.failure(worlds)
         if nothing.all():
             return np.zeros(len(nothing))
-        way = rewards.share_done(self._distance_m(worlds), episode.start_distance_m)
+        way = rewards.share_done(self.distance_m(worlds), episode.start_distance_m)
         return np.where(self.success(worlds), 1.0, np.where(nothing, 0.0, 0.95 * way))
 
     def script(self, world: World, variant: str) -> Iterator[np.ndarray]:
@@ -211,11 +229,3 @@ class FirstTouch(_lock.LockedTask[C], ABC):
             yield from arm.wait(4)
         else:
             yield from arm.press(button)
-
-    def _right_m(self, worlds: Worlds) -> np.ndarray:
-        """Return where the right button stands, f64 [n, 3]."""
-        return _lock.cued(worlds.episode.buttons_m, self.right(worlds.episode))
-
-    def _distance_m(self, worlds: Worlds) -> np.ndarray:
-        """Return the distance of the tool from the right button, f64 [n]."""
-        return distance_m(worlds, self._right_m(worlds))

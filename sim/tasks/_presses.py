@@ -8,7 +8,7 @@ probabilities.
 
 import dataclasses
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
@@ -36,14 +36,10 @@ class Episode(_buttons.Episode):
     """Whether one of them was wrong."""
 
 
-class RepeatedPresses(_lock.LockedTask[C], ABC):
+class RepeatedPresses(_buttons.ButtonTask[C]):
     """What such tasks share; their episodes are of `Episode`."""
 
     variants = ("wrong_object", "hover")
-
-    @abstractmethod
-    def right(self, episode: Any) -> Any:
-        """Return the index of the button to press next; of many episodes, with a leading axis."""
 
     @abstractmethod
     def wrong_button(self, episode: Any) -> int:
@@ -86,15 +82,7 @@ class RepeatedPresses(_lock.LockedTask[C], ABC):
                 self.press(worlds, pressed, touched)
                 episode.presses[:] += pressed
                 self._lock_again(worlds, pressed & ~self.success(worlds) & ~episode.wrong)
-        locked, ends = worlds.steps <= episode.free_from, worlds.steps == episode.free_from
-        if locked.any():
-            worlds.hold_home(locked)
-            self.show_cue(worlds, locked)
-            if ends.any():
-                worlds.go_home(ends)
-                _buttons.show(worlds, ends, episode.buttons_m)
-                episode.start_distance_m[ends] = self._distance_m(worlds)[ends]
-            worlds.refresh()
+        self.hold(worlds, worlds.steps <= episode.free_from, worlds.steps == episode.free_from)
 
     def _lock_again(self, worlds: Worlds, rows: np.ndarray) -> None:
         episode, every = worlds.episode, self.config.decision_steps
@@ -116,7 +104,7 @@ class RepeatedPresses(_lock.LockedTask[C], ABC):
     def referents(self, worlds: Worlds) -> np.ndarray:
         """See `sim.core.task.HasReferents`: the button to press next, while the arm is free."""
         locked = worlds.steps < worlds.episode.free_from
-        button = self._right_m(worlds)
+        button = self.right_m(worlds)
         points = np.stack([button, button], 1)
         return np.where(locked[:, None, None], np.nan, points)
 
@@ -126,7 +114,7 @@ class RepeatedPresses(_lock.LockedTask[C], ABC):
         Below 0.95 until success.
         """
         episode = worlds.episode
-        way = rewards.share_done(self._distance_m(worlds), episode.start_distance_m)
+        way = rewards.share_done(self.distance_m(worlds), episode.start_distance_m)
         way = np.where(worlds.steps < episode.free_from, 0.0, way)
         done = np.minimum((episode.presses + way) / self.total(episode), 1.0)
         return np.where(self.success(worlds), 1.0, np.where(episode.wrong, 0.0, 0.95 * done))
@@ -149,13 +137,6 @@ class RepeatedPresses(_lock.LockedTask[C], ABC):
                 if world.episode.presses > before:
                     break
                 yield action
-
-    def _right_m(self, worlds: Worlds) -> np.ndarray:
-        return _lock.cued(worlds.episode.buttons_m, self.right(worlds.episode))
-
-    def _distance_m(self, worlds: Worlds) -> np.ndarray:
-        """Return the distance of the tool from the button to press next, f64 [n]."""
-        return _buttons.distance_m(worlds, self._right_m(worlds))
 
 
 def shortest_blank(config: _lock.MemoryTaskConfig) -> int:

@@ -9,7 +9,6 @@ probability p each time, and is right with the mean over N of p^N (1 - p), which
 import dataclasses
 from typing import Any
 
-import mujoco
 import numpy as np
 
 from sim.core.task import Rows, World, Worlds
@@ -76,6 +75,7 @@ class Count(_presses.RepeatedPresses[Config]):
     """Satisfies `sim.core.task.Task`."""
 
     instructions = INSTRUCTIONS
+    button_rgb = RGB
 
     def __init__(self, config: Config, robot: RobotSpec) -> None:
         super().__init__(config, robot, cue_steps=config.shown_steps, colours=COLOURS)
@@ -85,10 +85,6 @@ class Count(_presses.RepeatedPresses[Config]):
     def _press_steps(self) -> int:
         blank = _presses.shortest_blank(self.config) + self.config.decision_steps
         return self.config.act_steps + blank
-
-    def build(self, scene: mujoco.MjSpec) -> None:
-        """Add lamp, side lamp and two buttons; buttons wait under the floor."""
-        _buttons.add_with_lamps(scene, self.robot, RGB)
 
     def reset(self, world: World) -> None:
         """Draw number, times and the layout at go, each independent of the others."""

@@ -11,7 +11,6 @@ touch decides.
 import dataclasses
 from typing import Any
 
-import mujoco
 import numpy as np
 
 from sim.core.task import Rows, World, Worlds
@@ -74,16 +73,12 @@ class DayLog(_buttons.FirstTouch[Config]):
     """Satisfies `sim.core.task.Task`."""
 
     instructions = INSTRUCTIONS
+    has_lamp, button_rgb = False, _lock.OFF_RGB
     waits_in_view = True
 
     def __init__(self, config: Config, robot: RobotSpec) -> None:
         longest = config.events[1] * config.period_steps
         super().__init__(config, robot, cue_steps=longest, colours=COLOURS)
-
-    def build(self, scene: mujoco.MjSpec) -> None:
-        """Add the side lamp and grey buttons."""
-        _lock.add_side_lamp(scene, self.robot)
-        _buttons.add(scene, np.tile(_lock.OFF_RGB, (self.config.choices, 1)))
 
     def reset(self, world: World) -> None:
         """Draw events, what is asked, times and places, each independent of the others."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import mujoco
 import numpy as np
 
-from sim.core import layout, rewards
+from sim.core import rewards
 from sim.core.task import Unlocked, World, Worlds
 from sim.experts import skills
 from sim.experts.motions import Motion
@@ -101,7 +101,7 @@ class Drawer(Unlocked[Config]):
         away = np.array([np.cos(angle), np.sin(angle), 0.0])
         cabinet = model.body("cabinet").id
         model.body_pos[cabinet] = away * (radius + HANDLE_OUT_M + HALF_M[0])
-        model.body_quat[cabinet] = layout.yaw_quat(angle)
+        model.body_quat[cabinet] = np.cos(angle / 2), 0.0, 0.0, np.sin(angle / 2)  # wxyz
         mujoco.mj_forward(model, world.data)
         reach_m = float(self._reach_m(world.as_batch)[0])
         world.episode = Episode(out=-away, reach_m=reach_m)

@@ -10,7 +10,6 @@ everything else seen from go on: without memory no policy is right more often th
 import dataclasses
 from typing import Any
 
-import mujoco
 import numpy as np
 
 from sim.core.task import Rows, World, Worlds
@@ -57,14 +56,11 @@ class LateQuery(_buttons.FirstTouch[Config]):
     """Satisfies `sim.core.task.Task`."""
 
     instructions = INSTRUCTIONS
+    button_rgb = _lock.OFF_RGB
     waits_in_view = True
 
     def __init__(self, config: Config, robot: RobotSpec) -> None:
         super().__init__(config, robot, cue_steps=config.cue_steps, colours=config.choices)
-
-    def build(self, scene: mujoco.MjSpec) -> None:
-        """Add lamp, side lamp and grey buttons."""
-        _buttons.add_with_lamps(scene, self.robot, np.tile(_lock.OFF_RGB, (self.config.choices, 1)))
 
     def reset(self, world: World) -> None:
         """Draw colours, query, times and places, each independent of the others."""

@@ -147,7 +147,10 @@ class PickPlace(Unlocked[Config]):
         rng = world.rng
         cube = CUBES[int(variant == "wrong_object")]
         if variant == "hover":
-            yield from self._hover(motion, cube)
+            motion.opening = motion.wide
+            above = layout.block_pos_m(world, cube)
+            above[2] = HALF_M + rng.uniform(0.045, 0.06)
+            yield from motion.hover(above)
             return
         if variant == "expert":
             for _ in range(skills.ATTEMPTS):
@@ -200,13 +203,6 @@ class PickPlace(Unlocked[Config]):
         yield from self._carry(motion, goal)
         yield from motion.move(goal + (0.0, 0.0, HALF_M))
         yield from motion.wait(4)
-
-    def _hover(self, motion: Motion, cube: str) -> Iterator[np.ndarray]:
-        """Stay above the cube, open, and never go down."""
-        motion.opening = motion.wide
-        above = layout.block_pos_m(motion.world, cube)
-        above[2] = HALF_M + motion.world.rng.uniform(0.045, 0.06)
-        yield from motion.hover(above)
 
     def _on_tray(self, worlds: Worlds) -> np.ndarray:
         offset = worlds.body_pos_m(CUBES[0]) - worlds.episode.tray_m

@@ -128,7 +128,9 @@ class Push(Unlocked[Config]):
         start = layout.block_pos_m(world, "block")[:2]
         way = (goal - start) / np.linalg.norm(goal - start)
         if variant == "hover":
-            yield from self._hover(motion)
+            above = layout.block_pos_m(world, "block")
+            above[2] += world.rng.uniform(0.045, 0.06)
+            yield from motion.hover(above)
             return
         if variant == "near_miss":
             goal = goal - way * world.rng.uniform(1.4, 1.8) * self.config.tolerance_m
@@ -138,17 +140,14 @@ class Push(Unlocked[Config]):
         if np.dot(way, start) < 0.5 * np.linalg.norm(start):
             yield from self._drag(motion, goal)
         else:
-            yield from self._push(motion, goal)
+            yield from skills.push(
+                motion, "block", goal, half_m=HALF_M, behind_m=BEHIND_M, stride_m=STRIDE_M
+            )
         if variant == "overshoot":
             yield from self._drag(motion, world.episode.disc_m[:2])
         elif variant == "undo":
             yield from self._drag(motion, start)
         yield from motion.wait(4)
-
-    def _push(self, motion: Motion, goal: np.ndarray) -> Iterator[np.ndarray]:
-        return skills.push(
-            motion, "block", goal, half_m=HALF_M, behind_m=BEHIND_M, stride_m=STRIDE_M
-        )
 
     def _drag(self, motion: Motion, goal: np.ndarray) -> Iterator[np.ndarray]:
         """Take hold of the block from above and pull it over the table."""
@@ -160,11 +159,6 @@ class Push(Unlocked[Config]):
         yield from motion.grip(self.robot.gripper.closed)
         yield from motion.move(np.array([*goal, block[2] + 0.001]))
         yield from motion.grip(motion.wide)
-
-    def _hover(self, motion: Motion) -> Iterator[np.ndarray]:
-        above = layout.block_pos_m(motion.world, "block")
-        above[2] += motion.world.rng.uniform(0.045, 0.06)
-        yield from motion.hover(above)
 
     def _reach_m(self, worlds: Worlds) -> np.ndarray:
         return rewards.length(worlds.tool_m - worlds.body_pos_m("block"))

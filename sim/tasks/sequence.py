@@ -9,8 +9,8 @@ without memory no policy is right more often than (K - n)! / K! (see `sim/tasks/
 import dataclasses
 import math
 from collections.abc import Iterator
+from typing import Any
 
-import mujoco
 import numpy as np
 
 from sim.core import rewards
@@ -71,7 +71,7 @@ class Episode(_buttons.Episode):
     """Whether any other button has been pressed."""
 
 
-class Sequence(_lock.LockedTask[Config]):
+class Sequence(_buttons.ButtonTask[Config]):
     """Satisfies `sim.core.task.Task`."""
 
     instructions = INSTRUCTIONS
@@ -81,10 +81,6 @@ class Sequence(_lock.LockedTask[Config]):
         steps = config.length * config.cue_steps
         super().__init__(config, robot, cue_steps=steps, colours=config.choices)
         self.max_episode_steps += (config.length - 1) * config.act_steps
-
-    def build(self, scene: mujoco.MjSpec) -> None:
-        """Add lamp, side lamp and buttons; buttons wait under the floor."""
-        _buttons.add_with_lamps(scene, self.robot, self._palette)
 
     def reset(self, world: World) -> None:
         """Draw order, times and the layout at go, each independent of the others."""
@@ -104,14 +100,7 @@ class Sequence(_lock.LockedTask[Config]):
         until_go, at_go = worlds.steps <= go, worlds.steps == go
         if not until_go.all():
             self._watch(worlds, ~until_go)
-        if until_go.any():
-            worlds.hold_home(until_go)
-            self.show_cue(worlds, until_go)
-            if at_go.any():
-                worlds.go_home(at_go)
-                _buttons.show(worlds, at_go, worlds.episode.buttons_m)
-                worlds.episode.start_distance_m[at_go] = self._distance_m(worlds)[at_go]
-            worlds.refresh()
+        self.hold(worlds, until_go, at_go)
 
     def success(self, worlds: Worlds) -> np.ndarray:
         """True if all of the order have been pressed, and nothing else."""
@@ -121,18 +110,13 @@ class Sequence(_lock.LockedTask[Config]):
         """True if a button was pressed out of order."""
         return worlds.episode.wrong.copy()
 
-    def referents(self, worlds: Worlds) -> np.ndarray:
-        """See `sim.core.task.HasReferents`: the button that is next."""
-        button = self._next_m(worlds)
-        return _lock.after_go(worlds, np.stack([button, button], 1))
-
     def progress(self, worlds: Worlds) -> np.ndarray:
         """0 until go, then right presses and the share of the way to the next; 0 after a wrong one.
 
         Below 0.95 until success.
         """
         episode = worlds.episode
-        way = rewards.share_done(self._distance_m(worlds), episode.start_distance_m)
+        way = rewards.share_done(self.distance_m(worlds), episode.start_distance_m)
         done = (episode.pressed + way) / self.config.length
         nothing = (worlds.steps < episode.schedule.go) | episode.wrong
         return np.where(self.success(worlds), 1.0, np.where(nothing, 0.0, 0.95 * done))
@@ -171,7 +155,7 @@ class Sequence(_lock.LockedTask[Config]):
         episode.wrong[:] |= ahead.any(1)
         episode.pressed[:] += right & ~episode.wrong
         if right.any():
-            episode.start_distance_m[right] = self._distance_m(worlds)[right]
+            episode.start_distance_m[right] = self.distance_m(worlds)[right]
 
     def show_cue(self, worlds: Worlds, rows: Rows) -> None:
         """Light the lamp in the present colour of the order, and the side lamp in others."""
@@ -180,12 +164,7 @@ class Sequence(_lock.LockedTask[Config]):
         _lock.show_colour(worlds, rows, self._palette[_lock.cued(worlds.episode.order, item)])
         _lock.flash(worlds, rows, self._palette)
 
-    def _next_m(self, worlds: Worlds) -> np.ndarray:
-        """Return where the button stands that is to be pressed next, or was last, f64 [n, 3]."""
-        episode = worlds.episode
-        item = np.minimum(episode.pressed, self.config.length - 1)
-        return _lock.cued(episode.buttons_m, _lock.cued(episode.order, item))
-
-    def _distance_m(self, worlds: Worlds) -> np.ndarray:
-        """Return the distance of the tool from the next right button, f64 [n]."""
-        return _buttons.distance_m(worlds, self._next_m(worlds))
+    def right(self, episode: Any) -> Any:
+        """Return the button that is to be pressed next, or was last."""
+        item = np.minimum(episode.pressed, self.config.length - 1)[..., None]
+        return np.take_along_axis(episode.order, item, axis=-1)[..., 0]

@@ -10,7 +10,6 @@ after a random pair of three cups has changed places, the ball is anywhere with 
 import dataclasses
 from typing import Any
 
-import mujoco
 import numpy as np
 
 from sim.core import rewards
@@ -81,15 +80,11 @@ class Shell(_buttons.FirstTouch[Config]):
     """Satisfies `sim.core.task.Task`."""
 
     instructions = INSTRUCTIONS
+    has_lamp, button_rgb = False, CUP_RGB
     waits_in_view = True
 
     def __init__(self, config: Config, robot: RobotSpec) -> None:
         super().__init__(config, robot, cue_steps=config.shown_steps, colours=4)
-
-    def build(self, scene: mujoco.MjSpec) -> None:
-        """Add the cups and the side lamp."""
-        _lock.add_side_lamp(scene, self.robot)
-        _buttons.add(scene, np.tile(CUP_RGB, (self.config.choices, 1)))
 
     def reset(self, world: World) -> None:
         """Draw ball, changes, times and places, each independent of the others."""

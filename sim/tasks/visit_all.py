@@ -9,7 +9,6 @@ import dataclasses
 import math
 from typing import Any
 
-import mujoco
 import numpy as np
 
 from sim.core.task import World, Worlds
@@ -69,16 +68,12 @@ class VisitAll(_presses.RepeatedPresses[Config]):
     """Satisfies `sim.core.task.Task`."""
 
     instructions = INSTRUCTIONS
+    has_lamp, button_rgb = False, _lock.OFF_RGB
 
     def __init__(self, config: Config, robot: RobotSpec) -> None:
         super().__init__(config, robot, cue_steps=config.cue_steps, colours=COLOURS)
         longest = _presses.rounded(config.delay_steps[1], config) + config.decision_steps
         self.max_episode_steps = config.choices * (config.act_steps + longest)
-
-    def build(self, scene: mujoco.MjSpec) -> None:
-        """Add the side lamp and grey buttons."""
-        _lock.add_side_lamp(scene, self.robot)
-        _buttons.add(scene, np.tile(_lock.OFF_RGB, (self.config.choices, 1)))
 
     def reset(self, world: World) -> None:
         """Draw places and blanks; the buttons stand there at once."""
@@ -96,7 +91,7 @@ class VisitAll(_presses.RepeatedPresses[Config]):
         world.time_limit = count * config.act_steps + rest
         worlds = world.as_batch
         _buttons.show(worlds, np.ones(1, np.bool_), worlds.episode.buttons_m)
-        worlds.episode.start_distance_m[:] = self._distance_m(worlds)
+        worlds.episode.start_distance_m[:] = self.distance_m(worlds)
 
     def right(self, episode: Any) -> Any:
         """Return the button furthest to the right that has not been pressed."""

@@ -12,7 +12,6 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-import mujoco
 import numpy as np
 
 from sim.core.task import Rows, World, Worlds
@@ -93,10 +92,11 @@ class Episode(_buttons.Episode):
     """Whether a button has been touched since."""
 
 
-class WaitThenPress(_lock.LockedTask[Config]):
+class WaitThenPress(_buttons.ButtonTask[Config]):
     """Satisfies `sim.core.task.Task`."""
 
     instructions = INSTRUCTIONS
+    button_rgb = _lock.OFF_RGB
     variants = ("overshoot", "hover")
 
     def __init__(self, config: Config, robot: RobotSpec) -> None:
@@ -110,10 +110,6 @@ class WaitThenPress(_lock.LockedTask[Config]):
         config = self.config
         longest = config.interval_decisions[1] + config.tolerance_decisions + 1
         return longest * config.decision_steps
-
-    def build(self, scene: mujoco.MjSpec) -> None:
-        """Add lamp, side lamp and buttons; buttons wait under the floor."""
-        _buttons.add_with_lamps(scene, self.robot, np.tile(_lock.OFF_RGB, (self.config.choices, 1)))
 
     def reset(self, world: World) -> None:
         """Draw interval, times and the layout at go, each independent of the others."""
@@ -170,11 +166,6 @@ class WaitThenPress(_lock.LockedTask[Config]):
         """True if the press began too early or too late."""
         return worlds.episode.mistimed.copy()
 
-    def referents(self, worlds: Worlds) -> np.ndarray:
-        """See `sim.core.task.HasReferents`: the button furthest to the right, from go on."""
-        button = worlds.episode.buttons_m[np.arange(len(worlds.steps)), self._rightmost(worlds)]
-        return _lock.after_go(worlds, np.stack([button, button], 1))
-
     def progress(self, worlds: Worlds) -> np.ndarray:
         """0 until go, up to 0.45 while it waits, 0.5 once it began in time; 0 if it did not."""
         episode, config = worlds.episode, self.config
@@ -199,7 +190,7 @@ class WaitThenPress(_lock.LockedTask[Config]):
         closed[self._gripper] = self.robot.gripper.closed
         yield closed
         arm = _buttons.motion(world, config.choices)
-        yield from arm.press(episode.buttons_m[self._rightmost(world.as_batch)[0]])
+        yield from arm.press(episode.buttons_m[self.right(episode)])
 
     def show_cue(self, worlds: Worlds, rows: Rows) -> None:
         """Light the lamp for the interval, and the side lamp in between."""
@@ -209,7 +200,7 @@ class WaitThenPress(_lock.LockedTask[Config]):
         worlds.paint("lamp", rows, np.where(lit[:, None], LIT_RGB, _lock.OFF_RGB))
         _lock.flash(worlds, rows, self._palette)
 
-    def _rightmost(self, worlds: Worlds) -> Any:
-        """Return the button that the expert takes, the one furthest to the right, i64 [n]."""
-        buttons = worlds.episode.buttons_m
-        return np.argmin(np.arctan2(buttons[..., 1], buttons[..., 0]), axis=1)
+    def right(self, episode: Any) -> Any:
+        """Return the button that the expert takes, the one furthest to the right."""
+        buttons = episode.buttons_m
+        return np.argmin(np.arctan2(buttons[..., 1], buttons[..., 0]), axis=-1)

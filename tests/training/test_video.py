@@ -10,6 +10,7 @@ from tests.training.small_policy import TASK, small_policy
 from training.evaluation import video
 from training.evaluation.evaluate import evaluate
 from training.evaluation.video import FAILURE, RUNNING, SUCCESS, Frame, Grid
+from vla.utils.video import encode
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +79,7 @@ def test_a_long_instruction_leaves_room_for_the_outcome():
 def test_the_file_is_h264_that_browsers_play_and_seek_in(tmp_path: Path):
     path = tmp_path / "film.mp4"
     shades = [np.full((32, 48, 3), 40 * k, np.uint8) for k in range(5)]
-    video.encode(iter(shades), path, 10.0, hold_s=0.3)
+    encode(iter(shades), path, 10.0, hold_s=0.3)
     with av.open(str(path)) as file:
         stream = file.streams.video[0]
         assert (stream.codec_context.name, stream.pix_fmt) == ("h264", "yuv420p")
@@ -100,6 +101,6 @@ def test_a_video_that_breaks_off_leaves_the_old_file_alone(tmp_path: Path):
         raise RuntimeError("stop")
 
     with pytest.raises(RuntimeError, match="stop"):
-        video.encode(pictures(), path, 10.0)
+        encode(pictures(), path, 10.0)
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["film.mp4"]

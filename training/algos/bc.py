@@ -125,7 +125,12 @@ class BehaviorCloning:
         if isinstance(self.module, VLAPolicy):
             self.module.grounding_loss_coef = config.grounding_loss_coef
         else:
-            _check_baseline(train)
+            for name in ("pretrained_vision_encoder", "cache_frozen_features", "compile"):
+                if getattr(train, name):
+                    raise ValueError(
+                        f"{name}: not for a policy of type {configs.type_name(train.policy)!r}; "
+                        f"leave --{name.replace('_', '-')} out, or take --policy.type vla"
+                    )
         if train.pretrained_vision_encoder is not None:
             pretrained.load_vision(self.module, train.pretrained_vision_encoder)
         self.features: batches.Features | None = None
@@ -399,16 +404,6 @@ class _Loss(nn.Module):
     def forward(self, batch: EpisodeBatch, generator: torch.Generator) -> Any:
         """Return `bc_loss`."""
         return self.policy.bc_loss(batch, generator)
-
-
-def _check_baseline(train: TrainConfig) -> None:
-    """Raise ValueError if a setting applies to policies of type `vla` only."""
-    for name in ("pretrained_vision_encoder", "cache_frozen_features", "compile"):
-        if getattr(train, name):
-            raise ValueError(
-                f"{name}: not for a policy of type {configs.type_name(train.policy)!r}; leave "
-                f"--{name.replace('_', '-')} out, or take --policy.type vla"
-            )
 
 
 def normalisation(store: EpisodeStore) -> NormalizationStatistics:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from sim import vec_env
 from training.core.config import DistillConfig, Teacher
@@ -91,19 +90,15 @@ class Distillation:
             actions = self.teacher.normalizer.action(torch.as_tensor(data.actions).to(context[0]))
             actions = actions.repeat_interleave(self.config.num_noise_samples, 0)
             noise = torch.randn(actions.shape, generator=generator).to(actions.device)
-            prefix = self._prefix(actions, generator)
+            prefix = None
+            if self.teacher.max_prefix_len:  # as in training the head
+                mask = self.teacher.head.draw_prefix_mask(len(actions), generator).float()
+                prefix = Prefix(values=actions, mask=mask)
             target = self.teacher.head.sample(context, noise[:, None], False, prefix)[0][:, -1]
         predicted = self.module.head.sample(context, noise[:, None], False, prefix)[0][:, -1]
         loss = (predicted - target).square().mean()
         step = optimizer.step(loss)
         return {"loss": float(loss.detach()), **step, "samples": float(len(data.loss_index))}
-
-    def _prefix(self, actions: Tensor, generator: torch.Generator) -> Prefix | None:
-        """Return a random prefix of demonstrated chunks f32 [m, k, u], as in training the head."""
-        if not self.teacher.max_prefix_len:
-            return None
-        mask = self.teacher.head.draw_prefix_mask(len(actions), generator).float()
-        return Prefix(values=actions, mask=mask)
 
     def evaluate(self, weights: Weights, *, episodes: int, seed: int) -> Evaluation:
         """Return the success rate of weights in simulation."""

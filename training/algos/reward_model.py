@@ -15,6 +15,7 @@ from reward_models.core import calibration, checkpoint
 from reward_models.core.curves import Curves, ScorerConfig, trend_evidence
 from reward_models.core.scorer import Scorer
 from reward_models.core.truth import frame_at_lag, trend_of
+from reward_models.label_report.figures import auroc
 from reward_models.losses import pairwise
 from reward_models.losses.pairwise import CorrectionBatch, Losses, RewardModelBatch
 from reward_models.metrics import ranks
@@ -173,8 +174,8 @@ class RewardModelTraining:
         for task in spearman:
             of_task = clips.task == task
             frames, last = of_task[clips.episode], ends[of_task]
-            done[task] = _auroc(curves.done[frames], clips.success[frames])
-            outcome[task] = _auroc(curves.value[last], clips.success[last])
+            done[task] = auroc(curves.done[frames], clips.success[frames])
+            outcome[task] = auroc(curves.value[last], clips.success[last])
         return Validation(
             spearman=spearman, done_auroc=done, outcome_auroc=outcome,
             train_tasks=tuple(t for t in spearman if t in self.run.tasks.train),
@@ -258,10 +259,6 @@ def spearman_by_task(curves: Curves, clips: Clips) -> dict[str, float]:
             np.round(curves.value[of_task], 2), np.round(clips.progress[of_task], 2)
         )
     return spearman
-
-
-def _auroc(score: np.ndarray, positive: np.ndarray) -> float:
-    return ranks.auroc(*ranks.tally(score, positive)(np.ones(len(score))))
 
 
 def first_of_each(clips: Clips, episodes: int) -> Clips:

@@ -283,13 +283,9 @@ def _shares(args: CurveArgs, results: Mapping[str, Any], delay: int) -> Iterator
     """Yield success with its interval, and recall, at a delay with each number of distractors."""
     for events in args.distractors:
         cell = results["cells"][_key(delay, events)]
-        yield _share(cell)
+        low, high = wilson(cell["success"], cell["episodes"])
+        yield f"{cell['success'] / cell['episodes']:.1%} ({low:.1%} to {high:.1%})"
         yield f"{cell['success'] / cell['choices']:.1%}" if cell["choices"] else pages.NONE
-
-
-def _share(cell: Mapping[str, int]) -> str:
-    low, high = wilson(cell["success"], cell["episodes"])
-    return f"{cell['success'] / cell['episodes']:.1%} ({low:.1%} to {high:.1%})"
 
 
 def _key(delay: int, distractors: int) -> str:

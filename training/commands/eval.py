@@ -22,6 +22,7 @@ from vla.nn.devices import check_device
 from vla.policies.vla import VLAPolicy
 from vla.runtime import policy_loader
 from vla.utils import arguments, charts, files
+from vla.utils.video import encode
 
 USAGE = (
     "usage: vla eval CHECKPOINT [--task NAME] [--task.SETTING VALUE] [--episodes N] [--seed S] "
@@ -115,7 +116,11 @@ def main(argv: list[str]) -> int:
     for line in (*loaded.refusals(), f"target: {loaded.target}"):
         console.print(line, markup=False)
     if args.pass_at and isinstance(policy, VLAPolicy):
-        _measure_pass_at(policy, args, loaded.step, out, console)
+        attempts = pass_at_k.run(
+            policy, args.task, k=args.pass_at, episodes=args.episodes, seed=args.seed, quiet=False
+        )
+        files.write_json(out / "pass_at_k.json", {**attempts.to_json(), "step": loaded.step})
+        console.print("\n".join(attempts.lines()))
     else:
         _measure_success(policy, args, loaded.step, out, console)
     console.print(f"results: {out}")
@@ -135,17 +140,6 @@ def _measure_success(
         write_media(policy, args.task, result, min(args.videos, args.episodes), out)
 
 
-def _measure_pass_at(
-    policy: VLAPolicy, args: EvalArgs, step: int, out: Path, console: Console
-) -> None:
-    result = pass_at_k.run(
-        policy, args.task, k=args.pass_at, episodes=args.episodes, seed=args.seed, quiet=False
-    )
-    files.write_json(out / "pass_at_k.json", {**result.to_json(), "step": step})
-    for line in result.lines():
-        console.print(line)
-
-
 def parse(argv: list[str], trained_on: PluginConfig) -> EvalArgs:
     """Return the arguments that follow the checkpoint.
 
@@ -163,7 +157,8 @@ def write_media(
     policy: ArmPolicy, task: PluginConfig, result: Evaluation, videos: int, out: Path
 ) -> None:
     """Write `episodes.mp4` and, for a policy with slots, `memory.svg` of the longest episode."""
-    video.write_grid(policy, task, episodes=videos, seed=result.seed, path=out / "episodes.mp4")
+    grids = map(video.Grid(), video.play(policy, task, episodes=videos, seed=result.seed))
+    encode(grids, out / "episodes.mp4", policy.robot.control_hz, hold_s=video.HOLD_S)
     # The slot map runs on the built-in physics.
     if not vec_env.is_suite(task) and isinstance(policy, VLAPolicy) and slot_map.has_slots(policy):
         longest = max(range(videos), key=lambda k: result.steps[k])

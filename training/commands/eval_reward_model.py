@@ -18,6 +18,7 @@ from rich.console import Console
 
 from reward_models.core import checkpoint
 from reward_models.core.scorer import Scorer
+from reward_models.label_report.read import mean
 from reward_models.metrics import controls
 from reward_models.metrics.episodes import Episodes
 from reward_models.metrics.table import Metric, Predictions, compare, table
@@ -227,9 +228,9 @@ def _mean(bench: _Bench, predictions: list[Predictions]) -> Metrics:
     return {
         name: dataclasses.replace(
             first,
-            value=_mean_of([t[name].value for t in tables]),
-            low=_mean_of([t[name].low for t in tables]),
-            high=_mean_of([t[name].high for t in tables]),
+            value=mean([t[name].value for t in tables]),
+            low=mean([t[name].low for t in tables]),
+            high=mean([t[name].high for t in tables]),
         )
         for name, first in tables[0].items()
     }
@@ -239,12 +240,6 @@ def _plain(metric: Metric) -> dict[str, Any]:
     """Return a metric as JSON types, without NaN."""
     values = dataclasses.asdict(metric)
     return {k: None if isinstance(v, float) and np.isnan(v) else v for k, v in values.items()}
-
-
-def _mean_of(values: list[float]) -> float:
-    """Return the mean of the values that are not NaN; NaN if there are none."""
-    valid = [value for value in values if not np.isnan(value)]
-    return float(np.mean(valid)) if valid else float("nan")
 
 
 def configuration(runs: tuple[Path, ...]) -> RewardModelConfig:

@@ -13,7 +13,6 @@ from training.core.config import TrainConfig
 from training.data import demos
 from vla import checkpoint
 from vla.contracts import registry
-from vla.contracts.config import PluginConfig
 
 DEFAULT_RECIPE = "reach"
 TASK_RECIPE = "imitate"
@@ -102,18 +101,14 @@ def parse(argv: list[str]) -> Args:
     scale, rest = plugin_flags.take(rest, "--preset", DEFAULT_PRESET)
     recipe = registry.load("training.recipes", name).recipe()
     if task:
-        recipe = _for_task(recipe, vec_env.load_task(task))
+        other = vec_env.load_task(task)
+        policy: Any = recipe.policy
+        cameras = tuple(camera.name for camera in vec_env.load_arm(other).cameras)
+        recipe = replace(recipe, task=other, policy=replace(policy, cameras=cameras))
     recipe = registry.load("training.presets", scale).preset(recipe)
     config, rest = plugin_flags.choose_plugins(recipe, rest)
     config = _adapt(recipe, config)
     return plugin_flags.read_args(Args, config, rest, f"vla train --recipe {name}")
-
-
-def _for_task(recipe: TrainConfig, task: PluginConfig) -> TrainConfig:
-    """Return a recipe with another task and the cameras of that task's robot."""
-    policy: Any = recipe.policy
-    cameras = tuple(camera.name for camera in vec_env.load_arm(task).cameras)
-    return replace(recipe, task=task, policy=replace(policy, cameras=cameras))
 
 
 def _adapt(recipe: TrainConfig, config: TrainConfig) -> TrainConfig:

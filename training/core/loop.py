@@ -164,7 +164,10 @@ def run(
     # Only now: a configuration that cannot start leaves no files.
     with files.claim(out) if group.is_main else contextlib.nullcontext():
         if group.is_main:
-            _write_config(config, out)
+            if not (out / "config.json").exists():
+                out.mkdir(parents=True, exist_ok=True)
+                text = json.dumps(configs.to_json(config), indent=1)
+                files.write_text(out / "config.json", text + "\n")
             checkpoint.recover_folder(out / "checkpoint")
         group.barrier()
         return _train(trainer, console)
@@ -386,14 +389,6 @@ def _count(value: Any, group: str = "") -> int:
             if skipped.isdisjoint((name, f"{group}.{name}"))
         )
     return sum(map(_count, value)) if isinstance(value, list) else 1
-
-
-def _write_config(config: RunConfig, out: Path) -> None:
-    """Write the run's configuration atomically, unless it exists."""
-    path = out / "config.json"
-    if not path.exists():
-        out.mkdir(parents=True, exist_ok=True)
-        files.write_text(path, json.dumps(configs.to_json(config), indent=1) + "\n")
 
 
 def _progress(console: Console) -> rich.progress.Progress:

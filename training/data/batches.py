@@ -13,6 +13,7 @@ from torch import Tensor
 from training.core.distributed import Partition
 from training.data import augment
 from training.data.sampler import draw_weighted
+from vla.contracts import referents
 from vla.contracts.types import BatchShard, EpisodeBatch
 from vla.data import check
 from vla.data.store import EpisodeStore, load_episodes
@@ -170,7 +171,7 @@ def _batch(
         "weight": np.ones(len(loss), np.float32),
     }  # fmt: skip
     told = None if store.info.frame_text is None else store.instructions_at(episode, time)
-    where = store.referents_at(episode[loss], time[loss])
+    where = referents.read(store.scalars, store.rows(episode[loss], time[loss]), store.cameras)
     if where is not None:
         arrays["referents"] = where
     tensors = {name: torch.from_numpy(values) for name, values in arrays.items()}

@@ -8,7 +8,6 @@ import contextlib
 import math
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +20,7 @@ from training.evaluation.evaluate import Player
 from vla.contracts.config import PluginConfig, type_name
 from vla.contracts.protocols import ArmPolicy
 from vla.contracts.types import Array
-from vla.utils.video import BACKGROUND, TEXT, encode, upscale
+from vla.utils.video import BACKGROUND, TEXT, upscale
 
 BORDER_PX, GAP_PX, CAPTION_PX, FONT_PX = 4, 8, 40, 13
 HOLD_S = 1.5
@@ -57,18 +56,6 @@ def play(policy: ArmPolicy, task: PluginConfig, *, episodes: int, seed: int) -> 
             yield Frame(images.copy(), over.copy(), success.copy(), obs.task)
 
 
-def write_grid(
-    policy: ArmPolicy, task: PluginConfig, *, episodes: int, seed: int, path: Path
-) -> None:
-    """Play episodes and write them as a grid video, H.264 in MP4.
-
-    Raises:
-        ValueError: this PyAV has no H.264 encoder.
-    """
-    frames = play(policy, task, episodes=episodes, seed=seed)
-    encode(map(Grid(), frames), path, policy.robot.control_hz, hold_s=HOLD_S)
-
-
 class Grid:
     """Composes frames into grid images; captions are cached."""
 
@@ -85,7 +72,7 @@ class Grid:
         rows = math.ceil(len(cells) / columns)
         height, width = cells[0].shape[:2]
         shape = (rows * (height + GAP_PX) + GAP_PX, columns * (width + GAP_PX) + GAP_PX)
-        canvas = np.full((*map(_even, shape), 3), BACKGROUND, np.uint8)
+        canvas = np.full((*(side + side % 2 for side in shape), 3), BACKGROUND, np.uint8)
         for k, cell in enumerate(cells):
             y = GAP_PX + k // columns * (height + GAP_PX)
             x = GAP_PX + k % columns * (width + GAP_PX)
@@ -114,7 +101,3 @@ def caption(task: str, width_px: int, outcome: int) -> UInt8[Array, "h w 3"]:
     draw.multiline_text((6, 4), "\n".join(lines), TEXT, font, spacing=3)
     draw.text((width_px - 6, 4), mark, (RUNNING, SUCCESS, FAILURE)[outcome], font, anchor="ra")
     return np.asarray(image)
-
-
-def _even(side: int) -> int:
-    return side + side % 2

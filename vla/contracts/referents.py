@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from vla.contracts.specs import RobotSpec
+
 KINDS = ("object", "place")
 """What an instruction refers to: the thing to act on, and the place where it has to go, or the
 thing beside which that is."""
@@ -30,6 +32,14 @@ def column(kind: str, camera: str, axis: str) -> str:
 def columns(cameras: Iterable[str]) -> list[str]:
     """Return the names of all columns, in the order of an array (cameras, kinds, x and y)."""
     return [column(kind, camera, axis) for camera in cameras for kind in KINDS for axis in "xy"]
+
+
+def by_column(robot: RobotSpec, labels: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the labels of all steps, arrays (cameras, kinds, x and y) made flat, by column; none
+    for a task that names no places.
+    """
+    names = columns(camera.name for camera in robot.cameras)
+    return dict(zip(names, np.stack(labels, 1), strict=True)) if labels else {}
 
 
 def read(

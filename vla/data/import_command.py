@@ -81,8 +81,10 @@ def import_dataset(config: ImportConfig) -> tuple[DatasetInfo, list[str]]:
             # Parts saved without this option are complete, so a later command may add it.
             same = {name: value for name, value in settings.items() if name != LEAVE_OUT}
             _check_same(parts, parts / "import.json", same)
-        if not config.leave_out_damaged:
-            _delete_left_out(parts)
+        if not config.leave_out_damaged:  # what was left out is read again
+            for file in parts.glob(f"episode-*/{EPISODE}"):
+                if read_part(file.parent).left_out:
+                    shutil.rmtree(file.parent)
         files.write_text(parts / "import.json", json.dumps({"import": settings}, indent=1))
         for leftover in parts.glob(".episode-*.tmp"):
             shutil.rmtree(leftover)
@@ -97,13 +99,6 @@ def import_dataset(config: ImportConfig) -> tuple[DatasetInfo, list[str]]:
 def _saved(parts: Path) -> int:
     """Return the number of saved episodes."""
     return sum(1 for _ in parts.glob(f"episode-*/{EPISODE}"))
-
-
-def _delete_left_out(parts: Path) -> None:
-    """Delete the parts of episodes that were left out, to read them again."""
-    for file in parts.glob(f"episode-*/{EPISODE}"):
-        if read_part(file.parent).left_out:
-            shutil.rmtree(file.parent)
 
 
 def open_source(config: ImportConfig) -> Source:

@@ -6,7 +6,7 @@ A part holds the table, the videos that were encoded again, and a description fo
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -189,7 +189,12 @@ def join(
     Raises:
         OSError: the disk is full; nothing is left at `out`.
     """
-    names = _common(read_part(folder).statistics for folder in folders)
+    # Every row must have the same statistics: images of LeRobotDataset v2 have no quantiles, images
+    # that are encoded again have them.
+    names = set.intersection(*(
+        {(key, name) for key, stats in read_part(folder).statistics.items() for name in stats}
+        for folder in folders
+    ))  # fmt: skip
     with DatasetWriter(
         out, robot=source.robot, fps=source.fps, features=source.features, recording=recording
     ) as writer:
@@ -197,16 +202,6 @@ def join(
             writer.add(read_part(folder).episode(names))
             advance()
     return writer.info
-
-
-def _common(statistics: Iterable[Statistics]) -> set[tuple[str, str]]:
-    """Return the statistics that all episodes have, as every row must have the same ones.
-
-    Images of LeRobotDataset v2 have no quantiles, images that are encoded again have them.
-    """
-    return set.intersection(*(
-        {(key, name) for key, stats in each.items() for name in stats} for each in statistics
-    ))  # fmt: skip
 
 
 def _video_stats(path: Path) -> FeatureStats:

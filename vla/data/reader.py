@@ -71,11 +71,13 @@ def _open(path: Path, content: bool) -> DatasetInfo:
     if content:
         for key in start:
             _check_videos(path, float(meta["fps"]), videos[key], start[key] + np.diff(offsets))
+    recording = path / RECORDING_FILE
     info = DatasetInfo(
         path=path, fps=float(meta["fps"]), robot=meta.get("robot_type"), cameras=cameras,
         state_names=_names(features, STATE), action_names=_names(features, ACTION),
         scalars=_scalars(features), tasks=tuple(task_text[int(i)] for i in task_index),
-        offsets=offsets, video_start=start, video_file=videos, recording=_read_recording(path),
+        offsets=offsets, video_start=start, video_file=videos,
+        recording=_read_json(recording) if recording.is_file() else None,
         **_changing(every, task_index, offsets, task_text),
     )  # fmt: skip
     if content:
@@ -396,11 +398,6 @@ def _check_videos(path: Path, fps: float, videos: tuple[Path, ...], ends: np.nda
         needed[name] = max(needed.get(name, 0), end)
     for name, end in needed.items():
         mp4.check_video(path / name, fps, end)
-
-
-def _read_recording(path: Path) -> dict[str, Any] | None:
-    file = path / RECORDING_FILE
-    return _read_json(file) if file.is_file() else None
 
 
 def _columns(info: DatasetInfo, table: pa.Table, order: np.ndarray) -> Columns:

@@ -23,7 +23,6 @@ import numpy as np
 import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec
 
-from vla.contracts import referents
 from vla.data.decode import FrameChoice, decode_views
 from vla.data.info import Camera, DatasetInfo
 from vla.data.reader import open_dataset, read_columns
@@ -154,12 +153,6 @@ class EpisodeStore:
     def state_at(self, episode: np.ndarray, step: np.ndarray) -> np.ndarray:
         """Return the measured state f32 `... s` at steps of episodes."""
         return self.states[self.rows(episode, step)]
-
-    def referents_at(self, episode: np.ndarray, step: np.ndarray) -> np.ndarray | None:
-        """Return where in the images the things are that the instruction names, at steps of
-        episodes: f32 `... v r 2`, as `vla.contracts.referents` says; None if no column says it.
-        """
-        return referents.read(self.scalars, self.rows(episode, step), self.cameras)
 
     def action_chunks(
         self, episode: np.ndarray, step: np.ndarray, horizon: int

@@ -156,7 +156,12 @@ class DatasetWriter:
         if isinstance(images, VideoSpan):
             return videos.link(images)
         feature = self._features[key]
-        feature["info"] = _video_info(feature["shape"], self._fps)
+        feature["info"] = {
+            "video.height": feature["shape"][0], "video.width": feature["shape"][1],
+            "video.codec": "h264" if CODEC == "libx264" else CODEC, "video.pix_fmt": PIXEL_FORMAT,
+            "video.is_depth_map": False, "video.fps": self._fps, "video.channels": 3,
+            "has_audio": False,
+        }  # fmt: skip
         place, stats[key] = videos.encode(
             images, feature["shape"], len(episode.timestamp), f"episode {self._episodes}, {key}"
         )
@@ -271,14 +276,6 @@ def _task_table(tasks: Mapping[str, int]) -> pa.Table:
         index: pa.array(list(tasks), pa.string()),
     })  # fmt: skip
     return table.replace_schema_metadata({"pandas": json.dumps(pandas)})
-
-
-def _video_info(shape: Sequence[int], fps: int) -> dict[str, Any]:
-    return {
-        "video.height": shape[0], "video.width": shape[1],
-        "video.codec": "h264" if CODEC == "libx264" else CODEC, "video.pix_fmt": PIXEL_FORMAT,
-        "video.is_depth_map": False, "video.fps": fps, "video.channels": 3, "has_audio": False,
-    }  # fmt: skip
 
 
 # --- demonstrations: shards and their merge ------------------------------------------------------

@@ -27,7 +27,7 @@ class Standardize(nn.BatchNorm1d):
         """Return rows f32 [b, width] with mean 0 and deviation 1 over the batch, or over the past
         when not in training.
         """
-        count = self._rows(x) if self.training else 1
+        count = int(self._sum(torch.tensor(len(x), device=x.device))) if self.training else 1
         if count == 1:
             return nn.functional.batch_norm(x, self.running_mean, self.running_var, eps=self.eps)
         wide = x.double()
@@ -35,10 +35,6 @@ class Standardize(nn.BatchNorm1d):
         variance = self._sum((wide - mean).square().sum(0)) / count
         self._remember(mean, variance * count / (count - 1))
         return ((wide - mean) / (variance + self.eps).sqrt()).to(x.dtype)
-
-    def _rows(self, x: Tensor) -> int:
-        """Return the rows of all processes."""
-        return int(self._sum(torch.tensor(len(x), device=x.device)))
 
     def _sum(self, x: Tensor) -> Tensor:
         """Return the sum over processes; gradients are summed as well."""

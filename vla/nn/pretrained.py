@@ -333,8 +333,11 @@ def describe_model(
     config: PretrainedConfig, folder: Path, architecture: Any, read: dict[str, Any]
 ) -> dict[str, Any]:
     """Return a model's part of the policy description: what was read, storage and source."""
+    size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    # All weights are stored where they are trained, or few.
+    stored = config.finetune_mode == "full" or size <= config.embed_mib * MIB
     description = {
-        "architecture": as_json(architecture), **read, "stored": is_stored(config, folder),
+        "architecture": as_json(architecture), **read, "stored": stored,
         "source": model_source(config.model, folder),
     }  # fmt: skip
     return json.loads(json.dumps(description))  # as from a file: no tuples, no numbers as keys
@@ -361,12 +364,6 @@ def model_type(folder: Path) -> str:
         raise ValueError(
             f"{folder / 'config.json'}: damaged, or names no model_type; copy the model whole"
         ) from error
-
-
-def is_stored(config: PretrainedConfig, folder: Path) -> bool:
-    """Return whether checkpoints store all weights: they are trained, or few."""
-    size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-    return config.finetune_mode == "full" or size <= config.embed_mib * MIB
 
 
 def model_source(name: str, folder: Path) -> dict[str, Any]:

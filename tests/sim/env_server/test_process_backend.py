@@ -234,6 +234,9 @@ class World(Point):
     def privileged_state(self):
         return [*self.position, self.goal[0]]
 
+    def referents(self):
+        return [[self.goal, [float("nan")] * 2]] * self.image_shape[0]
+
 def open_adapter(options):
     return Rows(World, options)
 """
@@ -259,6 +262,10 @@ def test_privileged_state_is_the_adapters_of_the_present_episode(tmp_path, worke
         np.testing.assert_array_equal(state[:, :2], seen.proprio)
         right = np.array([text.endswith("right") for text in seen.task])
         np.testing.assert_allclose(state[:, 2], np.where(right, 0.9, -0.9))
+        where = env.referents()
+        assert where.shape == (3, seen.images.shape[1], 2, 2)
+        np.testing.assert_array_equal(where[:, :, 0, 0], np.repeat(state[:, 2:], where.shape[1], 1))
+        assert np.isnan(where[:, :, 1]).all()
     env.close()
 
 
@@ -269,6 +276,9 @@ def test_a_task_whose_suite_tells_no_more_is_refused_by_its_name(env):
     env.reset(0)
     with pytest.raises(ValueError, match="privileged_state: point has none"):
         env.privileged_state()
+    assert not env.has_referents
+    with pytest.raises(ValueError, match="referents: point has none"):
+        env.referents()
 
 
 def test_one_worker_that_does_not_open_ends_the_others():

@@ -1,12 +1,14 @@
 """Suites that are installed here behave as a `VecEnv` does; `vla env add` installs them."""
 
 import contextlib
+import dataclasses
 
 import numpy as np
 import pytest
 
 from sim import vec_env
 from sim.env_server import env_command, suite_installs
+from sim.experts import suite_episode
 
 # Making them takes minutes and gigabytes: `vla env add`, then `-m slow`.
 pytestmark = pytest.mark.slow
@@ -117,6 +119,36 @@ def test_metaworlds_expert_pushes_the_puck_and_progress_says_so():
         assert seen[0] < 0.2
         assert seen[-1] == 1.0
         assert np.abs(step.info["actions"]).max() <= 1.0
+
+
+@pytest.mark.timeout(600)
+def test_mikasa_draws_at_decisions_and_labels_what_has_to_be_touched():
+    ready("mikasa")
+    task = vec_env.load_task("mikasa/RememberColor3-VLA-v0")
+    task = dataclasses.replace(task, image_steps=4)
+    record = suite_episode.record_episode("", 5, 0, "expert", task.arm(), task)
+    assert record.success[-1]
+    moved = np.diff(record.images.astype(int), axis=0).any((1, 2, 3, 4))
+    changes = 1 + np.flatnonzero(moved)
+    assert len(changes)
+    assert np.all(changes % 4 == 0)
+    xy = np.stack([record.labels[f"referent.object.base.{axis}"] for axis in "xy"], 1)
+    known = np.isfinite(xy[:, 0])
+    go = int(np.argmax(known))
+    assert 2 <= go <= 10
+    assert known[go:].all()
+    # The cue is seen at first in the middle: what is labelled later has its colour.
+    shown = record.images[-(-go // 4) * 4, 0]
+    column, row = ((xy[go] + 1.0) / 2.0 * shown.shape[1]).astype(int)
+    cue = purest(record.images[0, 0, 50:66, 40:56])
+    assert purest(shown[row - 2 : row + 3, column - 2 : column + 3]) == cue
+
+
+def purest(patch):
+    """Return the channel of the pixel that has least of the others: cubes have one, wood all."""
+    pixels = np.sort(patch.reshape(-1, 3), 1)
+    assert pixels[:, 1].min() < 40
+    return int(patch.reshape(-1, 3)[pixels[:, 1].argmin()].argmax())
 
 
 @pytest.mark.slow

@@ -241,7 +241,7 @@ class RolloutWorker:
             ))  # fmt: skip
             for i in np.flatnonzero(intervention.active):
                 row, episode = episodes[i]
-                episode.mark_intervention()
+                episode.decisions[-1]["action_source"] = np.int8(ActionSource.INTERVENTION)
                 acting.controller.on_intervention(row)
                 if intervention.actions is None:
                     scripted[row] = True
@@ -313,10 +313,6 @@ class _RunningEpisode:
         for name, rows in (("features", chain.features), ("simulator_state", simulator)):
             if rows is not None:
                 self.decisions[-1][name] = to_numpy(rows[i]).copy()
-
-    def mark_intervention(self) -> None:
-        """Store that an intervention source acts in the present decision."""
-        self.decisions[-1]["action_source"] = np.int8(ActionSource.INTERVENTION)
 
     def add_frame(self, obs: Observation, row: int, referents: np.ndarray | None) -> None:
         """Store an observation, and of all rows where the things are that instructions name."""

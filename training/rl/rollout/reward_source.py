@@ -11,7 +11,6 @@ from training.rl.experience.episode import Episode
 from training.rl.experience.rewards import EpisodeReward, compute_rewards
 from vla.contracts import config as configs
 from vla.contracts import registry
-from vla.contracts.config import PluginConfig
 from vla.contracts.protocols import RewardModel
 from vla.contracts.specs import RobotSpec
 
@@ -44,7 +43,9 @@ class RewardSource:
     def __init__(self, config: OnlineRLConfig, start: Start, robot: RobotSpec) -> None:
         self.config = config
         self.scorer, self.views = _reward_model(config, start, robot)
-        self.mismatched_task = _other_instruction(config.task, robot)
+        task = configs.type_name(config.task)
+        other = next(name for name in registry.names("sim.tasks") if name != task)
+        self.mismatched_task = vec_env.load_task(other).build(robot).instructions[0]
 
     def compute_rewards(self, episodes: Sequence[Episode]) -> list[EpisodeReward]:
         """Return the rewards of episodes."""
@@ -92,9 +93,3 @@ def camera_indices(scorer: Scorer, robot: RobotSpec, name: str) -> list[int]:
             f"{name} needs {', '.join(missing)}; {robot.name} has only {', '.join(cameras)}"
         )
     return [cameras.index(name) for name in needed]
-
-
-def _other_instruction(task: PluginConfig, robot: RobotSpec) -> str:
-    """Return an instruction of another task."""
-    others = [name for name in registry.names("sim.tasks") if name != configs.type_name(task)]
-    return vec_env.load_task(others[0]).build(robot).instructions[0]

@@ -247,16 +247,11 @@ class OnlineAlgorithm:
         )
 
     def save(self, weights: Weights, step: int, folder: Path, also: Callable[[Path], None]) -> None:
-        """Write a policy checkpoint."""
+        """Write a policy checkpoint: of frozen vision, too."""
         tasks = tuple(sorted({*self.runner.origin.instructions, *self.runner.demos.tasks}))
         origin = checkpoint.provenance(configs.to_json(self.run.task), tasks, step)
-        checkpoint.save(self.policy, origin, folder, self.policy_weights(weights), also)
-
-    def policy_weights(self, weights: Weights) -> Weights:
-        """Return the policy's weights among those of the module, as its checkpoint has them: of
-        frozen vision, too.
-        """
-        return StandardizedLinear.fold(_policy_weights(weights))
+        folded = StandardizedLinear.fold(_policy_weights(weights))
+        checkpoint.save(self.policy, origin, folder, folded, also)
 
     def check_saved(self, folder: Path) -> None:
         """Raise ValueError unless the checkpoint is whole."""

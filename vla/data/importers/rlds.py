@@ -72,7 +72,7 @@ def open_source(path: Path, options: ImportOptions) -> Source:
             f"{path}: has {len(records)} episodes and {len(cameras)} cameras, expected at least "
             "one of each; copy it again"
         )
-    views = {_camera(name): name for name in cameras}
+    views = {_short(name).replace("/", "_"): name for name in cameras}
     sizes = _sizes(records[0], cameras)
     scalars = {key: kind for name, (key, kind) in SCALARS.items() if name in leaves}
     used = {*views.values(), *state, *action, text, *SCALARS, *TEXTS, "is_first", "is_last"}
@@ -239,10 +239,6 @@ def _chosen(
             f"{path}: found no {what}; name its columns with --{what}: {', '.join(numeric)}"
         )
     return columns
-
-
-def _camera(name: str) -> str:
-    return _short(name).replace("/", "_")
 
 
 def _short(name: str) -> str:
