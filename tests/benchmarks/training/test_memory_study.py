@@ -13,15 +13,15 @@ from vla.contracts import registry
 from vla.contracts.config import type_name
 
 
-@pytest.mark.parametrize("teacher_steps", [0, 1])
+@pytest.mark.parametrize(("teacher_steps", "teacher_task"), [(0, ""), (1, "cue_colour")])
 def test_a_memory_from_demonstrations_to_tables_and_a_second_call_resumes(
-    tmp_path, capsys, teacher_steps
+    tmp_path, capsys, teacher_steps, teacher_task
 ):
     words = [
         "--tasks", "late_query", "--memories", "lru", "--seeds", "0", "--delays", "16",
         "--distractors", "0", "--demos", "4", "--steps", "2", "--episodes", "2", "--threads", "1",
-        "--teacher-steps", str(teacher_steps), "--out", str(tmp_path),
-        "--more", "--algo.batch-size", "2", "--algo.short-decisions", "0",
+        "--teacher-steps", str(teacher_steps), "--teacher-task", teacher_task,
+        "--out", str(tmp_path), "--more", "--algo.batch-size", "2", "--algo.short-decisions", "0",
     ]  # fmt: skip
     assert memory_study.main(words) == 0
     out = capsys.readouterr().out
@@ -32,7 +32,7 @@ def test_a_memory_from_demonstrations_to_tables_and_a_second_call_resumes(
     policy = checkpoint.load(tmp_path / "late_query-lru-0")[0]
     assert type_name(policy.config.memory) == "lru"
     if teacher_steps:
-        teacher = checkpoint.load(tmp_path / "late_query-teacher")[0]
+        teacher = checkpoint.load(tmp_path / "cue_colour-teacher")[0]
         assert type_name(teacher.config.memory) == "transformer"
         assert torch.equal(policy.backbone.stem[0].weight, teacher.backbone.stem[0].weight)
     assert memory_study.main(words) == 0
@@ -72,6 +72,7 @@ def test_the_score_is_0_at_the_ceiling_and_1_at_the_experts() -> None:
     [
         ({"tasks": ("reach",)}, "tasks: got \\['reach'\\], expected some of cue_colour"),
         ({"memories": ("ntm",)}, "memories: got \\['ntm'\\], expected some of none"),
+        ({"teacher_task": "reach"}, "teacher_task: got 'reach', expected one of cue_colour"),
         ({"delays": (8,)}, "delays, distractors: got \\(8,\\)"),
     ],
 )
