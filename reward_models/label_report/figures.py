@@ -111,8 +111,10 @@ def _truth(episodes: Sequence[Episode]) -> Truth | None:
     return Truth(
         spearman=ranks.spearman(value, truth),
         error=mean(np.abs(value - truth)),
-        done_auroc=auroc(*done_pairs(episodes)),
-        outcome_auroc=auroc(np.array([p for p, _ in ends]), np.array([s for _, s in ends], bool)),
+        done_auroc=ranks.labelled_auroc(*done_pairs(episodes)),
+        outcome_auroc=ranks.labelled_auroc(
+            np.array([p for p, _ in ends]), np.array([s for _, s in ends], bool)
+        ),
         successes=sum(won for _, won in ends),
     )
 
@@ -150,13 +152,6 @@ def confidence_pairs(episodes: Sequence[Episode]) -> tuple[np.ndarray, np.ndarra
             value.append(e.confidence[valid])
             right.append(np.abs(e.progress[valid] - e.truth[valid]) <= WITHIN)
     return np.concatenate(value), np.concatenate(right)
-
-
-def auroc(score: np.ndarray, label: np.ndarray) -> float:
-    """Return the AUROC of scores [n] for labels bool [n]; ties count half, NaN does not count."""
-    valid = ~np.isnan(score)
-    counts = ranks.tally(score[valid], label[valid])
-    return ranks.auroc(*counts(np.ones(valid.sum())))
 
 
 def reliability(predicted: np.ndarray, true: np.ndarray) -> list[Bin]:

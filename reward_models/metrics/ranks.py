@@ -70,6 +70,13 @@ def auroc(positives: np.ndarray, negatives: np.ndarray) -> float:
     return float(positives @ below / pairs) if pairs > 0 else float("nan")
 
 
+def labelled_auroc(score: np.ndarray, label: np.ndarray) -> float:
+    """Return the AUROC of scores [n] for labels bool [n]; ties count half, NaN does not count."""
+    valid = ~np.isnan(score)
+    counts = tally(score[valid], label[valid])
+    return auroc(*counts(np.ones(valid.sum())))
+
+
 def average_precision(positives: np.ndarray, negatives: np.ndarray) -> float:
     """Return the area under precision over recall as the sum of steps, without interpolation.
 

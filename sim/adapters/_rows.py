@@ -144,7 +144,10 @@ class Rows:
                 if self._index[row] >= 0:  # it has begun
                     self._arrays[command][row] = getattr(world, command)()
         else:
-            raise ValueError("command: got %r, expected one of this module" % (command,))
+            raise ValueError(
+                "command: got %r, expected reset, begin, step, privileged_state or referents"
+                % (command,)
+            )
 
     def close(self):
         """Close all environments."""

@@ -92,8 +92,8 @@ class Config(InstalledConfig):
     name: str = "RememberColor3-VLA-v0"
     """Name of the task (see `vla env list`)."""
     image_steps: int = 1
-    """Control steps between two images; as many as a decision has cost nothing, where it is slow
-    to draw."""
+    """Control steps between two images, as of a slower camera. With `n_action_steps` of them a
+    policy still sees a new image at every decision, and slow rendering takes less time."""
 
     def __post_init__(self) -> None:
         """Refuse an unknown task and a number out of range."""

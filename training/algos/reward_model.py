@@ -15,7 +15,6 @@ from reward_models.core import calibration, checkpoint
 from reward_models.core.curves import Curves, ScorerConfig, trend_evidence
 from reward_models.core.scorer import Scorer
 from reward_models.core.truth import frame_at_lag, trend_of
-from reward_models.label_report.figures import auroc
 from reward_models.losses import pairwise
 from reward_models.losses.pairwise import CorrectionBatch, Losses, RewardModelBatch
 from reward_models.metrics import ranks
@@ -174,8 +173,8 @@ class RewardModelTraining:
         for task in spearman:
             of_task = clips.task == task
             frames, last = of_task[clips.episode], ends[of_task]
-            done[task] = auroc(curves.done[frames], clips.success[frames])
-            outcome[task] = auroc(curves.value[last], clips.success[last])
+            done[task] = ranks.labelled_auroc(curves.done[frames], clips.success[frames])
+            outcome[task] = ranks.labelled_auroc(curves.value[last], clips.success[last])
         return Validation(
             spearman=spearman, done_auroc=done, outcome_auroc=outcome,
             train_tasks=tuple(t for t in spearman if t in self.run.tasks.train),
