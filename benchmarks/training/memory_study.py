@@ -77,6 +77,9 @@ class Study:
     """Distractor events of the tests."""
     demos: int = 1000
     """Demonstrations of each task."""
+    train_distractors: int = 0
+    """Most distractor events of each of them, whose number is drawn from 0 on; the policy that
+    learns to see for the others has none."""
     steps: int = 1000
     """Updates."""
     episodes: int = 200
@@ -97,7 +100,10 @@ class Study:
 
     def __post_init__(self) -> None:
         """Refuse unknown names and numbers out of range."""
-        validate_min(self, demos=1, steps=1, episodes=1, seed=0, threads=1, teacher_steps=0)
+        validate_min(
+            self, demos=1, steps=1, episodes=1, seed=0, threads=1, teacher_steps=0,
+            train_distractors=0,
+        )  # fmt: skip
         if self.teacher_task and self.teacher_task not in SHORT:
             raise ValueError(
                 f"teacher_task: got {self.teacher_task!r}, expected one of {', '.join(SHORT)}"
@@ -108,9 +114,9 @@ class Study:
                 raise ValueError(f"{field}: got {unknown}, expected some of {', '.join(known)}")
         curve.check_delays(self.delays, self.distractors)
 
-    def data(self, task: str) -> Path:
-        """Return the folder of a task's demonstrations."""
-        return self.out / f"data-{task}"
+    def data(self, task: str, distractors: int) -> Path:
+        """Return the folder of a task's demonstrations with so many distractors."""
+        return self.out / f"data-{task}{f'-{distractors}' if distractors else ''}"
 
     def run(self, task: str, memory: str, seed: int) -> Path:
         """Return the folder of a run."""
@@ -125,10 +131,17 @@ class Study:
         yield from curve.cells(self.delays, self.distractors)
 
 
-def record(study: Study, task: str) -> list[str]:
+def record(study: Study, task: str, distractors: int) -> list[str]:
     """Return the command, as words after `vla`, that records a task's demonstrations."""
-    count, out = str(study.demos), str(study.data(task))
-    return ["demos", task, "--task.delay-steps", "16", "128", "--episodes", count, "--out", out]
+    count, out = str(study.demos), str(study.data(task, distractors))
+    return ["demos", task, *_trained(distractors), "--episodes", count, "--out", out]
+
+
+def _trained(distractors: int) -> tuple[str, ...]:
+    return (
+        "--task.delay-steps", "16", "128", "--task.distractors", str(distractors),
+        *(("--task.random-distractors",) if distractors else ()),
+    )  # fmt: skip
 
 
 FROZEN = (
@@ -142,7 +155,7 @@ def train(study: Study, task: str, memory: str, seed: int) -> list[str]:
     """Return the command that trains a policy."""
     vision = ["--pretrained-vision-encoder", str(study.teacher(task)), *FROZEN]
     return [
-        *_train(study, task, MEMORIES[memory], study.steps, seed),
+        *_train(study, task, MEMORIES[memory], study.steps, seed, study.train_distractors),
         *(vision if study.teacher_steps else ()),
         *study.more, "--out", str(study.run(task, memory, seed)),
     ]  # fmt: skip
@@ -151,14 +164,16 @@ def train(study: Study, task: str, memory: str, seed: int) -> list[str]:
 def teach(study: Study, task: str) -> list[str]:
     """Return the command that trains the policy whose vision the others take over."""
     task = study.teacher_task or task
-    command = _train(study, task, MEMORIES["transformer"], study.teacher_steps, seed=0)
+    command = _train(study, task, MEMORIES["transformer"], study.teacher_steps, 0, distractors=0)
     return [*command, *study.more, "--out", str(study.teacher(task))]
 
 
-def _train(study: Study, task: str, memory: tuple[str, ...], steps: int, seed: int) -> list[str]:
+def _train(
+    study: Study, task: str, memory: tuple[str, ...], steps: int, seed: int, distractors: int
+) -> list[str]:
     return [
-        "train", "--recipe", "cue_colour", "--task", task, "--task.delay-steps", "16", "128",
-        "--policy.memory.type", *memory, "--dataset", str(study.data(task)),
+        "train", "--recipe", "cue_colour", "--task", task, *_trained(distractors),
+        "--policy.memory.type", *memory, "--dataset", str(study.data(task, distractors)),
         "--algo.short-decisions", str(SHORT[task]), "--steps", str(steps),
         "--seed", str(seed), "--threads", str(study.threads), "--eval.final-episodes", "0",
     ]  # fmt: skip
@@ -290,14 +305,14 @@ def main(argv: list[str]) -> int:
     study = harness.read(Study, argv, "training.memory_study")
     runtime.prepare(study.threads)
     console = Console(highlight=False, soft_wrap=True)
-    names = ("demos", "steps", "episodes", "seed", "teacher_steps", "teacher_task")
+    names = ("demos", "steps", "episodes", "seed", "teacher_steps", "teacher_task", "train_distractors")
     settings = {name: getattr(study, name) for name in names}
     settings["more"] = list(study.more)
     results = harness.Results(study.out / "results.json", settings, "cells")
     for task in study.tasks:
-        harness.must(record(study, task), console)
+        harness.must(record(study, task, study.train_distractors), console)
         if study.teacher_steps:
-            harness.must(record(study, study.teacher_task or task), console)
+            harness.must(record(study, study.teacher_task or task, 0), console)
             harness.must(teach(study, task), console)
     for seed in study.seeds:  # a first row of every memory before a second
         for task in study.tasks:

@@ -62,6 +62,8 @@ class MemoryTaskConfig(PluginConfig):
     """Control steps for which the cue shows, at least 16."""
     distractors: int = 0
     """Events before go in which a small side lamp shows colours that mean nothing."""
+    random_distractors: bool = False
+    """Draw their number for each episode, uniform on 0 to `distractors`."""
     distractor_steps: int = 24
     """Largest number of control steps of a distractor event."""
     decision_steps: int = 8
@@ -160,12 +162,14 @@ def draw_flashes(
     """Draw the distractor events of so many control steps, one in each equal share of them.
 
     Returns:
-        As `Schedule.flashes`.
+        As `Schedule.flashes`; events that do not take place have no length.
     """
     flashes: np.ndarray = np.zeros((config.distractors, 3), np.int64)
-    for event in range(config.distractors):
-        first = steps * event // config.distractors
-        last = steps * (event + 1) // config.distractors
+    count = config.distractors
+    if config.random_distractors:
+        count = int(rng.integers(count + 1))
+    for event in range(count):
+        first, last = steps * event // count, steps * (event + 1) // count
         length = min(config.distractor_steps, last - first)
         start = int(rng.integers(first, last - length + 1))
         flashes[event] = start, start + length, rng.integers(colours)

@@ -136,7 +136,11 @@ class RepeatedPresses(_buttons.ButtonTask[C]):
             for action in arm.press(button):
                 if world.episode.presses > before:
                     break
+                pressing = action
                 yield action
+            # An action chunk that foresees when the button gives way would draw back too early.
+            while world.steps % self.config.decision_steps:
+                yield pressing
 
 
 def shortest_blank(config: _lock.MemoryTaskConfig) -> int:

@@ -134,6 +134,17 @@ def test_distractors_light_the_side_lamp_and_only_that():
     assert np.allclose(world.model.geom("side_lamp").rgba[:3], _lock.OFF_RGB)
 
 
+def test_a_random_number_of_distractors_is_up_to_the_largest():
+    world = make(cue_colour.Config(delay_steps=(64, 64), distractors=2, random_distractors=True))
+    found = set()
+    for index in range(20):
+        world.reset(0, index)
+        flashes = world.episode.schedule.flashes
+        assert flashes.shape == (2, 3)  # as many rows in each episode, for batches
+        found.add(int((flashes[:, 1] > flashes[:, 0]).sum()))
+    assert found == {0, 1, 2}
+
+
 def test_buttons_are_out_of_sight_until_go_and_apart_after_it():
     world = make()
     world.reset(0, 3)

@@ -67,6 +67,24 @@ def test_with_another_number_of_flashes_all_after_them_is_the_same_to_the_bit() 
 
 
 @pytest.mark.parametrize("task", TASKS)
+def test_the_expert_keeps_pressing_until_the_next_decision(task: str) -> None:
+    world = make(task)
+    world.reset(0, 1)
+    before, held, pressing = 0, 0, np.zeros(6)
+    for action in world.task.script(world, "expert"):
+        if world.episode.presses > before:
+            if world.steps % 8:
+                np.testing.assert_array_equal(action, pressing)
+                held += 1
+            else:
+                before = int(world.episode.presses)
+        else:
+            pressing = action
+        world.step(action)
+    assert held > 0
+
+
+@pytest.mark.parametrize("task", TASKS)
 def test_the_arm_is_locked_for_at_least_two_decisions_after_a_press(task: str) -> None:
     world = make(task)
     world.reset(0, 1)

@@ -131,7 +131,9 @@ def check_task(task: PluginConfig) -> None:
 def with_delay(task: PluginConfig, delay: int, distractors: int) -> Any:
     """Return a memory task with one delay, and so many distractors."""
     memory_task: Any = task
-    return dataclasses.replace(memory_task, delay_steps=(delay, delay), distractors=distractors)
+    return dataclasses.replace(
+        memory_task, delay_steps=(delay, delay), distractors=distractors, random_distractors=False
+    )
 
 
 def measure(

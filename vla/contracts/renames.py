@@ -161,6 +161,7 @@ ADDED = (
     "co_robots", "policy.max_action_dim", "frames_on_device",
     "algo.co_num_phase_offsets", "pretrained_path", "algo.retention", "losses.grounding",
     "algo.stochastic_denoising", "algo.num_failures", "retry.offset_std_m", "memory.time",
+    "task.random_distractors",
 )  # fmt: skip
 """Settings of runs that came later; their defaults are what a run before them did. Some have
 the name of the group that they stand in: an older setting elsewhere had the same name."""

@@ -13,6 +13,11 @@ from vla.contracts import registry
 from vla.contracts.config import type_name
 
 
+def recorded(data):
+    """Return how many distractors the demonstrations in a folder have."""
+    return json.loads((data / "meta/recording.json").read_text())["task"]["distractors"]
+
+
 @pytest.mark.parametrize(("teacher_steps", "teacher_task"), [(0, ""), (1, "cue_colour")])
 def test_a_memory_from_demonstrations_to_tables_and_a_second_call_resumes(
     tmp_path, capsys, teacher_steps, teacher_task
@@ -21,7 +26,7 @@ def test_a_memory_from_demonstrations_to_tables_and_a_second_call_resumes(
         "--tasks", "late_query", "--memories", "lru", "--seeds", "0", "--delays", "16",
         "--distractors", "0", "--demos", "4", "--steps", "2", "--episodes", "2", "--threads", "1",
         "--teacher-steps", str(teacher_steps), "--teacher-task", teacher_task,
-        "--out", str(tmp_path), "--more", "--algo.batch-size", "2", "--algo.short-decisions", "0",
+        "--train-distractors", "2", "--out", str(tmp_path), "--more", "--algo.batch-size", "2", "--algo.short-decisions", "0",
     ]  # fmt: skip
     assert memory_study.main(words) == 0
     out = capsys.readouterr().out
@@ -30,9 +35,11 @@ def test_a_memory_from_demonstrations_to_tables_and_a_second_call_resumes(
     assert [cell["episodes"] for cell in cells.values()] == [2]
     assert "<svg" in (tmp_path / "curves.html").read_text()
     policy = checkpoint.load(tmp_path / "late_query-lru-0")[0]
+    assert recorded(tmp_path / "data-late_query-2") == 2
     assert type_name(policy.config.memory) == "lru"
     if teacher_steps:
         teacher = checkpoint.load(tmp_path / "cue_colour-teacher")[0]
+        assert recorded(tmp_path / "data-cue_colour") == 0
         assert type_name(teacher.config.memory) == "transformer"
         assert torch.equal(policy.backbone.stem[0].weight, teacher.backbone.stem[0].weight)
     assert memory_study.main(words) == 0
