@@ -72,7 +72,7 @@ def evaluate_together(
         line = bar.add_task("evaluating", total=episodes * len(policies))
         for first in range(0, episodes, width):
             number = first + np.arange(width)
-            waits = {n: _wait(env, seed, number, n) for n in sorted(every)}
+            waits = {n: wait_for_go(env, seed, number, n) for n in sorted(every)}
             for outcomes, policy in zip(found, policies, strict=True):
                 ended = _finish(env, policy, waits[policy.n_action_steps], seed, number)
                 ended = ended[: episodes - first]
@@ -81,7 +81,7 @@ def evaluate_together(
     return found
 
 
-def _wait(env: MujocoVecEnv, seed: int, number: np.ndarray, steps: int) -> Wait:
+def wait_for_go(env: MujocoVecEnv, seed: int, number: np.ndarray, steps: int) -> Wait:
     """Begin episodes and wait, `steps` control steps a decision, until all arms are free."""
     rows = np.arange(len(number))
     obs = env.begin(rows, np.full(len(rows), seed), number)

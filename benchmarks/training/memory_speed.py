@@ -67,7 +67,9 @@ class Study:
             raise ValueError(f"decisions: got {self.decisions}, expected numbers of 0 or more")
 
 
-def build(memory: str, seed: int) -> VLAPolicy:
+def build(
+    memory: str, seed: int, instructions: tuple[str, ...] = ("press the button",)
+) -> VLAPolicy:
     """Return the recipe's policy with a memory and random weights, for the default arm."""
     words = ["--recipe", "cue_colour", "--policy.memory.type", *MEMORIES[memory], "--out", "-"]
     config: TrainConfig = train.parse(words).train
@@ -79,7 +81,7 @@ def build(memory: str, seed: int) -> VLAPolicy:
     )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # noqa: TID251  torch's initialisers know no other source
-        policy = config.policy.build(robot, statistics, train_tokenizer(["press the button"]))
+        policy = config.policy.build(robot, statistics, train_tokenizer(instructions))
     return policy.eval()
 
 

@@ -1,5 +1,6 @@
 """Recording survives Ctrl-C, SIGKILL and a full disk, and ends with the same content."""
 
+import json
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sim.tasks import cue_colour
 from tests.fake_episodes import Config, failing_episode, fake_episode
 from training.data.demos import DemosConfig, main, record_demos
 from vla.data.reader import open_dataset, read_columns
@@ -99,6 +101,20 @@ def test_a_finished_recording_is_left_alone(recorded: Path) -> None:
     before = {f: f.stat().st_mtime_ns for f in recorded.rglob("*")}
     assert record_demos(config(recorded, episodes=4), fake_episode).num_episodes == 4
     assert {f: f.stat().st_mtime_ns for f in recorded.rglob("*")} == before
+
+
+def test_a_recording_from_before_a_task_had_a_setting_is_the_same(tmp_path: Path) -> None:
+    cue = config(tmp_path / "set", episodes=4, task=cue_colour.Config())
+    record_demos(cue, fake_episode)
+    settings = cue.out / "meta/recording.json"
+    stored = json.loads(settings.read_text())
+    del stored["task"]["random_distractors"]
+    settings.write_text(json.dumps(stored))
+    assert record_demos(cue, fake_episode).num_episodes == cue.episodes
+    stored["task"].pop("cue_steps")  # no later setting
+    settings.write_text(json.dumps(stored))
+    with pytest.raises(ValueError, match="was recorded with task"):
+        record_demos(cue, fake_episode)
 
 
 @pytest.mark.parametrize(

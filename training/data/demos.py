@@ -27,7 +27,10 @@ from sim.experts.behaviours import check_supported
 from sim.experts.episode import record_episode
 from sim.vec_env import TASKS, is_suite, load_arm, load_task, title
 from vla.contracts import migrate, registry
-from vla.contracts.config import PluginConfig, to_json, type_name, validate_max, validate_min
+from vla.contracts.config import (
+    PluginConfig, from_json, to_json, type_name, validate_max, validate_min,
+)
+from vla.contracts.renames import ADDED
 from vla.data.progress_bar import Rate
 from vla.data.reader import DatasetInfo, open_dataset
 from vla.data.writer import Episode, merge_shards, write_shard
@@ -173,6 +176,10 @@ def _check_same(place: Path, stored: dict[str, Any] | None, wanted: dict[str, An
     if stored is None:
         raise ValueError(f"{place}: exists and was not recorded by vla demos; choose another --out")
     stored = {"recovery_fraction": 0.0, **migrate.config(DemosConfig, stored)}
+    with contextlib.suppress(ValueError):  # the difference that is reported names the problem
+        task = to_json(from_json(None, stored.get("task"), package=TASKS))
+        later = {name: value for name, value in task.items() if f"task.{name}" in ADDED}
+        stored["task"] = {**later, **stored["task"]}
     for key, value in wanted.items():
         if stored.get(key) != value:
             raise ValueError(
