@@ -48,6 +48,7 @@ MEMORIES: dict[str, tuple[str, ...]] = {
     "hcam": ("hcam", "--policy.memory.hidden-size", "48"),
     "bank": ("bank",),
     "order": ("bank", "--policy.memory.time", "order"),
+    "events": ("events",),
 }  # fmt: skip
 """Flags after `--policy.memory.type`, by name in this study. With them all policies with a memory
 are equally large, within 10 %; the memories alone have 30,000 to 140,000 weights."""

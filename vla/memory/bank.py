@@ -7,7 +7,7 @@ pooled features differ so little between cues that their gradient would otherwis
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -53,6 +53,11 @@ class Config(PluginConfig):
         Raises:
             ValueError: too few slots for the protected ones, or a width the heads do not divide.
         """
+        self.check_sizes(width)
+        return Bank(self, tokens, width)
+
+    def check_sizes(self, width: int) -> None:
+        """Raise ValueError as `build` does."""
         if self.eviction == "ward" and self.slots < self.recent + 3:
             raise ValueError(
                 f"memory.slots must be at least recent + 3 = {self.recent + 3}, got {self.slots}"
@@ -64,7 +69,6 @@ class Config(PluginConfig):
             )
         if width % self.heads:
             raise ValueError(f"memory.heads must divide the token width {width}, got {self.heads}")
-        return Bank(self, tokens, width)
 
 
 class Bank(StateMemory):
@@ -81,6 +85,10 @@ class Bank(StateMemory):
         # The average of all slots is noise at first: training increases its share.
         self.attended_share = nn.Parameter(torch.zeros(width))
 
+    def merging(self) -> dict[str, Any]:
+        """Return what decides which slots merge: arguments of `bank_ops.write`."""
+        return {"recent": self.config.recent, "eviction": self.config.eviction}
+
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the slots' contents, mean times and counts of decisions."""
         slots = self.config.slots
@@ -91,9 +99,10 @@ class Bank(StateMemory):
 
     def read(self, state: dict[str, Tensor], x: Tensor, now: Tensor) -> Retrieved:
         """Retrieve for tokens x f32 [b, n, d] at time now f32 [b], before it is written."""
-        return self._read(_slots(state), x, now)
+        return self.retrieve(_slots(state), x, now)
 
-    def _read(self, slots: Slots, x: Tensor, now: Tensor) -> Retrieved:
+    def retrieve(self, slots: Slots, x: Tensor, now: Tensor) -> Retrieved:
+        """Retrieve from slots for tokens x f32 [b, n, d] at time now f32 [b]."""
         age, count = now[:, None] - slots.time, slots.count
         if self.config.time == "order":
             count = (count > 0).float()
@@ -114,17 +123,13 @@ class Bank(StateMemory):
         """Store tokens x f32 [b, n, d] where mask f32 [b] is 1; in FP32, whatever the dtype."""
         with torch.autocast(x.device.type, enabled=False):
             slots, _ = bank_ops.write(
-                _slots(state), x.float(), now.float(), mask.float(), recent=self.config.recent,
-                eviction=self.config.eviction,
-            )  # fmt: skip
+                _slots(state), x.float(), now.float(), mask.float(), **self.merging()
+            )
         return {"slot_tokens": slots.tokens, "slot_time": slots.time, "slot_count": slots.count}
 
     def mixing(self, x: Tensor, now: Tensor, mask: Tensor) -> Mixing:
         """Return what each slot holds at each decision of whole episodes; see `bank_ops.mixing`."""
-        return bank_ops.mixing(
-            x, now, mask, slots=self.config.slots, recent=self.config.recent,
-            eviction=self.config.eviction,
-        )  # fmt: skip
+        return bank_ops.mixing(x, now, mask, slots=self.config.slots, **self.merging())
 
     def read_episodes(
         self, x: Tensor, now: Tensor, mask: Tensor, row: Tensor, decision: Tensor
@@ -136,7 +141,7 @@ class Bank(StateMemory):
             share = plan.share[row, decision]
             tokens = torch.bmm(share, written.flatten(2)[row]).unflatten(2, x.shape[2:])
         slots = Slots(tokens, plan.time[row, decision], plan.count[row, decision])
-        return self._read(slots, x[row, decision], now[row, decision])
+        return self.retrieve(slots, x[row, decision], now[row, decision])
 
 
 def _slots(state: dict[str, Tensor]) -> Slots:

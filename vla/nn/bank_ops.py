@@ -17,6 +17,8 @@ SINKS = 4
 """First entries that `sink` keeps (Xiao et al. 2023, arXiv 2309.17453, have as many)."""
 HOLE_COST = -1.0
 """Cost of a pair with an empty member: below every real cost, so holes are consumed first."""
+ALIKE_COST = -2.0
+"""Cost of a pair that looks alike: merging it comes before consuming a hole."""
 PROTECTED_COST = 1e9
 """Added to pairs that touch the oldest slot or the newest ones: above every real cost."""
 TIE_COST = 1e-5
@@ -43,11 +45,14 @@ def empty(batch: int, slots: int, tokens: int, width: int, device: torch.device)
     )
 
 
-def ward_cost(tokens: Tensor, count: Tensor, recent: int) -> Tensor:
+def ward_cost(
+    tokens: Tensor, count: Tensor, recent: int, merge_threshold: float = 0.0
+) -> Tensor:
     """Return the cost f32 [b, m-1] of merging each adjacent pair of m entries.
 
     Ward's criterion (Ward 1963) on the token that differs most: max over tokens of the mean square
     difference, times c_i c_j / (c_i + c_j). A mean over tokens would drown a cue that shows in one.
+    A pair that differs by less than `merge_threshold` of its mean square costs less than a hole.
     """
     left, right = count[:, :-1], count[:, 1:]
     difference = (tokens[:, :-1] - tokens[:, 1:]).square().mean(-1).amax(-1)
@@ -56,7 +61,13 @@ def ward_cost(tokens: Tensor, count: Tensor, recent: int) -> Tensor:
     filled = count > 0
     first = filled & (filled.float().cumsum(1) == 1)  # TensorRT sums no integers
     protected = first[:, :-1] | first[:, 1:] | (index >= cost.shape[1] - recent)
-    return _with_holes(cost + PROTECTED_COST * protected, left, right, index)
+    cost = _with_holes(cost + PROTECTED_COST * protected, left, right, index)
+    if not merge_threshold:
+        return cost
+    power = tokens.square().mean((-1, -2))
+    alike = difference < merge_threshold * (power[:, :-1] + power[:, 1:]) / 2
+    alike = alike & (left > 0) & (right > 0)
+    return torch.where(alike, ALIKE_COST + TIE_COST * index, cost)
 
 
 def fifo_cost(count: Tensor, sinks: int) -> Tensor:
@@ -127,6 +138,7 @@ def write(
     *,
     recent: int,
     eviction: Eviction,
+    merge_threshold: float = 0.0,
 ) -> tuple[Slots, Tensor]:
     """Append one decision and merge one pair, so that the number of slots stays.
 
@@ -137,6 +149,8 @@ def write(
         mask: f32 [b], 1 to write, 0 to leave the memory as it is (a hole is appended).
         recent: Newest entries that are not merged while others can be.
         eviction: How room is made.
+        merge_threshold: With `ward`, neighbours that differ by less than this share of their mean
+            square merge even if there is room.
 
     Returns:
         The new memory and the chosen pair i64 [b].
@@ -145,7 +159,7 @@ def write(
     time = torch.cat([slots.time, (now * mask)[:, None]], 1)
     count = torch.cat([slots.count, mask[:, None]], 1)
     if eviction == "ward":
-        cost = ward_cost(tokens, count, recent)
+        cost = ward_cost(tokens, count, recent, merge_threshold)
     elif eviction == "even":
         cost = even_cost(time, count)
     else:
@@ -173,8 +187,9 @@ class Mixing(NamedTuple):
 
 @torch.no_grad()
 def mixing(
-    x: Tensor, now: Tensor, mask: Tensor, *, slots: int, recent: int, eviction: Eviction
-) -> Mixing:
+    x: Tensor, now: Tensor, mask: Tensor, *, slots: int, recent: int, eviction: Eviction,
+    merge_threshold: float = 0.0,
+) -> Mixing:  # fmt: skip
     """Find the mixing matrices of whole episodes that start with an empty memory.
 
     Args:
@@ -184,6 +199,7 @@ def mixing(
         slots: Number of slots.
         recent: As in `write`.
         eviction: As in `write`.
+        merge_threshold: As in `write`.
     """
     batch, steps = now.shape
     memory = empty(batch, slots, x.shape[2], x.shape[3], x.device)
@@ -197,8 +213,9 @@ def mixing(
         count = torch.cat([memory.count, mask[:, t : t + 1]], 1)
         left, right = pair_weights(count[:, :-1], count[:, 1:], eviction)
         memory, pair = write(
-            memory, x[:, t], now[:, t], mask[:, t], recent=recent, eviction=eviction
-        )
+            memory, x[:, t], now[:, t], mask[:, t], recent=recent, eviction=eviction,
+            merge_threshold=merge_threshold,
+        )  # fmt: skip
         appended = torch.cat([share, (mask[:, t, None] * unit[t])[:, None]], 1)
         share = merge(appended, pair, left, right)
     return Mixing(torch.stack(shares, 1), torch.stack(counts, 1), torch.stack(times, 1))
