@@ -306,7 +306,15 @@ def main(argv: list[str]) -> int:
     study = harness.read(Study, argv, "training.memory_study")
     runtime.prepare(study.threads)
     console = Console(highlight=False, soft_wrap=True)
-    names = ("demos", "steps", "episodes", "seed", "teacher_steps", "teacher_task", "train_distractors")
+    names = (
+        "demos",
+        "steps",
+        "episodes",
+        "seed",
+        "teacher_steps",
+        "teacher_task",
+        "train_distractors",
+    )
     settings = {name: getattr(study, name) for name in names}
     settings["more"] = list(study.more)
     results = harness.Results(study.out / "results.json", settings, "cells")

@@ -163,7 +163,9 @@ def watch(vision: VLAPolicy, task_name: str, config: Any, episodes: int, seed: i
     for index in range(episodes):
         world.reset(seed, index)
         answers.append(ANSWERS[task_name](world.task, world.episode))
-    cells, proprio, step, text = zip(*(row for part in seen[:episodes] for row in part), strict=True)
+    cells, proprio, step, text = zip(
+        *(row for part in seen[:episodes] for row in part), strict=True
+    )
     return Waits(
         np.stack(cells), np.stack(proprio), np.array(step, np.float32), np.array(text),
         np.array([len(part) for part in seen[:episodes]]), np.array(answers),
@@ -193,9 +195,7 @@ class Recall(nn.Module):
         self.policy = policy
         self.register_buffer("answers", torch.as_tensor(answers))
         width = policy.memory.vector_size + policy.memory.width
-        self.readout = nn.Sequential(
-            nn.Linear(width, 128), nn.ReLU(), nn.Linear(128, len(answers))
-        )
+        self.readout = nn.Sequential(nn.Linear(width, 128), nn.ReLU(), nn.Linear(128, len(answers)))
 
     def forward(self, waits: Waits, episodes: np.ndarray) -> Tensor:
         """Return the logits of the answers, f32 [b, answers]."""
@@ -252,7 +252,8 @@ def watched(study: Study, vision: VLAPolicy, task: str, cell: tuple[int, int] | 
     """Return the episodes of a test at a delay with distractors, or of training; from a file, once
     they were simulated.
     """
-    config, seed, count = vec_env.load_task(task), study.seed, study.test_episodes
+    config: Any = vec_env.load_task(task)
+    seed, count = study.seed, study.test_episodes
     if cell is None:
         config = replace(
             config, delay_steps=(16, 128), distractors=study.train_distractors,
@@ -285,7 +286,10 @@ def rows(study: Study, cells: Cells, task: str) -> Iterator[tuple[str, ...]]:
         found = [cells[key] for seed in study.seeds if (key := (task, memory, seed)) in cells]
         if found:
             count = len(found) * study.test_episodes
-            yield memory, *(harness.share(sum(part[test] for part in found), count) for test in tests)
+            yield (
+                memory,
+                *(harness.share(sum(part[test] for part in found), count) for test in tests),
+            )
 
 
 def scores(study: Study, cells: Cells, chances: Mapping[str, float]) -> list[tuple[str, ...]]:
@@ -352,9 +356,9 @@ def report(study: Study, stored: Mapping[str, Any], console: Console) -> int:
     for task in study.tasks:
         for memory in study.memories:
             for seed in study.seeds:
-                found = {test: stored.get(_key(task, memory, seed, *test)) for test in tests}
-                if None not in found.values():
-                    cells[task, memory, seed] = found
+                keys = {test: _key(task, memory, seed, *test) for test in tests}
+                if all(key in stored for key in keys.values()):
+                    cells[task, memory, seed] = {test: stored[key] for test, key in keys.items()}
     chances = {task: stored.get(f"{task} chance", np.nan) for task in study.tasks}
     columns = ("memory", *(f"{delay} steps, {events} distractors" for delay, events in tests))
     sound, controls = True, [key for key in cells if key[1] == "none"]

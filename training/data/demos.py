@@ -28,7 +28,12 @@ from sim.experts.episode import record_episode
 from sim.vec_env import TASKS, is_suite, load_arm, load_task, title
 from vla.contracts import migrate, registry
 from vla.contracts.config import (
-    PluginConfig, from_json, to_json, type_name, validate_max, validate_min,
+    PluginConfig,
+    from_json,
+    to_json,
+    type_name,
+    validate_max,
+    validate_min,
 )
 from vla.contracts.renames import ADDED
 from vla.data.progress_bar import Rate

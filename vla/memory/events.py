@@ -5,24 +5,21 @@ coding. What is stored then does not depend on how long nothing changed, and slo
 their order and by a duration that is cut off at `max_duration_decisions`. So delays beyond those of
 training look like those. When all slots are taken, the most similar neighbours merge, as in `bank`.
 
-Reading has three channels: attention and a maximum over slots, as in `bank`, and a sum over
-decisions, because neither of the two counts.
+Reading has three channels: attention and a maximum over slots, as in `bank`, and a sum over slots,
+because neither of the two counts.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from vla.contracts.config import PluginConfig, validate_min
-from vla.memory import bank
-from vla.memory.bank import DECISION_STEPS
 from vla.nn.attention import FREQUENCIES, age_features
 from vla.nn.bank_ops import Slots
 from vla.nn.context import Retrieved
-from vla.nn.memory import gate_mix
 from vla.nn.norms import Standardize
+from vla.nn.slot_memory import DECISION_STEPS, SlotMemory, check_sizes, newer_steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,45 +45,38 @@ class Config(PluginConfig):
         """Return a memory for decisions of `tokens` tokens of `width` numbers.
 
         Raises:
-            ValueError: as `bank.Config.build`.
+            ValueError: too few slots to merge, or the heads do not divide the width.
         """
-        like = bank.Config(slots=self.slots, recent=self.recent, heads=self.heads, time="order")
-        like.check_sizes(width)
-        return Events(self, like, tokens, width)
+        check_sizes(self.slots, self.recent, self.heads, width)
+        return Events(self, tokens, width)
 
 
-class Events(bank.Bank):
+class Events(SlotMemory):
     """Memory of events; its state holds `bank_ops.Slots`."""
 
-    def __init__(self, config: Config, like: bank.Config, tokens: int, width: int) -> None:
-        super().__init__(like, tokens, width)
-        self.events = config
+    def __init__(self, config: Config, tokens: int, width: int) -> None:
+        super().__init__(
+            tokens, width, slots=config.slots, heads=config.heads, recent=config.recent,
+            eviction="ward", merge_threshold=config.merge_threshold,
+        )  # fmt: skip
+        self.config = config
         self.place = nn.Linear(4 * FREQUENCIES, width)
         self.total = nn.Linear(width, width)
         self.standardize_total = Standardize(width)
 
-    def merging(self) -> dict[str, Any]:
-        """See `bank.Bank.merging`."""
-        return {**super().merging(), "merge_threshold": self.events.merge_threshold}
-
     def retrieve(self, slots: Slots, x: Tensor, now: Tensor) -> Retrieved:
-        """See `bank.Bank.retrieve`."""
+        """See `SlotMemory.retrieve`."""
         filled = (slots.count > 0).float()
-        newer = torch.log1p(DECISION_STEPS * (filled.sum(1, keepdim=True) - filled.cumsum(1)))
-        duration = slots.count.clamp(max=float(self.events.max_duration_decisions))
-        rates = self.attention.rates
-        told = (newer, torch.log1p(DECISION_STEPS * duration))
-        place = self.place(torch.cat([age_features(part, rates) for part in told], -1))
+        newer = newer_steps(filled)
+        duration = slots.count.clamp(max=float(self.config.max_duration_decisions))
+        told = [
+            age_features(torch.log1p(steps), self.attention.rates)
+            for steps in (newer, DECISION_STEPS * duration)
+        ]
         looks = self.attention.norm(slots.tokens)
-        content = looks + place[:, :, None]
-        attended = self.attention(x, content, newer, filled)
-        values = self.peak(content)
-        empty = torch.full_like(values, -1e4)
-        peak = torch.where(filled[:, :, None, None] > 0, values, empty).amax((1, 2))
-        vector = torch.cat([torch.maximum(peak, self.peak_empty), attended.mean(1)], 1)
-        total = (duration[:, :, None] * self.total(looks).relu().sum(2)).sum(1)
-        peak, mean = self.standardize(vector).chunk(2, 1)
-        summed = self.attended_share * mean + self.standardize_total(total)
-        return Retrieved(
-            tokens=gate_mix(self.gate, x, attended), vector=torch.cat([peak, summed], 1)
-        )
+        content = looks + self.place(torch.cat(told, -1))[:, :, None]
+        tokens, peak, mean = self.channels(x, content, self.peak(content), newer, filled)
+        # Not weighted by duration: what little a long wait adds would grow with it.
+        total = (filled[:, :, None] * self.total(looks).relu().sum(2)).sum(1)
+        summed = mean + self.standardize_total(total)
+        return Retrieved(tokens=tokens, vector=torch.cat([peak, summed], 1))

@@ -45,9 +45,7 @@ def empty(batch: int, slots: int, tokens: int, width: int, device: torch.device)
     )
 
 
-def ward_cost(
-    tokens: Tensor, count: Tensor, recent: int, merge_threshold: float = 0.0
-) -> Tensor:
+def ward_cost(tokens: Tensor, count: Tensor, recent: int, merge_threshold: float = 0.0) -> Tensor:
     """Return the cost f32 [b, m-1] of merging each adjacent pair of m entries.
 
     Ward's criterion (Ward 1963) on the token that differs most: max over tokens of the mean square

@@ -26,7 +26,8 @@ def test_a_memory_from_demonstrations_to_tables_and_a_second_call_resumes(
         "--tasks", "late_query", "--memories", "lru", "--seeds", "0", "--delays", "16",
         "--distractors", "0", "--demos", "4", "--steps", "2", "--episodes", "2", "--threads", "1",
         "--teacher-steps", str(teacher_steps), "--teacher-task", teacher_task,
-        "--train-distractors", "2", "--out", str(tmp_path), "--more", "--algo.batch-size", "2", "--algo.short-decisions", "0",
+        "--train-distractors", "2", "--out", str(tmp_path), "--more", "--algo.batch-size", "2",
+        "--algo.short-decisions", "0",
     ]  # fmt: skip
     assert memory_study.main(words) == 0
     out = capsys.readouterr().out
