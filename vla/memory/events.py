@@ -77,6 +77,6 @@ class Events(SlotMemory):
         content = looks + self.place(torch.cat(told, -1))[:, :, None]
         tokens, peak, mean = self.channels(x, content, self.peak(content), newer, filled)
         # Not weighted by duration: what little a long wait adds would grow with it.
-        total = (filled[:, :, None] * self.total(looks).relu().sum(2)).sum(1)
+        total = (filled[:, :, None] * self.total(looks).relu().mean(2)).sum(1)
         summed = mean + self.standardize_total(total)
         return Retrieved(tokens=tokens, vector=torch.cat([peak, summed], 1))
