@@ -5,7 +5,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -75,6 +75,13 @@ def must(words: list[str], console: Console) -> None:
         raise Interrupted("results so far are saved")
     if code:
         raise SystemExit(code)
+
+
+def check_names(field: str, names: Collection[str], known: Collection[str]) -> None:
+    """Raise ValueError unless a field has names, and known ones alone."""
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        raise ValueError(f"{field}: got {unknown}, expected some of {', '.join(known)}")
 
 
 # --- results -------------------------------------------------------------------------------------

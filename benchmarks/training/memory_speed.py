@@ -60,9 +60,7 @@ class Study:
     def __post_init__(self) -> None:
         """Refuse unknown names and numbers out of range."""
         validate_min(self, calls=1, seed=0, threads=1)
-        unknown = [name for name in self.memories if name not in MEMORIES]
-        if unknown or not self.memories:
-            raise ValueError(f"memories: got {unknown}, expected some of {', '.join(MEMORIES)}")
+        harness.check_names("memories", self.memories, MEMORIES)
         if min(self.decisions, default=-1) < 0:
             raise ValueError(f"decisions: got {self.decisions}, expected numbers of 0 or more")
 

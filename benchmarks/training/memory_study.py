@@ -109,10 +109,8 @@ class Study:
             raise ValueError(
                 f"teacher_task: got {self.teacher_task!r}, expected one of {', '.join(SHORT)}"
             )
-        for field, known in (("tasks", SHORT), ("memories", MEMORIES)):
-            unknown = [name for name in getattr(self, field) if name not in known]
-            if unknown or not getattr(self, field):
-                raise ValueError(f"{field}: got {unknown}, expected some of {', '.join(known)}")
+        harness.check_names("tasks", self.tasks, SHORT)
+        harness.check_names("memories", self.memories, MEMORIES)
         curve.check_delays(self.delays, self.distractors)
 
     def data(self, task: str, distractors: int) -> Path:
@@ -307,14 +305,8 @@ def main(argv: list[str]) -> int:
     runtime.prepare(study.threads)
     console = Console(highlight=False, soft_wrap=True)
     names = (
-        "demos",
-        "steps",
-        "episodes",
-        "seed",
-        "teacher_steps",
-        "teacher_task",
-        "train_distractors",
-    )
+        "demos", "steps", "episodes", "seed", "teacher_steps", "teacher_task", "train_distractors",
+    )  # fmt: skip
     settings = {name: getattr(study, name) for name in names}
     settings["more"] = list(study.more)
     results = harness.Results(study.out / "results.json", settings, "cells")

@@ -2,11 +2,11 @@
 
 `python -m benchmarks.training.recall_study --vision runs/cue_colour --out runs/recall`
 
-All memories see the same decisions of the same episodes, from the begin to go, through the frozen
-vision of one policy. A memory learns together with a small readout to name what has to be
-remembered; nothing acts, so that a memory costs a minute. Delays of 16 to 128 control steps and
-some distractors come in training; what is tested may go beyond. The answers are uniform, so
-guessing gives one over their number, and `none` may not be above it.
+All memories see the same decisions of the same episodes, from the beginning to go, through the
+frozen vision of one policy. A memory learns together with a small readout to name what has to be
+remembered; nothing acts, so that a memory costs minutes. Delays of 16 to 128 control steps and some
+distractors come in training; what is tested may go beyond. The answers are uniform, so guessing
+gives one over their number, and `none` may not be above it.
 """
 
 import contextlib
@@ -114,16 +114,14 @@ class Study:
             self, episodes=1, test_episodes=1, steps=1, batch_size=1, seed=0, threads=1,
             train_distractors=0,
         )  # fmt: skip
-        for field, known in (("tasks", ANSWERS), ("memories", MEMORIES)):
-            unknown = [name for name in getattr(self, field) if name not in known]
-            if unknown or not getattr(self, field):
-                raise ValueError(f"{field}: got {unknown}, expected some of {', '.join(known)}")
+        harness.check_names("tasks", self.tasks, ANSWERS)
+        harness.check_names("memories", self.memories, MEMORIES)
         curve.check_delays(self.delays, self.distractors)
 
 
 @dataclass(frozen=True)
 class Waits:
-    """What is seen from the begin of each episode to go, a row for each decision."""
+    """What is seen from the beginning of each episode to go, a row for each decision."""
 
     cells: np.ndarray
     """Largest features of each cell of the images, f16 [f, v, c, cells]."""
@@ -332,6 +330,7 @@ def main(argv: list[str]) -> int:
     names = ("train_distractors", "episodes", "test_episodes", "steps", "batch_size", "seed")
     settings = {"vision": str(study.vision), **{name: getattr(study, name) for name in names}}
     results = harness.Results(study.out / "results.json", settings, "cells")
+    results.save()  # the waits beside it are of these settings, even if no result is there yet
     tests = list(curve.cells(study.delays, study.distractors))
     for seed in study.seeds:  # a first row of every memory before a second
         for task in study.tasks:

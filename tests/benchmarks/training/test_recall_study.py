@@ -47,6 +47,18 @@ def test_a_memory_from_episodes_to_tables_and_a_second_call_resumes(vision, tmp_
     assert "learning" not in capsys.readouterr().out
 
 
+def test_waits_of_other_settings_are_not_taken(vision, tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    words = ["--vision", str(vision), "--tasks", "cue_colour", "--out", str(tmp_path)]
+    monkeypatch.setattr(recall_study, "watched", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        recall_study.main(words)
+    with pytest.raises(ValueError, match="got a study with .*'seed': 9000"):
+        recall_study.main([*words, "--seed", "1"])
+
+
 @pytest.mark.parametrize("task", ANSWERS)
 def test_an_answer_is_one_of_few_numbers_that_all_occur(task) -> None:
     config = vec_env.load_task(task)
