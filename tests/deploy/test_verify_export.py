@@ -75,7 +75,7 @@ def test_the_policy_after_another_update_is_not(exported):
 def test_a_memory_that_merges_other_entries_is_seen_where_no_action_tells(exported, tmp_path):
     folder = shutil.copytree(exported["remembers"], tmp_path / "copy")
     policy = made("remembers")
-    policy.memory.config = type(policy.memory.config)(slots=7, recent=1)
+    policy.memory.merging["recent"] = 1
     found = compared(policy, folder)
     assert found.parted > 0
     assert any("memories parted" in fault for fault in verify_export.failures(found, None, "fp32"))
