@@ -63,6 +63,25 @@ def test_longer_waits_than_the_longest_duration_read_the_same() -> None:
     assert not torch.allclose(short.vector, other.vector, atol=1e-3)
 
 
+def test_in_training_most_reads_call_shorter_events_long() -> None:
+    memory, rows = build(max_duration_decisions=4), 256
+    x = episode(1, TOKENS, WIDTH, seed=2)[0][:, 0].expand(rows, -1, -1)
+
+    def differs() -> Tensor:
+        """Return which of many reads tell 3 decisions from 4."""
+        reads = []
+        for wait in (3, 4):
+            state = state_after(memory, 2, wait, 1)
+            state = {name: part.expand(rows, *part.shape[1:]) for name, part in state.items()}
+            reads.append(memory.read(state, x, torch.zeros(rows)).tokens)
+        return (reads[0] - reads[1]).abs().amax((1, 2)) > 1e-4
+
+    assert differs().all()
+    memory.train()
+    # The bound is above 3, and below 5, in log(5 / 3) / log(5) of them.
+    assert differs().float().mean() == pytest.approx(0.32, abs=0.03)
+
+
 @pytest.mark.parametrize("holes", [(), (0,), (2, 3, 9)])
 @pytest.mark.parametrize("lengths", [(4, 1, 6, 2), (1,) * 13])
 def test_events_read_alike_in_training_also_past_its_capacity(holes, lengths) -> None:

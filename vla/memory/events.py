@@ -1,9 +1,11 @@
 """Slots of events: decisions that look alike share a slot, so that a long wait takes a single one.
 
 A decision joins the newest slot if it looks like it, and takes a new one otherwise: run-length
-coding. What is stored then does not depend on how long nothing changed, and slots are told apart by
-their order and by a duration that is cut off at `max_duration_decisions`. So delays beyond those of
-training look like those. When all slots are taken, the most similar neighbours merge, as in `bank`.
+coding. What is stored then does not depend on how long nothing changed. Slots are told apart by
+their order and by a duration; from `max_duration_decisions` on an event is just long. In training
+most reads call shorter events long, too, so that many long ones in an episode are nothing new, and
+delays beyond those of training look like those. When all slots are taken, the most similar
+neighbours merge, as in `bank`.
 
 Reading has three channels: attention and a maximum over slots, as in `bank`, and a sum over slots,
 because neither of the two counts.
@@ -21,6 +23,8 @@ from vla.nn.context import Retrieved
 from vla.nn.norms import Standardize
 from vla.nn.slot_memory import DECISION_STEPS, SlotMemory, check_sizes, newer_steps
 
+GOLDEN_RATIO = (1 + 5**0.5) / 2
+
 
 @dataclass(frozen=True, kw_only=True)
 class Config(PluginConfig):
@@ -34,7 +38,7 @@ class Config(PluginConfig):
     """Neighbours that differ by less than this share of their mean square are one event. Images
     of a simulator are equal while nothing changes; those of a camera are not."""
     max_duration_decisions: int = 16
-    """Longer events look as long as this."""
+    """Decisions from which on an event is just long."""
     heads: int = 4
     """Attention heads of the read."""
 
@@ -64,11 +68,21 @@ class Events(SlotMemory):
         self.total = nn.Linear(width, width)
         self.standardize_total = Standardize(width)
 
+    def _bounds(self, reads: int, device: torch.device) -> Tensor:
+        """Return from how many decisions on an event is long in each read of a batch, f32 [b, 1].
+
+        Log-uniform from 1 on; multiples of the golden ratio are spread evenly, and need no seed.
+        """
+        share = torch.arange(reads, device=device)[:, None] * GOLDEN_RATIO % 1.0
+        return (1.0 + self.config.max_duration_decisions) ** share
+
     def retrieve(self, slots: Slots, x: Tensor, now: Tensor) -> Retrieved:
         """See `SlotMemory.retrieve`."""
         filled = (slots.count > 0).float()
         newer = newer_steps(filled)
-        duration = slots.count.clamp(max=float(self.config.max_duration_decisions))
+        longest = float(self.config.max_duration_decisions)
+        long = slots.count >= (self._bounds(len(x), x.device) if self.training else longest)
+        duration = slots.count.masked_fill(long, longest)
         told = [
             age_features(torch.log1p(steps), self.attention.rates)
             for steps in (newer, DECISION_STEPS * duration)
