@@ -34,6 +34,11 @@ RESULT = ExecuteInstruction.Result
 HOLD_S = 6.0
 
 
+def silenced(operator):
+    """Return whether a busy machine kept the policy's process from its sign of life."""
+    return operator.heard["safety_node"].get("stage") == "policy_died"
+
+
 class Goal:
     """A goal in a thread, with its feedback."""
 
@@ -64,9 +69,8 @@ class Goal:
         for _ in range(3):
             if self.come.wait(30.0):
                 return self
-            if heard["safety_node"].get("stage") != "policy_died":
+            if not silenced(self.operator):
                 break
-            # A busy machine kept the policy's process from its sign of life: begin again.
             self.end()
             self.operator.rearm()
             self.operator.enable(True)
@@ -174,12 +178,18 @@ def test_every_end_of_a_goal(arm):
 
 
 def test_the_command_and_the_end_of_holding(arm, capsys):
-    operator, _ = arm
-    operator.enable(True)
-    assert instruction_cli.main(["press", "--time-limit-s", "1.5"]) == 1
+    (operator, _), ends = arm, ("disabled", "latched_fault")
+    for _ in range(3):
+        operator.enable(True)
+        code, kept = instruction_cli.main(["press", "--time-limit-s", "1.5"]), state(operator)
+        operator.wait(lambda: state(operator) in ends, "the end of holding", HOLD_S + 10)
+        if not silenced(operator):
+            break
+        operator.rearm()
+    assert code == 1
     assert "not done after" in capsys.readouterr().out
-    assert state(operator) in ("holding", "tracking")
-    operator.wait(lambda: state(operator) == "disabled", "the end of holding", HOLD_S + 10)
+    assert kept in ("holding", "tracking")
+    assert state(operator) == "disabled"
 
 
 def test_a_node_without_the_action_is_named(capsys):

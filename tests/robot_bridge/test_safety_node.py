@@ -114,9 +114,9 @@ def state(ears) -> str:
     return values["state"]
 
 
-def wait_for(ears, wanted: str) -> None:
+def wait_for(ears, *wanted: str) -> None:
     end_s = time.monotonic() + 10
-    while state(ears) != wanted:
+    while state(ears) not in wanted:
         assert time.monotonic() < end_s, state(ears)
         time.sleep(0.02)
 
@@ -170,16 +170,27 @@ def test_two_policies_are_a_reason_not_to_enable_and_to_stop(ears, driver):
         wait_for(ears, "latched_fault")
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_every_trajectory_ends_at_rest_and_so_does_the_arm_of_a_node_that_ends(ears, driver, how):
-    with node_process("robot_bridge.nodes.safety", PARAMS) as process:
+def track(ears, driver) -> None:
+    """Enable the arm and let it follow chunks."""
+    speaker = ears.publisher(JointTrajectory, "action_chunk", liveliness_qos(LEASE_S))
+    for _ in range(5):
         armed(ears)
-        speaker = ears.publisher(JointTrajectory, "action_chunk", liveliness_qos(LEASE_S))
         path = chunk_faults.Path(SO101, np.random.default_rng(1), driver.pose)
         for k in range(8):
             speaker.publish(fault_injector.message(time.time(), path.chunk(k)))
             time.sleep(chunk_faults.PERIOD_S)
-        assert state(ears) == "tracking"
+        if state(ears) == "tracking":
+            return
+        # A busy machine kept messages from the node, and it brings the arm to rest: begin again.
+        wait_for(ears, "disabled", "latched_fault")
+        ears.call(Trigger, "safety_node/reset_estop", Trigger.Request())
+    raise AssertionError(ears.messages("safety_node/status")[-1])
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_every_trajectory_ends_at_rest_and_so_does_the_arm_of_a_node_that_ends(ears, driver, how):
+    with node_process("robot_bridge.nodes.safety", PARAMS) as process:
+        track(ears, driver)
         stop(process, how)
     commands = ears.messages(CONTROLLER)
     assert len(commands) > 50
