@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -132,6 +133,34 @@ def test_another_task_of_the_policy_can_be_named(run, tmp_path) -> None:
     words = ["--task", "latest_cue", "--delays", "16", "--distractors", "0", "--episodes", "1"]
     assert curve.main([str(run), *words, "--out", str(tmp_path)]) == 0
     assert json.loads((tmp_path / "curve.json").read_text())["task"]["type"] == "latest_cue"
+
+
+def test_delays_double_until_the_first_failure(run, tmp_path, monkeypatch) -> None:
+    played: list[tuple[int, int]] = []
+
+    def remembered(policy, task, **settings):
+        played.append((task.delay_steps[0], task.distractors))
+        short = played[-1][0] < 1024
+        success = [short, short and played[-1] != (128, 2)]
+        return SimpleNamespace(success=success, decided=[True, True])
+
+    monkeypatch.setattr(curve, "evaluate", remembered)
+    words = [str(run), *WORDS, "--out", str(tmp_path)]
+    assert curve.main([*words, "--double-until", "0.9"]) == 0
+    assert played[4:] == [(128, 0), (128, 2)]
+    assert curve.main([*words, "--double-until", "0.6"]) == 0
+    assert len(played) == 6
+    assert ">256<" not in (tmp_path / "curve.html").read_text()
+    assert curve.main([*words, "--double-until", "0.5"]) == 0
+    assert played[6:] == [(256, 0), (256, 2), (512, 0), (512, 2), (1024, 0), (1024, 2)]
+    assert ">256<" in (tmp_path / "curve.html").read_text()
+
+
+def test_a_share_that_everybody_reaches_is_refused(run) -> None:
+    with pytest.raises(ValueError, match=r"double_until: got 0.25, expected more than 0.250, what"):
+        curve.main([str(run), "--double-until", "0.25"])
+    with pytest.raises(ValueError, match=r"double_until: got 2.0, expected at most 1"):
+        curve.CurveArgs(policy=Path("x"), double_until=2.0)
 
 
 def test_a_task_without_a_delay_is_refused(tmp_path: Path) -> None:

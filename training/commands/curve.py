@@ -22,7 +22,7 @@ from training.core import runtime
 from training.evaluation.evaluate import evaluate
 from vla import checkpoint
 from vla.contracts import config as configs
-from vla.contracts.config import PluginConfig, validate_min
+from vla.contracts.config import PluginConfig, validate_max, validate_min
 from vla.contracts.protocols import ArmPolicy
 from vla.policies.vla import VLAPolicy
 from vla.runtime import policy_loader
@@ -52,6 +52,8 @@ class CurveArgs:
     """Delays, control steps."""
     distractors: tuple[int, ...] = (0, 8)
     """Distractor events before go."""
+    double_until: float = 0.0
+    """Go on with twice the longest delay until success is below this share; 0: do not go on."""
     episodes: int = 200
     """Episodes of each delay and number of distractors."""
     seed: int = 7000
@@ -62,7 +64,8 @@ class CurveArgs:
     """Folder of curve.json and curve.html; `curve` in the run's folder if not given."""
 
     def __post_init__(self) -> None:
-        validate_min(self, episodes=1, seed=0, threads=1)
+        validate_min(self, double_until=0, episodes=1, seed=0, threads=1)
+        validate_max(self, double_until=1)
         check_delays(self.delays, self.distractors)
 
 
@@ -75,12 +78,19 @@ def main(argv: list[str]) -> int:
     task = vec_env.load_task(args.task) if args.task else task
     check_task(task)
     check_delays(args.delays, args.distractors, loaded.policy.n_action_steps)
+    if 0 < args.double_until <= task.ceiling:
+        raise ValueError(
+            f"double_until: got {args.double_until:g}, expected more than {task.ceiling:.3f}, what "
+            "a policy that remembers nothing reaches at any delay"
+        )
     out = args.out or checkpoint.run_of(loaded.folder) / "curve"
     out.mkdir(parents=True, exist_ok=True)
     runtime.prepare(args.threads)
     console = Console(highlight=False, soft_wrap=True)
     results = _resume(out / FILE, args, loaded, task)
-    for number, (delay, events) in enumerate(cells(args.delays, args.distractors)):
+    delays = set(args.delays)
+    for number, (delay, events) in enumerate(_tests(args, results)):
+        delays.add(delay)
         key = _key(delay, events)
         if key not in results["cells"]:
             console.print(f"delay {delay}, {events} distractors", markup=False)
@@ -88,6 +98,7 @@ def main(argv: list[str]) -> int:
             cell = measure(loaded.policy, task, delay, events, args.episodes, args.seed + number)
             results["cells"][key] = cell
             files.write_json(out / FILE, results)
+    args = dataclasses.replace(args, delays=tuple(sorted(delays)))
     console.print(table(args, results))
     console.print(_costs(results))
     files.write_text(out / PAGE, page(args, results))
@@ -100,6 +111,20 @@ def cells(delays: Sequence[int], distractors: Sequence[int]) -> Iterator[tuple[i
     for events in distractors:
         for delay in delays:
             yield delay, events
+
+
+def _tests(args: CurveArgs, results: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
+    """Yield delay and distractors of the tests that are asked for, then with twice the longest
+    delay as long as the results of the last tests, which are there by then, are good enough.
+    """
+    delay = max(args.delays)
+    yield from cells(args.delays, args.distractors)
+    while args.double_until and all(
+        cell["success"] >= args.double_until * cell["episodes"]
+        for cell in (results["cells"][_key(delay, events)] for events in args.distractors)
+    ):
+        delay *= 2
+        yield from cells((delay,), args.distractors)
 
 
 def check_delays(
