@@ -30,7 +30,7 @@ GOLDEN_RATIO = (1 + 5**0.5) / 2
 class Config(PluginConfig):
     """Settings of the memory of events."""
 
-    slots: int = 32
+    slots: int = 64
     """Number of slots."""
     recent: int = 4
     """Newest events that are merged with what looks different only if no older ones can be."""
