@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 Eviction = Literal["ward", "fifo", "sink", "even"]
 """How a full memory makes room: merge the most similar neighbours, drop the oldest, drop the oldest
@@ -200,8 +201,10 @@ def mixing(
         merge_threshold: As in `write`.
     """
     batch, steps = now.shape
-    memory = empty(batch, slots, x.shape[2], x.shape[3], x.device)
-    share = torch.zeros(batch, slots, steps, device=x.device)
+    # More slots than are ever filled, and one to append to, only take time.
+    filled = min(slots, steps + 1)
+    memory = empty(batch, filled, x.shape[2], x.shape[3], x.device)
+    share = torch.zeros(batch, filled, steps, device=x.device)
     unit = torch.eye(steps, device=x.device)
     shares, counts, times = [], [], []
     for t in range(steps):
@@ -216,4 +219,9 @@ def mixing(
         )  # fmt: skip
         appended = torch.cat([share, (mask[:, t, None] * unit[t])[:, None]], 1)
         share = merge(appended, pair, left, right)
-    return Mixing(torch.stack(shares, 1), torch.stack(counts, 1), torch.stack(times, 1))
+    holes = slots - filled
+    return Mixing(
+        functional.pad(torch.stack(shares, 1), (0, 0, holes, 0)),
+        functional.pad(torch.stack(counts, 1), (holes, 0)),
+        functional.pad(torch.stack(times, 1), (holes, 0)),
+    )
