@@ -114,9 +114,13 @@ class SlotMemory(StateMemory):
         with torch.autocast(x.device.type, enabled=False):
             written = x.float()
             plan = self.mixing(written, now, mask)
-            share = plan.share[row, decision]
+            # Holes come first; those that are never filled only take time.
+            filled = max(int((plan.count.amax((0, 1)) > 0).sum()), 1)
+            share, time, count = (
+                part[row, decision, -filled:] for part in (plan.share, plan.time, plan.count)
+            )
             tokens = torch.bmm(share, written.flatten(2)[row]).unflatten(2, x.shape[2:])
-        slots = Slots(tokens, plan.time[row, decision], plan.count[row, decision])
+        slots = Slots(tokens, time, count)
         return self.retrieve(slots, x[row, decision], now[row, decision])
 
 
