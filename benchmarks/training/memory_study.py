@@ -53,7 +53,7 @@ MEMORIES: dict[str, tuple[str, ...]] = {
 """Flags after `--policy.memory.type`, by name in this study. With them all policies with a memory
 are equally large, within 10 %; the memories alone have 30,000 to 140,000 weights."""
 SHORT = {
-    "cue_colour": 9, "put_back": 13, "sequence": 20, "late_query": 9, "shell": 16, "count": 25,
+    "cue_colour": 9, "put_back": 13, "sequence": 24, "late_query": 9, "shell": 16, "count": 25,
     "visit_all": 22, "wait_then_press": 27, "day_log": 22,
     "latest_cue": 16, "named_once": 16,
 }  # fmt: skip
