@@ -114,11 +114,8 @@ class SlotMemory(StateMemory):
         with torch.autocast(x.device.type, enabled=False):
             written = x.float()
             plan = self.mixing(written, now, mask)
-            # Holes come first; those that are never filled only take time. A compiled graph would
-            # end where their number is looked at.
-            filled = plan.count.shape[2]
-            if not torch.compiler.is_compiling():
-                filled = max(int((plan.count.amax((0, 1)) > 0).sum()), 1)
+            # Holes come first; those that are never filled only take time.
+            filled = min(self.slots, x.shape[1])
             share, time, count = (
                 part[row, decision, -filled:] for part in (plan.share, plan.time, plan.count)
             )
