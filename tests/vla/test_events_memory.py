@@ -1,4 +1,4 @@
-"""A wait of any length takes one slot of the memory of events, which reads alike in training."""
+"""A wait of any length takes one slot of the memory of events, and adds nothing to its sums."""
 
 import pytest
 import torch
@@ -63,23 +63,39 @@ def test_longer_waits_than_the_longest_duration_read_the_same() -> None:
     assert not torch.allclose(short.vector, other.vector, atol=1e-3)
 
 
-def test_in_training_most_reads_call_shorter_events_long() -> None:
-    memory, rows = build(max_duration_decisions=4), 256
-    x = episode(1, TOKENS, WIDTH, seed=2)[0][:, 0].expand(rows, -1, -1)
+def sums_and_order(memory: events.Events, *looks: int) -> tuple[Tensor, Tensor]:
+    """Return the sums over slots with such looks, and what tells their order apart, f32 [l, f]."""
+    state = memory.initial(1, torch.device("cpu"))
+    kinds = episode(4, TOKENS, WIDTH)[0][0]
+    for slot, look in enumerate(looks, start=memory.slots - len(looks)):
+        state["slot_tokens"][0, slot] = kinds[look]
+        state["slot_count"][0, slot] = 2.0
+    found = {}
+    for name in ("standardize_total", "order"):
+        getattr(memory, name).register_forward_pre_hook(
+            lambda _, inputs, name=name: found.update({name: inputs[0][0]})
+        )
+    memory.read(state, kinds[None, 0], torch.zeros(1))
+    return found["standardize_total"], found["order"][-len(looks) :]
 
-    def differs() -> Tensor:
-        """Return which of many reads tell 3 decisions from 4."""
-        reads = []
-        for wait in (3, 4):
-            state = state_after(memory, 2, wait, 1)
-            state = {name: part.expand(rows, *part.shape[1:]) for name, part in state.items()}
-            reads.append(memory.read(state, x, torch.zeros(rows)).tokens)
-        return (reads[0] - reads[1]).abs().amax((1, 2)) > 1e-4
 
-    assert differs().all()
-    memory.train()
-    # The bound is above 3, and below 5, in log(5 / 3) / log(5) of them.
-    assert differs().float().mean() == pytest.approx(0.32, abs=0.03)
+def test_a_wait_in_more_pieces_changes_neither_sums_nor_order() -> None:
+    memory = build()
+    sums, order = sums_and_order(memory, 0, 1, 0, 2)
+    more_sums, more_order = sums_and_order(memory, 0, 0, 1, 0, 0, 2, 0)
+    torch.testing.assert_close(sums, more_sums)
+    torch.testing.assert_close(order[[1, 3]], more_order[[2, 5]])
+    assert not torch.allclose(order[1], order[3])
+
+
+def test_events_add_up() -> None:
+    memory = build()
+    one, two, other = (
+        sums_and_order(memory, *looks)[0] for looks in ((0, 1), (0, 1, 0, 1), (0, 2))
+    )
+    torch.testing.assert_close(2 * one, two)
+    assert one.abs().max() > 0.01
+    assert not torch.allclose(one, other)
 
 
 @pytest.mark.parametrize("holes", [(), (0,), (2, 3, 9)])

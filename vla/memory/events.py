@@ -1,14 +1,16 @@
 """Slots of events: decisions that look alike share a slot, so that a long wait takes a single one.
 
 A decision joins the newest slot if it looks like it, and takes a new one otherwise: run-length
-coding. What is stored then does not depend on how long nothing changed. Slots are told apart by
-their order and by a duration; from `max_duration_decisions` on an event is just long. In training
-most reads call shorter events long, too, so that many long ones in an episode are nothing new, and
-delays beyond those of training look like those. When all slots are taken, the most similar
-neighbours merge, as in `bank`.
+coding. What is stored then does not depend on how long nothing changed. When all slots are taken,
+the most similar neighbours merge, as in `bank`.
 
-Reading has three channels: attention and a maximum over slots, as in `bank`, and a sum over slots,
-because neither of the two counts.
+A slot is told apart by how long it lasted, cut off, and by what came before and after it: running
+sums over slots of what differs from the first slot of the episode. A wait looks like the first
+slot, so it adds nothing to them: neither a longer delay nor one in more pieces, between events that
+do not matter, looks like anything new. Ages and places in the order of all slots would.
+
+Reading has four channels: attention and a maximum over slots, as in `bank`, and two sums over
+slots, of events and of their durations, because neither of the former counts or tells time.
 """
 
 from dataclasses import dataclass
@@ -17,13 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from vla.contracts.config import PluginConfig, validate_min
-from vla.nn.attention import FREQUENCIES, age_features
 from vla.nn.bank_ops import Slots
 from vla.nn.context import Retrieved
 from vla.nn.norms import Standardize
-from vla.nn.slot_memory import DECISION_STEPS, SlotMemory, check_sizes, newer_steps
+from vla.nn.slot_memory import SlotMemory, check_sizes
 
-GOLDEN_RATIO = (1 + 5**0.5) / 2
+SCALES = (1.0, 4.0)
+"""Numbers of events at which what came before or after a slot is told apart best."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,33 +66,45 @@ class Events(SlotMemory):
             eviction="ward", merge_threshold=config.merge_threshold,
         )  # fmt: skip
         self.config = config
-        self.place = nn.Linear(4 * FREQUENCIES, width)
-        self.total = nn.Linear(width, width)
-        self.standardize_total = Standardize(width)
+        self.duration = nn.Linear(config.max_duration_decisions, width)
+        # Without bias: what has not changed adds nothing to a sum.
+        self.before = nn.Linear(width, width, bias=False)
+        self.after = nn.Linear(width, width, bias=False)
+        self.total = nn.Linear(width, 2 * width, bias=False)
+        self.standardize_total = Standardize(2 * width)
+        self.order = nn.Linear(2 * len(SCALES) * width, width)
+        # What resembles the present is found from the start. Learned from nothing, a match between
+        # two sentences with one name takes many more episodes.
+        self.attention.key.load_state_dict(self.attention.query.state_dict())
+        nn.init.ones_(self.attended_share)
+        shorter = torch.arange(config.max_duration_decisions).float()
+        self.register_buffer("shorter", shorter, persistent=False)
 
-    def _bounds(self, reads: int, device: torch.device) -> Tensor:
-        """Return from how many decisions on an event is long in each read of a batch, f32 [b, 1].
-
-        Log-uniform from 1 on; multiples of the golden ratio are spread evenly, and need no seed.
-        """
-        share = torch.arange(reads, device=device)[:, None] * GOLDEN_RATIO % 1.0
-        return (1.0 + self.config.max_duration_decisions) ** share
+    def pool(self, attended: Tensor) -> Tensor:
+        """Return what the last token attended to: the one that holds the instruction."""
+        return attended[:, -1]
 
     def retrieve(self, slots: Slots, x: Tensor, now: Tensor) -> Retrieved:
         """See `SlotMemory.retrieve`."""
         filled = (slots.count > 0).float()
-        newer = newer_steps(filled)
-        longest = float(self.config.max_duration_decisions)
-        long = slots.count >= (self._bounds(len(x), x.device) if self.training else longest)
-        duration = slots.count.masked_fill(long, longest)
-        told = [
-            age_features(torch.log1p(steps), self.attention.rates)
-            for steps in (newer, DECISION_STEPS * duration)
-        ]
+        lasted = slots.count.clamp(max=float(self.config.max_duration_decisions))[:, :, None]
         looks = self.attention.norm(slots.tokens)
-        content = looks + self.place(torch.cat(told, -1))[:, :, None]
-        tokens, peak, mean = self.channels(x, content, self.peak(content), newer, filled)
-        # Not weighted by duration: what little a long wait adds would grow with it.
-        total = (filled[:, :, None] * self.total(looks).relu().mean(2)).sum(1)
-        summed = mean + self.standardize_total(total)
-        return Retrieved(tokens=tokens, vector=torch.cat([peak, summed], 1))
+        is_first = filled * (filled.cumsum(1) == 1)
+        change = looks - (is_first[:, :, None, None] * looks).sum(1, keepdim=True)
+        older, newer, total = (
+            filled[:, :, None] * layer(change).relu().mean(2)
+            for layer in (self.before, self.after, self.total)
+        )
+        before = older.cumsum(1) - older
+        after = newer.sum(1, keepdim=True) - newer.cumsum(1)
+        # Bounded, so that many events are like several; exact for the first few.
+        order = [torch.exp(-steps / scale) for steps in (before, after) for scale in SCALES]
+        told = self.order(torch.cat(order, 2))
+        told = told + self.duration((lasted - self.shorter).clamp(0.0, 1.0))
+        ages = torch.zeros_like(filled)
+        content = looks + told[:, :, None]
+        tokens, peak, attended = self.channels(x, content, self.peak(looks), ages, filled)
+        number, time = total.chunk(2, 2)
+        sums = torch.cat([number.sum(1), (lasted * time).sum(1)], 1)
+        number, time = self.standardize_total(sums).chunk(2, 1)
+        return Retrieved(tokens=tokens, vector=torch.cat([peak, attended + number + time], 1))

@@ -60,6 +60,10 @@ class SlotMemory(StateMemory):
     def retrieve(self, slots: Slots, x: Tensor, now: Tensor) -> Retrieved:
         """Retrieve from slots for tokens x f32 [b, n, d] at time now f32 [b]."""
 
+    def pool(self, attended: Tensor) -> Tensor:
+        """Return what each token attended to, f32 [b, n, d], as one vector f32 [b, d]."""
+        return attended.mean(1)
+
     def channels(
         self, x: Tensor, content: Tensor, values: Tensor, age_steps: Tensor, count: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -73,14 +77,14 @@ class SlotMemory(StateMemory):
             count: f32 [b, l], how many entries each weighs like; 0 is empty.
 
         Returns:
-            Gated tokens f32 [b, n, d], the maximum and the attended mean, f32 [b, d].
+            Gated tokens f32 [b, n, d], the maximum and what `pool` returns, f32 [b, d].
         """
         attended = self.attention(x, content, torch.log1p(age_steps.clamp(min=0.0)), count)
         filled = (count > 0)[:, :, None, None]
         peak = torch.where(filled, values, torch.full_like(values, -1e4)).amax((1, 2))
-        vector = torch.cat([torch.maximum(peak, self.peak_empty), attended.mean(1)], 1)
-        peak, mean = self.standardize(vector).chunk(2, 1)
-        return gate_mix(self.gate, x, attended), peak, self.attended_share * mean
+        vector = torch.cat([torch.maximum(peak, self.peak_empty), self.pool(attended)], 1)
+        peak, pooled = self.standardize(vector).chunk(2, 1)
+        return gate_mix(self.gate, x, attended), peak, self.attended_share * pooled
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the slots' contents, mean times and counts of decisions."""
