@@ -79,13 +79,25 @@ def sums_and_order(memory: events.Events, *looks: int) -> tuple[Tensor, Tensor]:
     return found["standardize_total"], found["order"][-len(looks) :]
 
 
-def test_a_wait_in_more_pieces_changes_neither_sums_nor_order() -> None:
+def test_a_wait_in_more_pieces_changes_neither_sums_nor_order_of_events() -> None:
     memory = build()
     sums, order = sums_and_order(memory, 0, 1, 0, 2)
     more_sums, more_order = sums_and_order(memory, 0, 0, 1, 0, 0, 2, 0)
     torch.testing.assert_close(sums, more_sums)
-    torch.testing.assert_close(order[[1, 3]], more_order[[2, 5]])
-    assert not torch.allclose(order[1], order[3])
+    before, after = order.unflatten(1, (2, -1, events.LEVELS)).unbind(1)
+    more_before, more_after = more_order.unflatten(1, (2, -1, events.LEVELS)).unbind(1)
+    for slot, now_at in ((1, 2), (3, 5)):
+        torch.testing.assert_close(before[slot, 1:], more_before[now_at, 1:])
+        torch.testing.assert_close(after[slot, 1:], more_after[now_at, 1:])
+    assert before[3, 1:].sum() > before[1, 1:].sum() == 0
+    assert [int(before[slot, 0].sum()) for slot in range(4)] == [0, 1, 2, 3]
+    assert [int(after[slot, 0].sum()) for slot in range(4)] == [3, 2, 1, 0]
+
+
+def test_numbers_are_cut_off() -> None:
+    numbers = torch.tensor([0.0, 0.25, 2.0, 3.5, 90.0])[None, :, None]
+    expected = [[0, 0, 0], [0.25, 0, 0], [1, 1, 0], [1, 1, 1], [1, 1, 1]]
+    torch.testing.assert_close(events.thermometer(numbers, 3)[0], torch.tensor(expected))
 
 
 def test_events_add_up() -> None:

@@ -4,10 +4,11 @@ A decision joins the newest slot if it looks like it, and takes a new one otherw
 coding. What is stored then does not depend on how long nothing changed. When all slots are taken,
 the most similar neighbours merge, as in `bank`.
 
-A slot is told apart by how long it lasted, cut off, and by what came before and after it: running
+A slot is told apart by how long it lasted, and by how many slots and events came before and after
+it. Each number is cut off, so that more than in training look like many in training. Events are
 sums over slots of what differs from the first slot of the episode. A wait looks like the first
-slot, so it adds nothing to them: neither a longer delay nor one in more pieces, between events that
-do not matter, looks like anything new. Ages and places in the order of all slots would.
+slot, so it adds nothing: neither a longer delay nor one in more pieces, between events that do not
+matter, looks like anything new.
 
 Reading has four channels: attention and a maximum over slots, as in `bank`, and two sums over
 slots, of events and of their durations, because neither of the former counts or tells time.
@@ -24,8 +25,10 @@ from vla.nn.context import Retrieved
 from vla.nn.norms import Standardize
 from vla.nn.slot_memory import SlotMemory, check_sizes
 
-SCALES = (1.0, 4.0)
-"""Numbers of events at which what came before or after a slot is told apart best."""
+LEVELS = 8
+"""Numbers of slots or events before or after a slot that are told apart; more are like so many."""
+KINDS = 16
+"""Kinds of events that are counted before and after each slot."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,17 +71,14 @@ class Events(SlotMemory):
         self.config = config
         self.duration = nn.Linear(config.max_duration_decisions, width)
         # Without bias: what has not changed adds nothing to a sum.
-        self.before = nn.Linear(width, width, bias=False)
-        self.after = nn.Linear(width, width, bias=False)
+        self.kinds = nn.Linear(width, 2 * KINDS, bias=False)
         self.total = nn.Linear(width, 2 * width, bias=False)
         self.standardize_total = Standardize(2 * width)
-        self.order = nn.Linear(2 * len(SCALES) * width, width)
+        self.order = nn.Linear(2 * (1 + KINDS) * LEVELS, width)
         # What resembles the present is found from the start. Learned from nothing, a match between
         # two sentences with one name takes many more episodes.
         self.attention.key.load_state_dict(self.attention.query.state_dict())
         nn.init.ones_(self.attended_share)
-        shorter = torch.arange(config.max_duration_decisions).float()
-        self.register_buffer("shorter", shorter, persistent=False)
 
     def pool(self, attended: Tensor) -> Tensor:
         """Return what the last token attended to: the one that holds the instruction."""
@@ -86,25 +86,32 @@ class Events(SlotMemory):
 
     def retrieve(self, slots: Slots, x: Tensor, now: Tensor) -> Retrieved:
         """See `SlotMemory.retrieve`."""
-        filled = (slots.count > 0).float()
-        lasted = slots.count.clamp(max=float(self.config.max_duration_decisions))[:, :, None]
+        filled = (slots.count > 0).float()[:, :, None]
         looks = self.attention.norm(slots.tokens)
         is_first = filled * (filled.cumsum(1) == 1)
-        change = looks - (is_first[:, :, None, None] * looks).sum(1, keepdim=True)
-        older, newer, total = (
-            filled[:, :, None] * layer(change).relu().mean(2)
-            for layer in (self.before, self.after, self.total)
-        )
+        change = looks - (is_first[:, :, None] * looks).sum(1, keepdim=True)
+        kinds, total = (filled * layer(change).relu().mean(2) for layer in (self.kinds, self.total))
+        older, newer = kinds.chunk(2, 2)
+        older, newer = torch.cat([filled, older], 2), torch.cat([filled, newer], 2)
         before = older.cumsum(1) - older
         after = newer.sum(1, keepdim=True) - newer.cumsum(1)
-        # Bounded, so that many events are like several; exact for the first few.
-        order = [torch.exp(-steps / scale) for steps in (before, after) for scale in SCALES]
-        told = self.order(torch.cat(order, 2))
-        told = told + self.duration((lasted - self.shorter).clamp(0.0, 1.0))
-        ages = torch.zeros_like(filled)
-        content = looks + told[:, :, None]
-        tokens, peak, attended = self.channels(x, content, self.peak(looks), ages, filled)
+        order = thermometer(torch.cat([before, after], 2), LEVELS)
+        longest = self.config.max_duration_decisions
+        told = self.order(order) + self.duration(thermometer(slots.count[:, :, None], longest))
+        content, present = looks + told[:, :, None], filled[:, :, 0]
+        tokens, peak, attended = self.channels(
+            x, content, self.peak(looks), torch.zeros_like(present), present
+        )
         number, time = total.chunk(2, 2)
+        lasted = slots.count[:, :, None].clamp(max=float(longest))
         sums = torch.cat([number.sum(1), (lasted * time).sum(1)], 1)
         number, time = self.standardize_total(sums).chunk(2, 1)
         return Retrieved(tokens=tokens, vector=torch.cat([peak, attended + number + time], 1))
+
+
+def thermometer(numbers: Tensor, levels: int) -> Tensor:
+    """Return the thermometer code of numbers f32 [b, l, k], f32 [b, l, k * levels]: exact up to
+    `levels`, and the same for all that are larger.
+    """
+    begin = torch.arange(levels, device=numbers.device, dtype=numbers.dtype)
+    return (numbers[..., None] - begin).clamp(0.0, 1.0).flatten(2)
