@@ -5,10 +5,9 @@ coding. What is stored then does not depend on how long nothing changed. When al
 the most similar neighbours merge, as in `bank`.
 
 A slot is told apart by how long it lasted, and by how many slots and events came before and after
-it. Each number is cut off, so that more than in training look like many in training. Events are
-sums over slots of what differs from the first slot of the episode. A wait looks like the first
-slot, so it adds nothing: neither a longer delay nor one in more pieces, between events that do not
-matter, looks like anything new.
+it. Each number is cut off, so that more than in training look like many in training. An event is
+what differs from the first slot of the episode. A wait looks like that slot, so it adds nothing to
+a sum of events, however long it is and however many distractors break it into pieces.
 
 Reading has four channels: attention and a maximum over slots, as in `bank`, and two sums over
 slots, of events and of their durations, because neither of the former counts or tells time.
