@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.reward_models.review.browser import binary, browser
+from training.rl.intervention import viewer as viewer_module
 from training.rl.intervention.viewer import Viewer
 
 pytestmark = pytest.mark.skipif(binary() is None, reason="no chromium or google-chrome on PATH")
@@ -21,7 +22,10 @@ def page(tmp_path_factory):
 
 
 @pytest.fixture
-def viewer(page):
+def viewer(page, monkeypatch):
+    # A busy machine may take seconds for a step here; `test_human` tests the timeouts.
+    for name in ("INPUT_TIMEOUT_S", "PAGE_TIMEOUT_S", "RELEASE_S"):
+        monkeypatch.setattr(viewer_module, name, 60.0)
     found = Viewer(0)
     page.open(found.url)
     yield found
